@@ -1,0 +1,42 @@
+"""The worker module of the deployment example; `queue-over-sql worker tasks:worker` runs it.
+
+An order becomes an invoice in one transaction: the invoice is published and the order acknowledged,
+or neither. Any number of servers may run this module on the same database.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from sqlalchemy import Connection
+
+from queue_over_sql import Message, QueueService, QueueSettings
+
+log = logging.getLogger("tasks")
+
+service = QueueService(os.environ.get("QUEUE_OVER_SQL_URL", "sqlite:///deployment.db"))
+# Creating is idempotent and safe from several servers at once; it fails where the database is down,
+# so that a container restarts until it is there.
+service.create_queues(
+    {
+        "orders": QueueSettings(lease=60.0, max_attempts=3),
+        "invoices": QueueSettings(archive="all"),
+    }
+)
+
+worker = service.worker(concurrency=4)
+
+
+@worker.handle("orders", transactional=True)
+def write_invoice(order: Message, connection: Connection) -> None:
+    """Publish the invoice of an order; it exists exactly if the order is done."""
+    total = sum(item["count"] * item["price"] for item in order.payload["items"])
+    invoice = {"order": order.payload["number"], "total": total}
+    service.queue("invoices").publish(invoice, connection=connection)
+
+
+@worker.handle("invoices")
+def send_invoice(invoice: Message) -> None:
+    """Send an invoice: here it only shows up in the log."""
+    log.info("order %(order)s costs %(total)s", invoice.payload)

@@ -1,0 +1,246 @@
+"""A pytest plugin: a fresh database on every engine, and queues in it.
+
+A project turns it on in its top-level ``conftest.py``::
+
+    pytest_plugins = ["queue_over_sql.testing.plugin"]
+
+Fixtures
+    ``database``
+        a fresh, empty database; the test runs once on each engine.
+    ``service``, ``make_service``, ``queue``
+        services on that database, stopped when the test ends, and a queue named ``jobs``.
+    ``server``
+        a server of this test alone, to be stopped and killed; once for each server engine.
+
+``--engines=sqlite,h2`` narrows the engines. Without it SQLite, PostgreSQL, MariaDB and H2 are
+required, an engine without a server is an error and not a skip, and MySQL joins where there is one.
+``@pytest.mark.engines("postgresql")`` keeps a test to the engines named.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+import pytest
+
+from queue_over_sql.testing.servers import (
+    DEFAULT_ENGINES,
+    SERVER_ENGINES,
+    Server,
+    ServerMissing,
+    available,
+    obtain,
+    obtain_private,
+)
+from queue_over_sql.testing.servers.process import numbers
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from queue_over_sql.queue import Queue
+    from queue_over_sql.service import QueueService
+
+_EMBEDDED = "sqlite"
+_OPTIONAL = "mysql"
+_selected = pytest.StashKey[tuple[str, ...]]()
+
+
+@dataclass(frozen=True)
+class TestDatabase:
+    """A fresh, empty database that several processes may use."""
+
+    __test__: ClassVar[bool] = False
+
+    engine: str
+    """The engine's name."""
+    url: str
+    """Its SQLAlchemy URL."""
+
+
+class TestServer:
+    """A server of one test alone, with one database, on a port and data that outlast restarts."""
+
+    __test__: ClassVar[bool] = False
+
+    def __init__(self, server: Server, database: str) -> None:
+        self.engine = server.engine
+        self.url = server.create_database(database)
+        self._server = server
+
+    def start(self) -> None:
+        """Start it again and return once it answers."""
+        self._server.start()
+
+    def stop(self) -> None:
+        """Stop it in an orderly way and return once it is gone."""
+        self._server.stop()
+
+    def kill(self) -> None:
+        """End it as ``kill -9`` does and return once it is gone."""
+        self._server.kill()
+
+
+class MakeService(Protocol):
+    """Makes one more service on the test's database."""
+
+    def __call__(self, **settings: object) -> QueueService:
+        """Return a new service; `settings` are those of `QueueService`."""
+        ...
+
+
+class _Servers:
+    """The servers of this test run, each started when first needed."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._started: dict[str, Server] = {}
+        self._missing: dict[str, str] = {}
+
+    def get(self, engine: str) -> Server:
+        if engine in self._missing:
+            raise ServerMissing(self._missing[engine])
+        if engine not in self._started:
+            try:
+                self._started[engine] = self._stack.enter_context(obtain(engine))
+            except ServerMissing as error:
+                self._missing[engine] = str(error)
+                raise
+        return self._started[engine]
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+# ---------------------------------------------------------------- options and parametrisation
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--engines``."""
+    parser.addoption(
+        "--engines",
+        metavar="NAMES",
+        help="run on these engines only, separated by commas: sqlite, postgresql, mariadb, …",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the engines; let driver and server use one H2 jar, also in processes of tests."""
+    config.addinivalue_line("markers", "engines(*names): run on these engines only")
+    jars = sorted((config.rootpath / ".cache").glob("h2-*.jar"), key=numbers)
+    if jars:
+        os.environ.setdefault("H2_JAR", str(jars[-1]))
+    config.stash[_selected] = _select(config.getoption("--engines"))
+
+
+def _select(option: str | None) -> tuple[str, ...]:
+    if option is None:
+        return DEFAULT_ENGINES + ((_OPTIONAL,) if available(_OPTIONAL) else ())
+    names = tuple(name.strip() for name in option.split(",") if name.strip())
+    unknown = sorted(set(names) - {_EMBEDDED, *SERVER_ENGINES})
+    if unknown or not names:
+        raise pytest.UsageError(f"--engines: unknown {', '.join(unknown) or 'nothing'}")
+    return names
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run tests on each engine: those selected, or those that the test's marker names."""
+    marker = metafunc.definition.get_closest_marker("engines")
+    names = tuple(marker.args) if marker else metafunc.config.stash[_selected]
+    if "engine_name" in metafunc.fixturenames:
+        metafunc.parametrize("engine_name", names)
+    if "server_engine" in metafunc.fixturenames:
+        servers = [name for name in names if name in SERVER_ENGINES]
+        metafunc.parametrize("server_engine", servers)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests of engines that were not selected."""
+    selected = config.stash[_selected]
+    kept = [item for item in items if _engines_of(item) <= set(selected)]
+    if len(kept) < len(items):
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
+
+
+def _engines_of(item: pytest.Item) -> set[str]:
+    callspec = getattr(item, "callspec", None)
+    parameters = {} if callspec is None else callspec.params
+    return {parameters[name] for name in ("engine_name", "server_engine") if name in parameters}
+
+
+# ---------------------------------------------------------------- fixtures
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[_Servers]:
+    """The servers of this test run."""
+    running = _Servers()
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def database(engine_name: str, servers: _Servers, tmp_path: Path) -> Iterator[TestDatabase]:
+    """A fresh, empty database, dropped at the end."""
+    if engine_name == _EMBEDDED:
+        yield TestDatabase(engine_name, f"sqlite:///{tmp_path / 'queues.db'}")
+        return
+    server = _or_fail(engine_name, servers.get)
+    name = _fresh_name()
+    yield TestDatabase(engine_name, server.create_database(name))
+    server.drop_database(name)
+
+
+@pytest.fixture
+def server(server_engine: str) -> Iterator[TestServer]:
+    """A server of this test alone, running, which the test may stop, kill and start again."""
+    with _or_fail(server_engine, obtain_private) as private:
+        yield TestServer(private, _fresh_name())
+
+
+@pytest.fixture
+def make_service(database: TestDatabase) -> Iterator[MakeService]:
+    """Make services on the test's database; all are stopped at the end."""
+    from queue_over_sql.service import QueueService
+
+    with ExitStack() as stack:
+
+        def make(**settings: object) -> QueueService:
+            service = QueueService(database.url, **{"consumer_timeout": 5.0, **settings})
+            stack.callback(service.stop)
+            return service
+
+        yield make
+
+
+@pytest.fixture
+def service(make_service: MakeService) -> QueueService:
+    """A service on the test's database, with a consumer timeout of five seconds."""
+    return make_service()
+
+
+@pytest.fixture
+def queue(service: QueueService) -> Queue:
+    """The queue ``jobs`` of the service."""
+    return service.create_queue("jobs")
+
+
+def _fresh_name() -> str:
+    return f"test_{uuid.uuid4().hex[:12]}"
+
+
+class _Obtain(Protocol):
+    def __call__(self, engine: str, /) -> Server: ...
+
+
+def _or_fail(engine: str, obtain: _Obtain) -> Server:
+    """Return the server, or fail the test: a missing engine must never look like a passed test."""
+    try:
+        return obtain(engine)
+    except ServerMissing as error:
+        pytest.fail(f"engine {engine} is required: {error}", pytrace=False)

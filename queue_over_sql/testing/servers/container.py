@@ -1,0 +1,190 @@
+"""A server in a container of this process alone, by testcontainers."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
+
+from sqlalchemy import URL, NullPool, create_engine, exc, make_url
+
+from queue_over_sql.testing.servers.base import Server
+from queue_over_sql.testing.servers.databases import (
+    Databases,
+    MysqlDatabases,
+    PostgresqlDatabases,
+)
+from queue_over_sql.testing.servers.process import free_port
+
+if TYPE_CHECKING:
+    from testcontainers.core.container import DockerContainer
+
+
+_SOCKET = "unix:///var/run/docker.sock"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How an engine runs in a container."""
+
+    engine: str
+    image: str
+    port: int
+    address: URL
+    """The URL of the server without host and port."""
+    databases: Databases
+    environment: Mapping[str, str]
+    arguments: Sequence[str]
+
+
+_MYSQL_ARGUMENTS = (
+    "--max-connections=300",
+    "--skip-name-resolve",
+    "--innodb-flush-log-at-trx-commit=2",
+    "--sync-binlog=0",
+)
+
+RECIPES = {
+    recipe.engine: recipe
+    for recipe in (
+        Recipe(
+            "postgresql",
+            "postgres:17",
+            5432,
+            URL.create("postgresql+psycopg", "queue_over_sql", database="postgres"),
+            PostgresqlDatabases(),
+            {"POSTGRES_USER": "queue_over_sql", "POSTGRES_HOST_AUTH_METHOD": "trust"},
+            ("postgres", "-c", "max_connections=300", "-c", "fsync=off"),
+        ),
+        Recipe(
+            "mariadb",
+            "mariadb:11.4",
+            3306,
+            URL.create("mariadb+pymysql", "root"),
+            MysqlDatabases(),
+            {"MARIADB_ALLOW_EMPTY_ROOT_PASSWORD": "1", "MARIADB_ROOT_HOST": "%"},
+            _MYSQL_ARGUMENTS,
+        ),
+        Recipe(
+            "mysql",
+            "mysql:8.4",
+            3306,
+            URL.create("mysql+pymysql", "root"),
+            MysqlDatabases(),
+            {"MYSQL_ALLOW_EMPTY_PASSWORD": "1", "MYSQL_ROOT_HOST": "%"},
+            (*_MYSQL_ARGUMENTS, "--mysqlx=OFF"),
+        ),
+    )
+}
+"""The engines that have a public image. H2 has none, and its driver needs Java here anyway."""
+
+
+@cache
+def docker_answers() -> bool:
+    """Return whether testcontainers is installed and a Docker engine answers within seconds.
+
+    The engine is that of DOCKER_HOST, or the one on the usual socket; one behind TLS or ssh is
+    taken for absent.
+    """
+    if importlib.util.find_spec("testcontainers") is None:
+        return False
+    try:
+        with _connect(make_url(os.environ.get("DOCKER_HOST") or _SOCKET)) as engine:
+            engine.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
+            return b" 200 " in engine.recv(64)
+    except OSError:
+        return False
+
+
+def _connect(url: URL) -> socket.socket:
+    if url.host:
+        return socket.create_connection((url.host, url.port or 2375), timeout=3)
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(3)
+    try:
+        connection.connect(f"/{url.database}")
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+class ContainerServer(Server):
+    """A container with the same face as a private process; its reaper ends it with this process.
+
+    Args:
+        recipe: one of `RECIPES`.
+    """
+
+    _START_TIMEOUT = 120.0
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.engine = recipe.engine
+        self.databases = recipe.databases
+        self.origin = f"a container of {recipe.image}"
+        self._recipe = recipe
+        # A fixed port, because a restarted container would get another one.
+        self._port = free_port()
+        self._container: DockerContainer | None = None
+
+    @property
+    def address(self) -> URL:
+        """The URL of the server."""
+        host = "127.0.0.1" if self._container is None else self._container.get_container_host_ip()
+        return self._recipe.address.set(host=host, port=self._port)
+
+    def start(self) -> None:
+        """Create the container, or start it again, and return once the server answers."""
+        if self._container is None:
+            self._container = self._create()
+            self._container.start()
+        else:
+            self._container.get_wrapped_container().start()
+        self._wait()
+
+    def stop(self) -> None:
+        """Stop the server in an orderly way and return once it is gone."""
+        if self._container is not None:
+            self._container.get_wrapped_container().stop(timeout=30)
+
+    def kill(self) -> None:
+        """End the server as ``kill -9`` does and return once it is gone."""
+        if self._container is not None:
+            container = self._container.get_wrapped_container()
+            container.kill()
+            container.wait()
+
+    def close(self) -> None:
+        """Remove the container with its data."""
+        if self._container is not None:
+            self._container.stop()
+            self._container = None
+
+    def _create(self) -> DockerContainer:
+        from testcontainers.core.container import DockerContainer
+
+        container = DockerContainer(self._recipe.image)
+        container = container.with_command(list(self._recipe.arguments))
+        for name, value in self._recipe.environment.items():
+            container = container.with_env(name, value)
+        ports = cast("dict[str, Any]", container.ports)
+        ports[f"{self._recipe.port}/tcp"] = ("127.0.0.1", self._port)
+        return container
+
+    def _wait(self) -> None:
+        engine = create_engine(self.address, poolclass=NullPool)
+        deadline = time.monotonic() + self._START_TIMEOUT
+        while True:
+            try:
+                engine.connect().close()
+            except exc.DBAPIError as error:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{self.origin} does not answer") from error
+                time.sleep(0.1)
+            else:
+                return

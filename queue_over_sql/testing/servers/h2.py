@@ -1,0 +1,72 @@
+"""A private H2 server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import URL
+
+from queue_over_sql.testing.servers.base import PrivateServer, ServerMissing
+from queue_over_sql.testing.servers.databases import H2Databases
+
+
+class H2Server(PrivateServer):
+    """H2's TCP server in a JVM of its own, letting clients create databases in its folder.
+
+    It runs the jar and the Java that this process's driver would take.
+    """
+
+    engine = "h2"
+    databases = H2Databases()
+    ready = r"TCP server running at tcp://"
+
+    _java: Path
+    _jar: str
+
+    def locate(self) -> None:
+        """Find Java and the jar."""
+        try:
+            from queue_over_sql.dialects.h2_driver.errors import InterfaceError
+            from queue_over_sql.dialects.h2_driver.locate import find_jar, find_runtime
+        except ImportError as error:
+            raise ServerMissing(f"{error}: install queue-over-sql[h2]") from error
+        try:
+            jar = find_jar()
+            runtime = find_runtime(jar)
+        except InterfaceError as error:
+            raise ServerMissing(str(error)) from error
+        # <home>/lib/server/libjvm.so
+        self._java = Path(runtime.library).resolve().parents[2] / "bin" / "java"
+        self._jar = jar.path
+        self.origin = f"{self._java} with {self._jar}"
+
+    def initialise(self) -> None:
+        """Make the folder of the databases."""
+        self._data.mkdir()
+
+    def command(self) -> list[str]:
+        """Return the command that runs the server in the foreground."""
+        machine = ["-Xmx512m", "-XX:+UseSerialGC", "-Dh2.bindAddress=127.0.0.1"]
+        service = ["-tcp", "-tcpPort", str(self.port), "-ifNotExists", "-baseDir", str(self._data)]
+        return [
+            str(self._java),
+            *machine,
+            "-cp",
+            self._jar,
+            "org.h2.tools.Server",
+            *service,
+        ]
+
+    def drop_database(self, name: str) -> None:
+        """Remove the database's files, which needs no connection; open ones live on unseen."""
+        for file in self._data.glob(f"{name}.*.db"):
+            file.unlink(missing_ok=True)
+
+    @property
+    def address(self) -> URL:
+        """The URL of the server: the user ``sa`` with an empty password."""
+        return URL.create("h2+jaydebeapi", "sa", "", host="127.0.0.1", port=self.port)
+
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"

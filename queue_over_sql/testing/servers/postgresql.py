@@ -1,0 +1,82 @@
+"""A private PostgreSQL server."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import ClassVar
+
+from sqlalchemy import URL
+
+from queue_over_sql.testing.servers.base import PrivateServer, ServerMissing
+from queue_over_sql.testing.servers.databases import PostgresqlDatabases
+from queue_over_sql.testing.servers.process import find_binary, run
+
+_FOLDERS = (
+    "/usr/lib/postgresql/*/bin",
+    "/usr/pgsql-*/bin",
+    "/usr/local/pgsql/bin",
+    "/usr/local/opt/postgresql*/bin",
+    "/opt/homebrew/opt/postgresql*/bin",
+)
+_USER = "queue_over_sql"
+
+
+class PostgresqlServer(PrivateServer):
+    """PostgreSQL from local binaries; as root it runs as the account that the package made."""
+
+    engine = "postgresql"
+    databases = PostgresqlDatabases()
+    accounts: ClassVar = ("postgres", "nobody")
+    # The "fast" way: end the sessions, write everything out, go.
+    stop_signal = signal.SIGINT
+    ready = "database system is ready to accept connections"
+
+    _initdb: Path
+    _postgres: Path
+
+    def locate(self) -> None:
+        """Find ``initdb`` and ``postgres``."""
+        initdb = find_binary("initdb", *_FOLDERS)
+        postgres = None if initdb is None else initdb.resolve().parent / "postgres"
+        if initdb is None or postgres is None or not postgres.exists():
+            raise ServerMissing(
+                "no PostgreSQL server binaries (initdb, postgres) on the PATH or in "
+                "/usr/lib/postgresql/*/bin: install the package postgresql"
+            )
+        self._initdb, self._postgres, self.origin = initdb, postgres, str(postgres)
+
+    def initialise(self) -> None:
+        """Make a cluster with one superuser, trusted on the loopback interface only."""
+        options = ["--no-sync", "--no-instructions", "--encoding=UTF8", "--locale=C"]
+        identity = ["--auth=trust", f"--username={_USER}"]
+        run(
+            [self._initdb, *options, *identity, "-D", self._data],
+            account=self.account,
+            cwd=self.folder,
+        )
+
+    def command(self) -> list[str]:
+        """Return the command that runs the server in the foreground."""
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": str(self.port),
+            "unix_socket_directories": "",
+            "max_connections": "300",
+            "logging_collector": "off",
+            # Shared memory in the data folder goes away with it, also after a kill.
+            "dynamic_shared_memory_type": "mmap",
+        }
+        if not self.durable:
+            settings |= {"fsync": "off", "full_page_writes": "off"}
+        pairs = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        return [str(self._postgres), "-D", str(self._data), *pairs]
+
+    @property
+    def address(self) -> URL:
+        """The URL of the server."""
+        return URL.create("postgresql+psycopg", _USER, host="127.0.0.1", port=self.port)
+
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"

@@ -1,0 +1,58 @@
+# shellcheck shell=bash
+# The virtual environment of the scripts: made when first needed, brought up to date when
+# pyproject.toml or constraints.txt changed, otherwise used as it is.
+#
+#   QUEUE_OVER_SQL_VENV   its folder (default: .venv in the repository)
+#   PYTHON                the interpreter to make it with (default: the first that is 3.11 or newer)
+
+ROOT="$(cd -P "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
+VENV="${QUEUE_OVER_SQL_VENV:-$ROOT/.venv}"
+CACHE="$ROOT/.cache"
+
+say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
+
+fail() {
+  printf 'error: %s\n' "$*" >&2
+  exit 1
+}
+
+is_recent_python() {
+  "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
+}
+
+find_python() {
+  local candidate
+  for candidate in ${PYTHON:+"$PYTHON"} python3 python3.13 python3.12 python3.11 python; do
+    # A name on the PATH may be a shim for a version that is not there, so each is tried.
+    if is_recent_python "$candidate"; then
+      printf '%s\n' "$candidate"
+      return
+    fi
+  done
+  fail "Python 3.11 or newer is needed. Install it (for example the packages python3 and" \
+    "python3-venv), or name one: PYTHON=/path/to/python3.11 $0"
+}
+
+make_environment() {
+  is_recent_python "$VENV/bin/python" && "$VENV/bin/python" -m pip --version >/dev/null 2>&1 && return
+  local python
+  python="$(find_python)"
+  say "Making the virtual environment $VENV"
+  "$python" -m venv --clear "$VENV" ||
+    fail "$python cannot make virtual environments: install the package python3-venv"
+}
+
+# install_package EXTRAS: install this repository, editable, with EXTRAS (comma-separated or empty).
+install_package() {
+  local extras="$1" wanted stamp
+  make_environment
+  wanted="$extras $(cat "$ROOT/pyproject.toml" "$ROOT/constraints.txt" | cksum) $ROOT"
+  stamp="$VENV/.queue-over-sql-installed"
+  if [ -f "$stamp" ] && grep -qxF "$wanted" "$stamp"; then
+    return
+  fi
+  say "Installing queue-over-sql${extras:+[$extras]}"
+  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check \
+    --constraint "$ROOT/constraints.txt" --editable "$ROOT${extras:+[$extras]}"
+  printf '%s\n' "$wanted" >>"$stamp"
+}

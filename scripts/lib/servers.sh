@@ -1,0 +1,122 @@
+# shellcheck shell=bash
+# Database servers, Java and H2 jars for the tests. Needs environment.sh.
+#
+# A server comes from a URL in the environment, a Docker engine, or local binaries, in this order;
+# `python -m queue_over_sql.testing.servers` says which. What is missing is installed by apt where
+# this user may; elsewhere the script says what to install.
+
+# H2 2.2.224, which no package of Debian 12 has; the npm package of another project carries it.
+H2_VERSION=2.2.224
+H2_CARRIER=liquibase@4.28.1
+H2_MEMBER=package/dist/liquibase/internal/lib/h2.jar
+H2_SHA256=b9d8f19358ada82a4f6eb5b174c6cfe320a375b5a9cb5a4fe456d623e6e55497
+H2_JAR_PATH="$CACHE/h2-$H2_VERSION.jar"
+
+docker_engine_answers() {
+  command -v docker >/dev/null && timeout 10 docker version >/dev/null 2>&1
+}
+
+server_is_there() {
+  "$VENV/bin/python" -m queue_over_sql.testing.servers "$1" >/dev/null 2>&1
+}
+
+packages_of() {
+  case "$1" in
+    postgresql) echo postgresql ;;
+    mariadb) echo mariadb-server ;;
+    h2) echo default-jre-headless libh2-java ;;
+  esac
+}
+
+as_root() {
+  if [ "$(id -u)" -eq 0 ]; then
+    "$@"
+  else
+    sudo -n "$@"
+  fi
+}
+
+may_install() {
+  command -v apt-get >/dev/null || return 1
+  [ "$(id -u)" -eq 0 ] || sudo -n true 2>/dev/null
+}
+
+apt_install() {
+  say "Installing by apt: $*"
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq &&
+    as_root env DEBIAN_FRONTEND=noninteractive \
+      apt-get install -y -qq --no-install-recommends "$@" >&2
+}
+
+# ensure_servers ENGINE…: install what is missing; fail with what to install where this may not.
+ensure_servers() {
+  local engine packages=()
+  for engine in "$@"; do
+    # shellcheck disable=SC2046 # one package a word
+    server_is_there "$engine" || packages+=($(packages_of "$engine"))
+  done
+  if [ "${#packages[@]}" -gt 0 ] && may_install; then
+    apt_install "${packages[@]}" || say "apt failed; going on with what is there"
+  fi
+  "$VENV/bin/python" -m queue_over_sql.testing.servers "$@" >&2 ||
+    fail "engines are missing: install what is named above, or give their servers by" \
+      "QUEUE_OVER_SQL_TEST_<ENGINE>_URL"
+}
+
+is_pinned_jar() {
+  [ -f "$1" ] && printf '%s  %s\n' "$H2_SHA256" "$1" | "$VENV/bin/python" -c '
+import hashlib, pathlib, sys
+expected, path = sys.stdin.read().split(maxsplit=1)
+sys.exit(hashlib.sha256(pathlib.Path(path.strip()).read_bytes()).hexdigest() != expected)'
+}
+
+# The archive holds 120 MB and the jar comes early in it, so that reading can stop there.
+stream_jar() {
+  command -v curl >/dev/null || return 1
+  local archive
+  archive="$(npm view "$H2_CARRIER" dist.tarball 2>/dev/null)" || return 1
+  { curl -fsSL "$archive" 2>/dev/null || true; } |
+    tar -xzO --occurrence=1 "$H2_MEMBER" >"$1" 2>/dev/null
+  is_pinned_jar "$1"
+}
+
+unpack_jar() {
+  local folder
+  folder="$(mktemp -d)"
+  npm pack --silent --pack-destination "$folder" "$H2_CARRIER" >/dev/null &&
+    tar -xzOf "$folder"/*.tgz "$H2_MEMBER" >"$1"
+  rm -rf "$folder"
+  is_pinned_jar "$1"
+}
+
+# ensure_h2_jar: have the pinned jar in the cache.
+ensure_h2_jar() {
+  is_pinned_jar "$H2_JAR_PATH" && return
+  command -v npm >/dev/null || { may_install && apt_install npm; } ||
+    fail "npm is needed to get H2 $H2_VERSION: install it, or put the jar at $H2_JAR_PATH"
+  mkdir -p "$CACHE"
+  say "Getting H2 $H2_VERSION"
+  local fresh="$H2_JAR_PATH.$$"
+  if stream_jar "$fresh" || unpack_jar "$fresh"; then
+    mv "$fresh" "$H2_JAR_PATH"
+  else
+    rm -f "$fresh"
+    fail "H2 $H2_VERSION could not be had by npm from $H2_CARRIER, or its checksum differs:" \
+      "put the jar at $H2_JAR_PATH"
+  fi
+}
+
+# older_h2_jar: print a jar older than 2.2.220, which has no SKIP LOCKED, if there is one.
+older_h2_jar() {
+  local jar
+  for jar in "$CACHE"/h2-2.1.*.jar /usr/share/java/h2-2.1.*.jar; do
+    if [ -f "$jar" ]; then
+      printf '%s\n' "$jar"
+      return
+    fi
+  done
+}
+
+ensure_older_h2_jar() {
+  [ -z "$(older_h2_jar)" ] && may_install && apt_install libh2-java || true
+}

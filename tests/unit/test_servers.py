@@ -1,0 +1,257 @@
+"""The private servers that all other tests stand on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from sqlalchemy import NullPool, create_engine, make_url, text
+
+from queue_over_sql.testing.plugin import TestServer
+from queue_over_sql.testing.servers import (
+    SERVER_ENGINES,
+    ExternalServer,
+    MariadbServer,
+    PostgresqlServer,
+    PrivateServer,
+    ServerMissing,
+    obtain,
+    obtain_private,
+)
+from queue_over_sql.testing.servers.catalog import url_variable
+from queue_over_sql.testing.servers.process import find_binary, free_port
+
+PRIVATE = pytest.mark.parametrize("engine", ["postgresql", "mariadb", "h2"])
+
+
+def write(url: str) -> None:
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE fact (a INT)"))
+        connection.execute(text("INSERT INTO fact VALUES (42)"))
+
+
+def read(url: str) -> list[int]:
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.connect() as connection:
+        return list(connection.scalars(text("SELECT a FROM fact")))
+
+
+def accepts(url: str) -> bool:
+    address = make_url(url)
+    with socket.socket() as client:
+        return client.connect_ex((address.host, address.port)) == 0
+
+
+@pytest.mark.slow
+def test_data_and_port_outlast_a_stop_and_a_kill(server: TestServer) -> None:
+    """A committed row is there after stop and start, and after kill and start, at the same URL."""
+    write(server.url)
+    server.stop()
+    down = accepts(server.url)
+    server.start()
+    after_stop = read(server.url)
+    server.kill()
+    down_again = accepts(server.url)
+    server.start()
+
+    assert (False, [42]) == (down, after_stop)
+    assert (False, [42]) == (down_again, read(server.url))
+
+
+@pytest.mark.slow
+@PRIVATE
+def test_listens_on_the_loopback_interface_only(engine: str) -> None:
+    """Nobody on the network reaches a server of a test: its port is open on 127.0.0.1 alone."""
+    private = obtain_private(engine)
+    with private:
+        port = private.address.port
+        listening = subprocess.run(
+            ["cat", "/proc/net/tcp", "/proc/net/tcp6"], capture_output=True, text=True, check=True
+        )
+
+    lines = [line.split() for line in listening.stdout.splitlines()]
+    local = {line[1] for line in lines if line[3:4] == ["0A"] and line[1].endswith(f":{port:04X}")}
+    loopback = {f"0100007F:{port:04X}", f"0000000000000000FFFF00000100007F:{port:04X}"}
+    assert local
+    assert local <= loopback
+
+
+@pytest.mark.slow
+@PRIVATE
+def test_closing_removes_the_folder(engine: str) -> None:
+    """A closed server leaves nothing behind."""
+    private = obtain_private(engine)
+    assert isinstance(private, PrivateServer)
+    with private:
+        folder = private.folder
+        there = folder.exists()
+
+    assert (True, False) == (there, folder.exists())
+
+
+@pytest.mark.slow
+@PRIVATE
+def test_starts_where_the_temporary_folder_is_closed_to_others(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A TMPDIR that only this user may enter does not stop a server that runs as another one."""
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    monkeypatch.setenv("TMPDIR", str(closed))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with obtain_private(engine) as private:
+        assert accepts(private.url("any"))
+
+
+def test_a_failed_start_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the data cannot be prepared, the error says why and the folder is removed."""
+    private = PostgresqlServer()
+    monkeypatch.setattr(private, "_initdb", Path("/bin/false"))
+    with pytest.raises(RuntimeError, match="/bin/false failed with 1"), private:
+        pass
+
+    assert not private.folder.exists()
+
+
+@pytest.mark.chaos
+@PRIVATE
+def test_a_server_dies_with_its_killed_session(engine: str) -> None:
+    """After ``kill -9`` of the process that started it, a server and its folder go away."""
+    program = (
+        "import sys, time\n"
+        "from queue_over_sql.testing.servers import obtain_private\n"
+        "server = obtain_private(sys.argv[1])\n"
+        "server.start()\n"
+        "print(server.pid, server.folder, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, engine], stdout=subprocess.PIPE, text=True
+    ) as session:
+        assert session.stdout is not None
+        pid, folder = session.stdout.readline().split()
+        alive = Path(f"/proc/{pid}").exists()
+        session.send_signal(signal.SIGKILL)
+
+    assert alive
+    deadline = time.monotonic() + 20
+    while (Path(f"/proc/{pid}").exists() or Path(folder).exists()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{pid}").exists()
+    assert not Path(folder).exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [PostgresqlServer, MariadbServer])
+def test_a_database_is_dropped_from_under_open_transactions(kind: type[PrivateServer]) -> None:
+    """A test that leaves a transaction open cannot block the end of its database."""
+    with kind() as private:
+        url = private.create_database("doomed")
+        write(url)
+        engine = create_engine(url, poolclass=NullPool)
+        with engine.connect() as connection:
+            connection.execute(text("SELECT a FROM fact"))
+            private.drop_database("doomed")
+            private.drop_database("doomed")
+            connection.invalidate()
+        fresh = private.create_database("doomed")
+        write(fresh)
+        assert [42] == read(fresh)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["postgresql", "mariadb", "h2"])
+def test_a_given_server_serves_fresh_databases(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A URL in the environment wins over a private server, and databases come and go there."""
+    with obtain_private(engine) as private:
+        monkeypatch.setenv(url_variable(engine), private.url("postgres"))
+        given = obtain(engine)
+        assert isinstance(given, ExternalServer)
+        url = given.create_database("first")
+        write(url)
+        rows = read(url)
+        given.drop_database("first")
+        given.create_database("first")
+        write(url)
+
+        assert ([42], [42]) == (rows, read(url))
+
+
+def test_a_given_server_is_not_stopped() -> None:
+    """Somebody else's server cannot be stopped or killed by a test."""
+    given = ExternalServer(
+        "postgresql", "postgresql+psycopg://host/x", PostgresqlServer.databases, "given by hand"
+    )
+    for act in (given.stop, given.kill):
+        with pytest.raises(RuntimeError, match="given by hand: it is not ours to stop"):
+            act()
+
+
+@pytest.mark.parametrize(
+    ("engine", "package"),
+    [
+        ("postgresql", "postgresql"),
+        ("mariadb", "mariadb-server"),
+        ("mysql", "MySQL 8"),
+        ("h2", "libh2-java"),
+    ],
+)
+def test_a_missing_server_says_what_to_install(
+    engine: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its binaries an engine is refused with the name of the package to install."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("H2_JAR", raising=False)
+    monkeypatch.delenv("CLASSPATH", raising=False)
+    monkeypatch.delenv(url_variable(engine), raising=False)
+    monkeypatch.setattr("pathlib.Path.glob", lambda *_: iter(()))
+    monkeypatch.setattr("queue_over_sql.testing.servers.catalog.docker_answers", lambda: False)
+    with pytest.raises(ServerMissing, match=f"install (the package )?{package}"):
+        obtain(engine)
+
+
+def test_the_newest_binary_is_found_where_the_path_has_none(tmp_path: Path) -> None:
+    """Of several versions beside each other the highest number is taken."""
+    for version in ("9", "15", "13"):
+        binary = tmp_path / version / "bin" / "serve-nobody"
+        binary.parent.mkdir(parents=True)
+        binary.touch(mode=0o755)
+
+    found = find_binary("serve-nobody", f"{tmp_path}/*/bin")
+    assert tmp_path / "15" / "bin" / "serve-nobody" == found
+
+
+def test_a_free_port_is_outside_the_range_of_outgoing_connections() -> None:
+    """A client that retries while its server is down can never hold the server's port."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    port = free_port()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", port))
+
+    assert port < max(lowest, 32_000)
+
+
+def test_the_command_tells_where_each_server_comes_from() -> None:
+    """``python -m queue_over_sql.testing.servers`` names every engine and fails if one is missing.
+
+    The unknown binaries are simulated by an empty PATH that still has the interpreter's own path.
+    """
+    command = [sys.executable, "-m", "queue_over_sql.testing.servers", *SERVER_ENGINES]
+    given = {url_variable(engine): f"{engine}://host/x" for engine in SERVER_ENGINES}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, **given}
+    )
+
+    assert (0, "") == (done.returncode, done.stderr)
+    expected = [f"{engine}: given by {url_variable(engine)}" for engine in SERVER_ENGINES]
+    assert expected == done.stdout.splitlines()
