@@ -1,0 +1,91 @@
+"""Real message queues inside the SQL database that you already run.
+
+::
+
+    from queue_over_sql import QueueService
+
+    with QueueService("sqlite:///queue.db") as service:
+        emails = service.create_queue("emails")
+        emails.publish({"to": "ada@example.org"})
+        with emails.receive() as message:
+            print(message.payload)
+
+A published message is never lost; it is held by one consumer at a time; a consumer that lost its
+claim can change nothing; oldest first.
+"""
+
+from __future__ import annotations
+
+from queue_over_sql.errors import (
+    ClaimLost,
+    ConsumerExpired,
+    DatabaseRefused,
+    DatabaseUnavailable,
+    DuplicateKey,
+    InvalidQueueName,
+    PayloadInvalid,
+    PayloadTooLarge,
+    QueueError,
+    QueueNotFound,
+    QueueSchemaMismatch,
+    ServiceClosed,
+    UnsupportedByEngine,
+)
+from queue_over_sql.message import (
+    Message,
+    Outcome,
+    Publication,
+    Published,
+    PublishOutcome,
+    Status,
+)
+from queue_over_sql.queue import Queue
+from queue_over_sql.registry import ConsumerInfo
+from queue_over_sql.restoring import ReaperReport
+from queue_over_sql.retry import Delays, ExponentialBackoff, FixedDelay, NoRetry, RetryPolicy
+from queue_over_sql.selection import Archive, Selection
+from queue_over_sql.service import QueueService
+from queue_over_sql.settings import UNSET, EffectiveSettings, QueueSettings
+from queue_over_sql.stats import QueueStats
+from queue_over_sql.worker import Worker
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "UNSET",
+    "Archive",
+    "ClaimLost",
+    "ConsumerExpired",
+    "ConsumerInfo",
+    "DatabaseRefused",
+    "DatabaseUnavailable",
+    "Delays",
+    "DuplicateKey",
+    "EffectiveSettings",
+    "ExponentialBackoff",
+    "FixedDelay",
+    "InvalidQueueName",
+    "Message",
+    "NoRetry",
+    "Outcome",
+    "PayloadInvalid",
+    "PayloadTooLarge",
+    "PublishOutcome",
+    "Publication",
+    "Published",
+    "Queue",
+    "QueueError",
+    "QueueNotFound",
+    "QueueSchemaMismatch",
+    "QueueService",
+    "QueueSettings",
+    "QueueStats",
+    "ReaperReport",
+    "RetryPolicy",
+    "Selection",
+    "ServiceClosed",
+    "Status",
+    "UnsupportedByEngine",
+    "Worker",
+    "__version__",
+]

@@ -1,0 +1,197 @@
+"""Claiming: levels, the low-water mark, the exchange, and what a short claim gives back."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+from queue_over_sql import store
+from queue_over_sql.durations import to_microseconds
+from queue_over_sql.errors import DatabaseUnavailable
+from queue_over_sql.marks import LowWaterMark
+from queue_over_sql.settings import check_whole
+from queue_over_sql.store import ClaimRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql.context import QueueContext
+    from queue_over_sql.durations import Duration
+    from queue_over_sql.message import Claim, MessageRow
+    from queue_over_sql.store import Settlement
+
+_log = logging.getLogger(__name__)
+
+FIRST_POLL, LAST_POLL = 0.01, 1.0
+
+
+class Claimer:
+    """Claims messages of one queue for one service."""
+
+    def __init__(self, context: QueueContext, restore: Callable[[], int]) -> None:
+        self._context = context
+        self._restore = restore
+        self._restored_at = time.monotonic()
+        self._marks: dict[int, LowWaterMark] = {}
+        # Claims whose answer was lost with the connection: nobody works on what they stamped.
+        self._unanswered: list[Claim] = []
+
+    def claim(self, count: int, lease: Duration | None) -> list[MessageRow]:
+        """Claim up to ``count`` messages, oldest first within their level."""
+        check_whole("count", count)
+        lease_us = None if lease is None else to_microseconds(lease, "lease")
+        self._give_back_unanswered()
+        rows = self._claim_levels(count, lease_us)
+        if len(rows) < count and self._restore_is_due() and self._restore():
+            self.look_fully()
+            rows += self._claim_levels(count - len(rows), lease_us)
+        return rows
+
+    def wait(self, count: int, lease: Duration | None, seconds: float) -> list[MessageRow]:
+        """Claim, and while there is nothing look again until ``seconds`` have passed."""
+        deadline = time.monotonic() + seconds
+        pause = FIRST_POLL
+        while True:
+            rows = self.claim(count, lease)
+            left = deadline - time.monotonic()
+            if rows or left <= 0:
+                return rows
+            self.await_arrival(min(left, pause * random.uniform(0.75, 1.25)))  # noqa: S311
+            pause = min(LAST_POLL, pause * 1.5)
+
+    def await_arrival(self, seconds: float) -> None:
+        """Sleep until a message is published in this process, at most ``seconds``."""
+        with self._context.arrivals:
+            self._context.arrivals.wait(seconds)
+
+    def exchange(
+        self,
+        count: int,
+        lease: Duration | None,
+        settlements: Sequence[Settlement],
+        settle: Callable[[Connection, Settlement], set[int]],
+        *,
+        keep: bool,
+    ) -> tuple[set[int], list[MessageRow]]:
+        """Settle, then claim if nothing was lost: in one transaction, and one statement where it can."""
+        check_whole("count", count)
+        lease_us = None if lease is None else to_microseconds(lease, "lease")
+        expected = sum(len(settlement.ids) for settlement in settlements)
+        mark = self._mark(0)
+        low = mark.bound()
+        request = self._request(0, count, lease_us, low)
+        sql = self._context.sql
+        at_once = store.exchanges_at_once(sql, settlements)
+
+        def act(connection: Connection) -> tuple[set[int], list[MessageRow]]:
+            if at_once:
+                return store.exchange(connection, sql, settlements[0], request, keep=keep)
+            settled: set[int] = set()
+            for settlement in settlements:
+                settled |= settle(connection, settlement)
+            if len(settled) < expected:
+                return settled, []
+            return settled, store.claim_messages(connection, sql, request)
+
+        began = time.monotonic()
+        settled, rows = self._answered(request, act, atomic=not at_once)
+        if len(settled) == expected:
+            mark.claimed(rows, count, low, time.monotonic() - began)
+            rows = rows or self.claim(count, lease)
+        return settled, rows
+
+    def take(self, connection: Connection, count: int, *, keep: bool) -> list[MessageRow]:
+        """Remove messages inside the caller's transaction."""
+        check_whole("count", count)
+        rows: list[MessageRow] = []
+        for level in range(self._context.settings.priorities):
+            wanted = {"p_priority": level, "p_low": 0, "p_count": count - len(rows)}
+            rows += store.take(connection, self._context.sql, wanted, keep=keep)
+            if len(rows) >= count:
+                break
+        return rows
+
+    def look_fully(self, available_at: int | None = None) -> None:
+        """Messages came back: claims start no later than at their place, or from the beginning."""
+        for mark in list(self._marks.values()):
+            mark.lower(available_at)
+
+    def _claim_levels(self, count: int, lease_us: int | None) -> list[MessageRow]:
+        rows: list[MessageRow] = []
+        for level in range(self._context.settings.priorities):
+            rows += self._claim_level(level, count - len(rows), lease_us)
+            if len(rows) >= count:
+                break
+        return rows
+
+    def _claim_level(self, level: int, count: int, lease_us: int | None) -> list[MessageRow]:
+        mark = self._mark(level)
+        low = mark.bound()
+        rows = self._look(level, count, lease_us, low)
+        if not rows and low and mark.may_look_fully():
+            rows = self._look(level, count, lease_us, 0)
+        return rows
+
+    def _look(self, level: int, count: int, lease_us: int | None, low: int) -> list[MessageRow]:
+        context = self._context
+        dialect = context.tables.dialect
+        mark = self._mark(level)
+        request = self._request(level, count, lease_us, low)
+        began = time.monotonic()
+
+        def look(connection: Connection) -> bool:
+            return store.anything_to_claim(connection, context.sql, request)
+
+        def act(connection: Connection) -> list[MessageRow]:
+            return store.claim_messages(connection, context.sql, request)
+
+        if dialect.look_first and mark.idle and not context.run(look):
+            mark.claimed([], count, low, time.monotonic() - began)
+            return []
+        rows = self._answered(request, act, atomic=not dialect.claims_at_once)
+        mark.claimed(rows, count, low, time.monotonic() - began)
+        return rows
+
+    def _request(self, level: int, count: int, lease_us: int | None, low: int) -> ClaimRequest:
+        stamp = self._context.consumer.identity().next_claim()
+        return ClaimRequest(
+            consumer_id=stamp.consumer_id,
+            consumer_round=stamp.consumer_round,
+            count=count,
+            priority=level,
+            low=low,
+            lease_us=lease_us,
+            queue_lease_us=self._context.settings.lease_us,
+        )
+
+    def _answered(self, request: ClaimRequest, act: Callable[[Connection], Any], *, atomic: bool) -> Any:
+        try:
+            return self._context.run(act, atomic=atomic, repeat=False)
+        except DatabaseUnavailable:
+            self._unanswered.append(request.claim)
+            raise
+
+    def _give_back_unanswered(self) -> None:
+        while self._unanswered:
+            stamp = self._unanswered[-1]
+            count = self._context.run(
+                lambda connection: store.unclaim_round(connection, self._context.sql, stamp)  # noqa: B023 - runs at once
+            )
+            if count:
+                _log.info("Gave %d messages back whose claim was never answered.", count)
+                self.look_fully()
+            self._unanswered.remove(stamp)
+
+    def _restore_is_due(self) -> bool:
+        due = time.monotonic() - self._restored_at >= self._context.service.reaper_seconds
+        if due:
+            self._restored_at = time.monotonic()
+        return due
+
+    def _mark(self, level: int) -> LowWaterMark:
+        mark = self._marks.get(level)
+        return mark if mark is not None else self._marks.setdefault(level, LowWaterMark())

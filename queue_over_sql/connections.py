@@ -1,0 +1,313 @@
+"""Connections of a service: a long-held one per thread, retries, and errors put into our words.
+
+Checking a connection out of a pool for each operation costs more than a claim does. So each
+thread keeps one connection that commits by itself (a *lane*), which is checked when it was idle,
+dropped when it broke and given back to the pool when its thread ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, TypeVar
+
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from queue_over_sql.dialects.base import ErrorKind, QueueDialect
+from queue_over_sql.dialects.engines import OpenedEngine, dialect_of, open_engine
+from queue_over_sql.errors import (
+    DatabaseRefused,
+    DatabaseUnavailable,
+    PayloadInvalid,
+    QueueError,
+    ServiceClosed,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sqlalchemy import URL, Connection, Engine
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+# A lane that was idle for longer is asked whether it still lives before it is used.
+_IDLE_SECONDS = 5.0
+# How long conflicts between transactions are retried before they become an error.
+_PATIENCE_SECONDS = 30.0
+# How often an act that is safe to repeat is tried again on a fresh connection.
+_RECONNECTS = 2
+
+
+class Lane:
+    """One long-held connection, and who may use it now."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.lock = threading.RLock()
+        self.used_at = time.monotonic()
+
+    def alive(self) -> bool:
+        """Whether the connection can be used; asks the server when it was idle."""
+        if self.connection.closed or self.connection.invalidated:
+            return False
+        if time.monotonic() - self.used_at < _IDLE_SECONDS:
+            return True
+        try:
+            self.connection.exec_driver_sql("SELECT 1").close()
+        except SQLAlchemyError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Give the connection back to the pool; a broken one is only forgotten."""
+        with contextlib.suppress(SQLAlchemyError):
+            self.connection.close()
+
+
+class _ThreadLanes:
+    """The lanes of one thread; they are given back when it ends and this object dies."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.lanes: dict[bool, Lane] = {}
+
+    def __del__(self) -> None:
+        if self.pid == os.getpid():
+            for lane in self.lanes.values():
+                lane.close()
+
+
+class Connections:
+    """All connections of a service to its database."""
+
+    def __init__(self, database: str | URL | Engine) -> None:
+        self._opened: OpenedEngine = open_engine(database)
+        self._dialect: QueueDialect | None = None
+        self._local = threading.local()
+        self._all: weakref.WeakSet[_ThreadLanes] = weakref.WeakSet()
+        self._lock = threading.RLock()
+        self._shared: _ThreadLanes | None = _ThreadLanes() if self._opened.shared else None
+        self._closed = False
+        self._pid = os.getpid()
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that opens the connections."""
+        return self._opened.engine
+
+    @property
+    def background(self) -> bool:
+        """Whether other threads may work on this database beside the caller."""
+        return not self._opened.borrowed
+
+    @property
+    def where(self) -> str:
+        """The database, for messages: never with its password."""
+        return self.engine.url.render_as_string(hide_password=True)
+
+    @property
+    def dialect(self) -> QueueDialect:
+        """What this server does differently; connects at its first use.
+
+        Raises:
+            DatabaseUnavailable: the database cannot be reached.
+            UnsupportedByEngine: the server is too old.
+        """
+        if self._dialect is None:
+            with self._lock:
+                if self._dialect is None:
+                    with self._connect() as connection:
+                        self._dialect = dialect_of(connection)
+        return self._dialect
+
+    def run(
+        self,
+        act: Callable[[Connection], T],
+        *,
+        atomic: bool = False,
+        durable: bool = False,
+        repeat: bool = True,
+    ) -> T:
+        """Run an act on this thread's connection.
+
+        Args:
+            act: gets the connection; runs again after a deadlock, so it must have no effects of
+                its own.
+            atomic: run it inside one transaction; otherwise each statement commits by itself.
+            durable: the commit must survive a loss of power (where that is a choice).
+            repeat: whether it is safe to run again when the connection broke and the fate of
+                its commit is unknown.
+
+        Raises:
+            DatabaseUnavailable: the database cannot be reached, or stayed locked.
+            DatabaseRefused: it answered with another error.
+            ServiceClosed: the service was stopped.
+        """
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        reconnects = _RECONNECTS if repeat else 0
+        tries = 0
+        while True:
+            try:
+                return self._run_once(act, atomic=atomic, durable=durable)
+            except DBAPIError as error:
+                kind = self.dialect.classify(error)
+                if kind is ErrorKind.TRANSIENT and time.monotonic() < deadline:
+                    tries += 1
+                elif kind is ErrorKind.DISCONNECT and reconnects:
+                    reconnects -= 1
+                    time.sleep(0.05)
+                else:
+                    raise self._in_our_words(error, kind) from error
+            except PoolTimeout as error:
+                raise self._unavailable(str(error)) from error
+            # Jitter keeps writers that met once from meeting again in step.
+            time.sleep(random.uniform(0.0001, 0.001 * min(tries + 1, 10)))  # noqa: S311
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """A connection with a transaction for a handler: commits at the end, or rolls back.
+
+        It is begun by its first statement, so that a handler that works before it writes does
+        not hold a lock meanwhile.
+        """
+        if self._closed:
+            raise ServiceClosed
+        guard = self._shared_lane(durable=True).lock if self._shared else contextlib.nullcontext()
+        with guard, self._connect() as connection:
+            try:
+                yield connection
+                connection.commit()
+            except BaseException:
+                with contextlib.suppress(SQLAlchemyError):
+                    connection.rollback()
+                raise
+
+    @contextlib.contextmanager
+    def translated(self) -> Iterator[None]:
+        """Put errors of statements on a caller's connection into our words."""
+        try:
+            yield
+        except DBAPIError as error:
+            raise self._in_our_words(error, self.dialect.classify(error)) from error
+
+    def close(self) -> None:
+        """Give all connections back, and dispose the engine where it is ours."""
+        self._closed = True
+        for lanes in [*self._all, *([self._shared] if self._shared else [])]:
+            for lane in list(lanes.lanes.values()):
+                with lane.lock:
+                    lane.close()
+            lanes.lanes.clear()
+        if self._opened.owned:
+            self.engine.dispose(close=self._pid == os.getpid())
+
+    def _run_once(self, act: Callable[[Connection], T], *, atomic: bool, durable: bool) -> T:
+        if self._opened.borrowed:
+            with self._lock, self.engine.begin() as connection:
+                return act(connection)
+        lane = self._lane(durable=durable and self.dialect.separate_durable_lanes)
+        with lane.lock:
+            try:
+                result = self._in_transaction(lane, act) if atomic else act(lane.connection)
+            except DBAPIError as error:
+                if self.dialect.classify(error) is ErrorKind.DISCONNECT:
+                    self._drop(lane)
+                raise
+            lane.used_at = time.monotonic()
+            return result
+
+    def _in_transaction(self, lane: Lane, act: Callable[[Connection], T]) -> T:
+        dialect, connection = self.dialect, lane.connection
+        dialect.begin(connection)
+        try:
+            result = act(connection)
+        except BaseException:
+            try:
+                dialect.rollback(connection)
+            except SQLAlchemyError:
+                self._drop(lane)
+            raise
+        dialect.commit(connection)
+        return result
+
+    def _lane(self, *, durable: bool) -> Lane:
+        if self._closed:
+            raise ServiceClosed
+        if self._shared is not None:
+            return self._shared_lane(durable=durable)
+        lanes = getattr(self._local, "lanes", None)
+        if lanes is None or lanes.pid != os.getpid():
+            lanes = self._new_thread_lanes()
+        lane: Lane | None = lanes.lanes.get(durable)
+        if lane is not None and lane.alive():
+            return lane
+        if lane is not None:
+            lane.close()
+        lane = lanes.lanes[durable] = self._new_lane(durable=durable)
+        return lane
+
+    def _new_thread_lanes(self) -> _ThreadLanes:
+        with self._lock:
+            if self._pid != os.getpid():
+                # After a fork the parent's connections are not ours to use or to close.
+                self.engine.dispose(close=False)
+                self._pid = os.getpid()
+        lanes = self._local.lanes = _ThreadLanes()
+        self._all.add(lanes)
+        return lanes
+
+    def _shared_lane(self, *, durable: bool) -> Lane:
+        del durable
+        lanes = self._shared.lanes if self._shared else {}
+        with self._lock:
+            if False not in lanes:
+                lanes[False] = self._new_lane(durable=True)
+            return lanes[False]
+
+    def _new_lane(self, *, durable: bool) -> Lane:
+        dialect = self.dialect
+        connection = self._connect().execution_options(**self._opened.lane_options)
+        with self.translated():
+            dialect.prepare_lane(connection, durable=durable)
+        return Lane(connection)
+
+    def _drop(self, lane: Lane) -> None:
+        with contextlib.suppress(SQLAlchemyError):
+            lane.connection.invalidate()
+        lane.close()
+
+    def _connect(self) -> Connection:
+        try:
+            return self.engine.connect()
+        except PoolTimeout as error:
+            raise self._unavailable(str(error)) from error
+        except DBAPIError as error:
+            raise self._unavailable(str(error.orig)) from error
+
+    def _unavailable(self, reason: str) -> DatabaseUnavailable:
+        return DatabaseUnavailable(
+            f"The database {self.where} cannot be reached: {reason.strip()} "
+            "(is it running, and are its address and the password right?)"
+        )
+
+    def _in_our_words(self, error: DBAPIError, kind: ErrorKind) -> QueueError:
+        reason = str(error.orig).strip()
+        if kind is ErrorKind.DISCONNECT:
+            return DatabaseUnavailable(
+                f"The connection to {self.where} broke: {reason}. Whether the last change was "
+                "committed is unknown."
+            )
+        if kind is ErrorKind.TRANSIENT:
+            return DatabaseUnavailable(
+                f"The database {self.where} stayed locked by other transactions: {reason}."
+            )
+        if kind is ErrorKind.INVALID_VALUE:
+            return PayloadInvalid(f"The database refused a value: {reason}.")
+        return DatabaseRefused(f"The database {self.where} refused a statement: {reason}.")

@@ -1,0 +1,154 @@
+"""What the parts of one queue share inside one service."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session, scoped_session
+
+from queue_over_sql import payload as payloads
+from queue_over_sql import registry
+from queue_over_sql.dialects.compiled import StatementCache
+from queue_over_sql.errors import DatabaseRefused, QueueNotFound
+from queue_over_sql.message import Message
+from queue_over_sql.settings import EffectiveSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from queue_over_sql.connections import Connections
+    from queue_over_sql.consumers import Consumer
+    from queue_over_sql.message import MessageRow, Settler
+    from queue_over_sql.schema import QueueTables
+    from queue_over_sql.settings import ServiceSettings
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+# Settings changed elsewhere are seen after the reaper's interval, and after this at the latest.
+_LONGEST_REFRESH = 5.0
+
+
+class QueueContext:
+    """One queue as one service sees it: tables, statements, settings, connections."""
+
+    def __init__(
+        self,
+        tables: QueueTables,
+        settings: EffectiveSettings,
+        connections: Connections,
+        consumer: Consumer,
+        service: ServiceSettings,
+        arrivals: threading.Condition,
+    ) -> None:
+        self.name = tables.queue
+        self.tables = tables
+        self.connections = connections
+        self.consumer = consumer
+        self.service = service
+        self.sql = StatementCache(tables, connections.engine.dialect)
+        self.arrivals = arrivals
+        self._settings = settings
+        self._read_at = time.monotonic()
+        self._refresh_after = min(_LONGEST_REFRESH, service.reaper_seconds)
+
+    @property
+    def settings(self) -> EffectiveSettings:
+        """The queue's settings, read again from the registry now and then.
+
+        Raises:
+            QueueNotFound: the queue was dropped.
+        """
+        if time.monotonic() - self._read_at > self._refresh_after:
+            self.refresh()
+        return self._settings
+
+    def refresh(self) -> None:
+        """Read the settings from the registry.
+
+        Raises:
+            QueueNotFound: the queue was dropped.
+        """
+        record = self.connections.run(self._record)
+        if record is None:
+            raise QueueNotFound(self.name)
+        self._settings = EffectiveSettings.from_json(record.settings, self._settings.columns)
+        self._read_at = time.monotonic()
+
+    def run(
+        self,
+        act: Callable[[Connection], T],
+        *,
+        atomic: bool = False,
+        durable: bool = False,
+        repeat: bool = True,
+    ) -> T:
+        """Run an act as ``Connections.run`` does, knowing that the queue may have been dropped.
+
+        Raises:
+            QueueNotFound: the queue was dropped.
+        """
+        try:
+            return self.connections.run(act, atomic=atomic, durable=durable, repeat=repeat)
+        except DatabaseRefused as error:
+            if self.connections.run(self._record) is None:
+                raise QueueNotFound(self.name) from error
+            raise
+
+    def run_on(self, connection: Connection | Session | None, act: Callable[[Connection], T]) -> T:
+        """Run an act inside the caller's own transaction."""
+        with self.connections.translated():
+            return act(as_connection(connection))
+
+    def message(self, row: MessageRow, settler: Settler) -> Message:
+        """Turn a row into a message.
+
+        Raises:
+            ValueError: the payload is not what the queue's payload type says.
+        """
+        settings = self._settings
+        return Message(
+            row,
+            queue=self.name,
+            settler=settler,
+            payload=payloads.decode(settings.payload, row.payload),
+            headers=payloads.decode_headers(row.headers),
+            queue_max_attempts=settings.max_attempts,
+        )
+
+    def announce(self) -> None:
+        """Wake those in this process who wait for a message."""
+        with self.arrivals:
+            self.arrivals.notify_all()
+
+    def _record(self, connection: Connection) -> registry.QueueRecord | None:
+        tables = self.tables
+        return registry.queue_record(connection, tables.system, tables.prefix, tables.queue)
+
+
+def as_connection(connection: Any) -> Connection:
+    """The SQLAlchemy ``Connection`` of what a caller gave as ``connection=``.
+
+    Raises:
+        TypeError: it is neither a ``Connection`` nor a ``Session``.
+    """
+    if isinstance(connection, Connection):
+        return connection
+    if isinstance(connection, Session | scoped_session):
+        return connection.connection()
+    msg = (
+        "connection must be an SQLAlchemy Connection or Session with your transaction, not "
+        f"{type(connection).__name__}"
+    )
+    raise TypeError(msg)
+
+
+def undecodable(error: Exception) -> str:
+    """The reason given to a message whose payload this queue cannot read."""
+    kind = "JSON" if isinstance(error, json.JSONDecodeError) else "what the queue holds"
+    return f"the payload is not {kind}: {error}"

@@ -1,0 +1,1 @@
+"""What databases do differently: capabilities, statements, clocks and errors, one file each."""

@@ -1,0 +1,347 @@
+"""What a database may do differently: capabilities, types, clock, errors and the acts that vary.
+
+``QueueDialect`` is also the fallback for any other SQLAlchemy engine. It claims with the portable
+form (look, mark with the predicate repeated, read back by the stamp), which is correct wherever
+UPDATE checks its WHERE again on the current row, and slower under many consumers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sqlalchemy import BigInteger, Index, LargeBinary, String, Text, cast, extract, func, insert, select
+from sqlalchemy.exc import DBAPIError
+
+from queue_over_sql.dialects.rows import read_rows, stamped_row
+from queue_over_sql.dialects.statements import archive, settle
+from queue_over_sql.dialects.statements import claim as claiming
+from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id_values
+from queue_over_sql.errors import UnsupportedByEngine
+from queue_over_sql.message import Claim
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlalchemy import ColumnElement, Connection, Insert, Table
+    from sqlalchemy.types import TypeEngine
+
+    from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.message import MessageRow
+    from queue_over_sql.schema import QueueTables
+
+
+class ErrorKind(enum.Enum):
+    """What an error of the database means for what to do next."""
+
+    TRANSIENT = "deadlock, serialization failure or lock timeout: the transaction may be repeated"
+    DISCONNECT = "the connection is gone; whether the last commit arrived is unknown"
+    DUPLICATE = "a unique constraint was violated; which one is not known from the error"
+    INVALID_VALUE = "a value does not fit its column or a check constraint"
+    MISSING_TABLE = "the table is not there"
+    TABLE_EXISTS = "two creators met"
+    OTHER = "anything else"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """What one claim asks of the database; durations and instants in microseconds."""
+
+    consumer_id: str
+    consumer_round: int
+    count: int
+    priority: int
+    low: int
+    lease_us: int | None
+    queue_lease_us: int
+
+    @property
+    def claim(self) -> Claim:
+        """The stamp alone."""
+        return Claim(self.consumer_id, self.consumer_round)
+
+    def stamp(self) -> dict[str, Any]:
+        """The bind parameters of the stamp."""
+        return {
+            "p_consumer": self.consumer_id,
+            "p_round": self.consumer_round,
+            "p_lease": self.lease_us,
+            "p_queue_lease": self.queue_lease_us,
+        }
+
+    def wanted(self) -> dict[str, Any]:
+        """The bind parameters of the eligibility predicate and the limit."""
+        return {"p_priority": self.priority, "p_low": self.low, "p_count": self.count}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settlement:
+    """Messages of one claim that end together.
+
+    Attributes:
+        ids: of the messages.
+        claim: the stamp they were claimed under.
+        outcome: how they end.
+        error: the reason, or None.
+        attempted_at: instant of the failure in microseconds, or None where there was none.
+    """
+
+    ids: Sequence[int]
+    claim: Claim
+    outcome: str = "done"
+    error: str | None = None
+    attempted_at: int | None = None
+
+    def fence_values(self) -> dict[str, Any]:
+        """The bind parameters of the fence."""
+        return {"p_consumer": self.claim.consumer_id, "p_round": self.claim.consumer_round}
+
+    def archive_values(self) -> dict[str, Any]:
+        """The bind parameters of what the archive gets."""
+        return {
+            "p_outcome": self.outcome,
+            "p_error": self.error,
+            "p_attempted": self.attempted_at,
+        }
+
+
+class QueueDialect:
+    """The portable dialect, and the base of those for known engines.
+
+    The class attributes are capabilities; a dialect refines them from the server's version in
+    ``refine``.
+    """
+
+    name: ClassVar[str] = "generic"
+
+    # -- capabilities
+    identifier_limit = 63
+    partial_indexes = False
+    """Indexes may have a WHERE."""
+    skip_locked = False
+    """SELECT … FOR UPDATE SKIP LOCKED works."""
+    update_returning = False
+    """UPDATE … RETURNING works and sees each row once."""
+    delete_returning = False
+    """DELETE … RETURNING works."""
+    insert_returning = False
+    """INSERT … VALUES (…), (…) RETURNING works."""
+    conflict_clause = False
+    """INSERT … ON CONFLICT DO NOTHING works."""
+    consecutive_ids = False
+    """The ids of a multi-row INSERT go up by ``id_step`` from the last insert id."""
+    id_step = 1
+    aborts_on_error = True
+    """A failed statement spoils the transaction, so a statement that may fail needs a savepoint."""
+    nul_in_text = True
+    """Text columns hold NUL characters."""
+    index_if_not_exists = True
+    """CREATE INDEX IF NOT EXISTS works."""
+    claims_at_once = False
+    """A claim is one statement, so it needs no transaction around it."""
+    archives_at_once = False
+    """The move to the archive is one statement."""
+    exchanges_at_once = False
+    """Ack and claim are one statement."""
+    look_first = False
+    """An idle claim should look before it writes, because writing takes the only write lock."""
+    separate_durable_lanes = False
+    """Publishing needs a connection with a stricter durability than claiming."""
+    table_options: ClassVar[Mapping[str, Any]] = {}
+    live_table_options: ClassVar[Mapping[str, Any]] = {}
+
+    def refine(self, connection: Connection) -> None:
+        """Set capabilities by the server's version; called once, on the first connection.
+
+        Raises:
+            UnsupportedByEngine: the server is too old, or its clock cannot be read.
+        """
+        self.insert_returning = connection.dialect.insert_returning
+        try:
+            connection.scalar(select(self.now()))
+        except DBAPIError as error:
+            msg = (
+                f"The engine {connection.dialect.name!r} cannot run queues: the portable dialect "
+                "needs EXTRACT(EPOCH FROM CURRENT_TIMESTAMP)."
+            )
+            raise UnsupportedByEngine(msg) from error
+
+    # -- types
+
+    @property
+    def identity(self) -> TypeEngine[Any]:
+        """The type of the identity column."""
+        return BigInteger()
+
+    def exact_string(self, length: int) -> TypeEngine[Any]:
+        """A string that compares by its characters alone: case, accents and spaces count."""
+        return String(length)
+
+    def payload_type(self, payload: str) -> TypeEngine[Any]:
+        """The column type of a payload type."""
+        return LargeBinary() if payload == "bytes" else Text()
+
+    def json_check(self, column: str) -> str | None:
+        """A check constraint that keeps other clients from storing what is no JSON."""
+        del column
+        return None
+
+    def read_payload(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """How a payload is selected so that the driver returns ``str`` or ``bytes`` unchanged."""
+        return column
+
+    def add_queue_indexes(self, table: Table) -> None:
+        """Define the claim index and, where it is needed, the index on the lease."""
+        columns = table.c
+        Index(
+            f"{table.name}_claim_ix",
+            columns.consumer_id,
+            columns.priority,
+            columns.available_at,
+            columns.id,
+        )
+
+    # -- clock
+
+    def now(self) -> ColumnElement[int]:
+        """The database's clock as microseconds since the epoch, one value per statement."""
+        seconds = extract("epoch", func.current_timestamp())
+        return cast(seconds * 1_000_000, BigInteger)
+
+    # -- connections
+
+    def prepare_lane(self, connection: Connection, *, durable: bool) -> None:
+        """Set what the session of a long-held connection needs."""
+
+    def begin(self, connection: Connection) -> None:
+        """Begin a transaction on an autocommit connection."""
+        connection.exec_driver_sql("BEGIN")
+
+    def commit(self, connection: Connection) -> None:
+        """Commit what ``begin`` began."""
+        connection.exec_driver_sql("COMMIT")
+
+    def rollback(self, connection: Connection) -> None:
+        """Roll back what ``begin`` began."""
+        connection.exec_driver_sql("ROLLBACK")
+
+    def creation_lock(self, connection: Connection) -> None:
+        """Let one creator of tables through at a time, until ``creation_unlock`` or the commit."""
+
+    def creation_unlock(self, connection: Connection) -> None:
+        """Let the next creator through."""
+
+    def lock_for_writing(self, connection: Connection, sql: StatementCache) -> None:
+        """Get the lock that a transaction needs before it reads what it will change."""
+
+    # -- errors
+
+    def classify(self, error: DBAPIError) -> ErrorKind:
+        """Tell what an error means; never by its text."""
+        if error.connection_invalidated:
+            return ErrorKind.DISCONNECT
+        return self.classify_driver_error(error.orig)
+
+    def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
+        """Tell what an error of the driver means, by its code."""
+        state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+        return _STATES.get(str(state)[:5], ErrorKind.OTHER)
+
+    # -- acts
+
+    def insert(self, table: Table) -> Insert:
+        """An INSERT of the engine's own kind."""
+        return insert(table)
+
+    def ignore_conflict(self, statement: Insert, column: ColumnElement[Any]) -> Insert:
+        """Let an INSERT pass over rows whose ``column`` is taken; needs ``conflict_clause``."""
+        del column
+        return statement
+
+    def claim_index_hint(self, table: Table) -> str | None:
+        """A hint under which a locking pick needs no ORDER BY, because it follows the index."""
+        del table
+        return None
+
+    def claim(
+        self, connection: Connection, sql: StatementCache, request: ClaimRequest
+    ) -> list[MessageRow]:
+        """Claim messages of one priority level, in no particular order, inside a transaction."""
+        candidates = sql.get(claiming.pick_ids).run(connection, request.wanted()).all()
+        for batch in batches([row[0] for row in candidates]):
+            mark = sql.get(claiming.mark_where_eligible, bucket_of(len(batch)))
+            mark.run(connection, id_values(batch) | request.stamp() | request.wanted())
+        if not candidates:
+            return []
+        return read_rows(sql, sql.get(claiming.stamped).run(connection, request.stamp()))
+
+    def claim_locked(
+        self, connection: Connection, sql: StatementCache, request: ClaimRequest
+    ) -> list[MessageRow]:
+        """Claim by locking the rows first: for engines with SKIP LOCKED but no UPDATE RETURNING."""
+        picked = sql.get(claiming.pick_rows).run(connection, request.wanted()).all()
+        if not picked:
+            return []
+        now = picked[0][-1]
+        for batch in batches([row[0] for row in picked]):
+            mark = sql.get(claiming.mark, bucket_of(len(batch)))
+            mark.run(connection, id_values(batch) | request.stamp() | {"p_now": now})
+        return [stamped_row(sql, row, request, now) for row in picked]
+
+    def archive(
+        self, connection: Connection, sql: StatementCache, settlement: Settlement
+    ) -> set[int]:
+        """Move messages to the archive under the fence; returns the ids that were still held.
+
+        The rows are locked first, so that what is copied is what is removed.
+        """
+        moved: set[int] = set()
+        self.lock_for_writing(connection, sql)
+        for batch in batches(settlement.ids):
+            fence = settlement.fence_values()
+            lock = sql.get(settle.held, bucket_of(len(batch)))
+            held = [row[0] for row in lock.run(connection, id_values(batch) | fence)]
+            if not held:
+                continue
+            size, values = bucket_of(len(held)), id_values(held) | fence
+            copy = sql.get(archive.copy_to_archive, size)
+            copy.run(connection, values | settlement.archive_values())
+            sql.get(settle.remove, size).run(connection, values)
+            moved.update(held)
+        return moved
+
+    def exchange(
+        self,
+        connection: Connection,
+        sql: StatementCache,
+        settlement: Settlement,
+        request: ClaimRequest,
+        *,
+        keep: bool,
+    ) -> tuple[set[int], list[MessageRow]]:
+        """Ack and claim as one statement; only called where ``exchanges_at_once``.
+
+        Returns:
+            The ids that were still held, and what was claimed: nothing unless all were held.
+        """
+        raise UnsupportedByEngine(f"{self.name} has no exchange in one statement")
+
+    def load(
+        self, connection: Connection, sql: StatementCache, rows: Sequence[Mapping[str, Any]]
+    ) -> bool:
+        """Insert rows by the engine's own bulk path; False where it has none."""
+        del connection, sql, rows
+        return False
+
+
+_STATES = {
+    "40001": ErrorKind.TRANSIENT,
+    "40P01": ErrorKind.TRANSIENT,
+    "55P03": ErrorKind.TRANSIENT,
+    "23505": ErrorKind.DUPLICATE,
+    "23514": ErrorKind.INVALID_VALUE,
+    "22001": ErrorKind.INVALID_VALUE,
+    "42P01": ErrorKind.MISSING_TABLE,
+    "42P07": ErrorKind.TABLE_EXISTS,
+}

@@ -1,0 +1,82 @@
+"""Statements compiled once for an engine and run as plain text afterwards.
+
+Building an SQLAlchemy statement for each call costs several times what the call itself does, so
+each statement of a queue is built and compiled once and kept by its builder and its variant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, CursorResult, Dialect
+    from sqlalchemy.sql import ClauseElement
+    from sqlalchemy.types import TypeEngine
+
+
+class CompiledStatement:
+    """The text of a statement for one driver, with what its parameters need."""
+
+    def __init__(self, clause: ClauseElement, dialect: Dialect) -> None:
+        compiled: Any = clause.compile(dialect=dialect)
+        self.text: str = compiled.string
+        self._defaults: dict[str, Any] = dict(compiled.params)
+        self._order: list[str] | None = compiled.positiontup if compiled.positional else None
+        self._converters = _converters(compiled, dialect)
+
+    def run(
+        self, connection: Connection, values: Mapping[str, Any] | None = None
+    ) -> CursorResult[Any]:
+        """Execute on a connection; ``values`` are the bind parameters by name."""
+        merged = {**self._defaults, **values} if values else dict(self._defaults)
+        for name, convert in self._converters:
+            merged[name] = convert(merged[name])
+        if self._order is None:
+            return connection.exec_driver_sql(self.text, merged)
+        return connection.exec_driver_sql(self.text, tuple([merged[n] for n in self._order]))
+
+
+Builder = Callable[..., "ClauseElement"]
+
+
+class StatementCache:
+    """The compiled statements of one set of tables, by builder and variant.
+
+    Attributes:
+        subject: the tables that builders get.
+    """
+
+    def __init__(self, subject: Any, dialect: Dialect) -> None:
+        self.subject = subject
+        self._dialect = dialect
+        self._compiled: dict[Hashable, CompiledStatement] = {}
+
+    def get(self, builder: Builder, *variant: Hashable) -> CompiledStatement:
+        """The statement that ``builder(subject, *variant)`` makes, compiled at its first use."""
+        key = (builder, variant)
+        statement = self._compiled.get(key)
+        if statement is None:
+            # Two threads may both compile; either result is the same.
+            statement = CompiledStatement(builder(self.subject, *variant), self._dialect)
+            self._compiled[key] = statement
+        return statement
+
+    def bind_converter(self, kind: TypeEngine[Any]) -> Callable[[Any], Any] | None:
+        """What turns a Python value of this type into the driver's; None where nothing must."""
+        return kind.dialect_impl(self._dialect).bind_processor(self._dialect)
+
+    def result_converter(self, kind: TypeEngine[Any]) -> Callable[[Any], Any] | None:
+        """What turns the driver's value of this type into Python's; None where nothing must."""
+        return kind.dialect_impl(self._dialect).result_processor(self._dialect, None)
+
+
+def _converters(compiled: Any, dialect: Dialect) -> list[tuple[str, Callable[[Any], Any]]]:
+    """Bind processors that the types of the parameters ask for on this driver."""
+    found = []
+    for bind, name in compiled.bind_names.items():
+        convert = bind.type.dialect_impl(dialect).bind_processor(dialect)
+        if convert is not None:
+            found.append((name, convert))
+    return found
+

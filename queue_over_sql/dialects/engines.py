@@ -1,0 +1,209 @@
+"""From what the caller gave, a URL or an ``Engine``, to engines of our own.
+
+A user's ``Engine`` is never altered: an engine of our own is made that opens connections the way
+the user's does, so that our pool, hooks and isolation stay apart from theirs and an exhausted
+pool of theirs cannot stop our heartbeats.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import sqlite3
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import URL, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+from sqlalchemy.pool import QueuePool, StaticPool
+
+import queue_over_sql.dialects.h2_driver  # noqa: F401 - registers the dialect of H2
+from queue_over_sql.dialects.base import QueueDialect
+from queue_over_sql.dialects.h2 import H2Dialect
+from queue_over_sql.dialects.mariadb import MariaDBDialect
+from queue_over_sql.dialects.mysql import MySQLDialect
+from queue_over_sql.dialects.postgresql import PostgreSQLDialect
+from queue_over_sql.dialects.sqlite import SQLiteDialect
+from queue_over_sql.errors import UnsupportedByEngine
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+    from sqlalchemy.engine.interfaces import DBAPIConnection
+    from sqlalchemy.pool import ConnectionPoolEntry
+
+_DRIVERS = {
+    "postgresql": "postgresql+psycopg",
+    "postgres": "postgresql+psycopg",
+    "mysql": "mysql+pymysql",
+    "mariadb": "mariadb+pymysql",
+    "h2": "h2+jaydebeapi",
+}
+_EXTRAS = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql", "h2": "h2"}
+_AUTOCOMMIT: Mapping[str, Any] = {"isolation_level": "AUTOCOMMIT"}
+# SQLite's own transactions are begun by a hook, which leaves connections so marked alone.
+_LANE_MARK = "queue_over_sql_lane"
+_SQLITE_PATIENCE = 30.0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OpenedEngine:
+    """An engine to work with, and how.
+
+    Attributes:
+        engine: opens the connections.
+        lane_options: execution options that make a connection commit each statement.
+        owned: whether it is ours to dispose.
+        shared: whether there is one connection for all threads.
+        borrowed: whether that connection is the user's, so that nothing may run beside it.
+    """
+
+    engine: Engine
+    lane_options: Mapping[str, Any] = dataclasses.field(default_factory=lambda: _AUTOCOMMIT)
+    owned: bool = True
+    shared: bool = False
+    borrowed: bool = False
+
+
+def open_engine(database: str | URL | Engine) -> OpenedEngine:
+    """Make the engine that a service works with.
+
+    Args:
+        database: an SQLAlchemy URL as text or object, or a user's ``Engine``.
+
+    Raises:
+        TypeError: it is none of these.
+        ValueError: the URL cannot be read.
+        UnsupportedByEngine: the driver is not installed, or there is no such engine.
+    """
+    if isinstance(database, Engine):
+        return _beside(database)
+    if not isinstance(database, str | URL):
+        msg = f"database must be an SQLAlchemy URL or an Engine, not {type(database).__name__}"
+        raise TypeError(msg)
+    try:
+        url = with_driver(make_url(database))
+    except ArgumentError as error:
+        msg = "database is no SQLAlchemy URL; write for example 'sqlite:///queue.db'"
+        raise ValueError(msg) from error
+    if url.get_backend_name() == "sqlite":
+        return _open_sqlite(url)
+    return OpenedEngine(_create(url, poolclass=QueuePool, pool_size=8, max_overflow=-1))
+
+
+def with_driver(url: URL) -> URL:
+    """Name our driver where a URL names none."""
+    driver = _DRIVERS.get(url.drivername)
+    return url if driver is None else url.set(drivername=driver)
+
+
+def dialect_of(connection: Connection) -> QueueDialect:
+    """The dialect for the server at the other end, refined by its version.
+
+    Raises:
+        UnsupportedByEngine: the server is too old.
+    """
+    found = connection.dialect
+    if getattr(found, "is_mariadb", False):
+        dialect: QueueDialect = MariaDBDialect()
+    else:
+        dialect = _DIALECTS.get(found.name, QueueDialect)()
+    dialect.refine(connection)
+    return dialect
+
+
+_DIALECTS: dict[str, type[QueueDialect]] = {
+    "sqlite": SQLiteDialect,
+    "postgresql": PostgreSQLDialect,
+    "mysql": MySQLDialect,
+    "h2": H2Dialect,
+}
+
+
+def _create(url: URL, **options: Any) -> Engine:
+    try:
+        return create_engine(url, **options)
+    except NoSuchModuleError as error:
+        msg = f"There is no SQLAlchemy dialect for {url.drivername!r}: install its package."
+        raise UnsupportedByEngine(msg) from error
+    except ImportError as error:
+        extra = _EXTRAS.get(url.get_backend_name())
+        advice = f"pip install 'queue_over_sql[{extra}]'" if extra else "install it"
+        msg = f"The driver of {url.drivername!r} is missing: {advice}."
+        raise UnsupportedByEngine(msg) from error
+
+
+def _beside(engine: Engine) -> OpenedEngine:
+    """An engine of ours beside the user's, opening connections as theirs does."""
+    url = with_driver(engine.url)
+    if url.get_backend_name() == "sqlite":
+        if _in_memory(url):
+            return OpenedEngine(engine, {}, owned=False, shared=True, borrowed=True)
+        return _open_sqlite(url)
+    # A copy of the user's pool has their arguments, creator and hooks, and none of their
+    # connections; each one that it opens is detached, so its limit never counts.
+    source = engine.pool.recreate()
+
+    def creator() -> DBAPIConnection:
+        opened = source.connect()
+        connection = opened.dbapi_connection
+        opened.detach()
+        if connection is None:  # pragma: no cover - the pool has just opened it
+            raise RuntimeError
+        return connection
+
+    own = _create(url, creator=creator, poolclass=QueuePool, pool_size=8, max_overflow=-1)
+    return OpenedEngine(own)
+
+
+def _in_memory(url: URL) -> bool:
+    database = url.database or ""
+    return database in {"", ":memory:"} or "mode=memory" in database or url.query.get("mode") == (
+        "memory"
+    )
+
+
+def _open_sqlite(url: URL) -> OpenedEngine:
+    in_memory = _in_memory(url)
+    options: dict[str, Any] = {"connect_args": {"check_same_thread": False, "timeout": 0}}
+    if in_memory:
+        options["poolclass"] = StaticPool
+    else:
+        options |= {"poolclass": QueuePool, "pool_size": 8, "max_overflow": -1}
+    engine = _create(url, **options)
+    event.listen(engine, "connect", _configure_sqlite)
+    event.listen(engine, "begin", _begin_immediate)
+    return OpenedEngine(engine, {_LANE_MARK: True}, shared=in_memory)
+
+
+def _configure_sqlite(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+    """Commit each statement unless told otherwise, and let readers and the writer be together."""
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    try:
+        _patiently(lambda: cursor.execute("PRAGMA journal_mode=WAL"))
+        cursor.execute("PRAGMA synchronous=FULL")
+    finally:
+        cursor.close()
+
+
+def _begin_immediate(connection: Connection) -> None:
+    """A transaction that reads first and then writes may fail for good; so take the lock at once."""
+    if not connection.get_execution_options().get(_LANE_MARK):
+        raw: Any = connection.connection.dbapi_connection
+        _patiently(lambda: raw.execute("BEGIN IMMEDIATE"))
+
+
+def _patiently(act: Any) -> None:
+    """Repeat while another connection has the lock, with our own short and jittered pauses."""
+    deadline = time.monotonic() + _SQLITE_PATIENCE
+    while True:
+        try:
+            act()
+        except sqlite3.OperationalError as error:
+            busy = error.sqlite_errorcode & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+            if not busy or time.monotonic() > deadline:
+                raise
+            time.sleep(random.uniform(0.0001, 0.01))  # noqa: S311 - spreads writers, guards nothing
+        else:
+            return

@@ -1,0 +1,105 @@
+"""H2 in two forms of claim: SKIP LOCKED from 2.2.220 on, a bounded UPDATE before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import BigInteger, Update, cast, extract, func, update
+
+from queue_over_sql.dialects.base import ErrorKind, QueueDialect
+from queue_over_sql.dialects.rows import read_rows
+from queue_over_sql.dialects.statements import claim
+from queue_over_sql.dialects.statements.parameters import number
+from queue_over_sql.errors import UnsupportedByEngine
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Connection, Table
+
+    from queue_over_sql.dialects.base import ClaimRequest
+    from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.message import MessageRow
+    from queue_over_sql.schema import QueueTables
+
+_OLDEST = (2, 1, 214)
+_SKIP_LOCKED_SINCE = (2, 2, 220)
+# https://h2database.com/javadoc/org/h2/api/ErrorCode.html
+_KINDS = {
+    40001: ErrorKind.TRANSIENT,
+    50200: ErrorKind.TRANSIENT,
+    90131: ErrorKind.TRANSIENT,
+    23505: ErrorKind.DUPLICATE,
+    23513: ErrorKind.INVALID_VALUE,
+    22001: ErrorKind.INVALID_VALUE,
+    42102: ErrorKind.MISSING_TABLE,
+    42103: ErrorKind.MISSING_TABLE,
+    42104: ErrorKind.MISSING_TABLE,
+    42101: ErrorKind.TABLE_EXISTS,
+    42111: ErrorKind.TABLE_EXISTS,
+    90007: ErrorKind.DISCONNECT,
+    90013: ErrorKind.DISCONNECT,
+    90020: ErrorKind.DISCONNECT,
+    90067: ErrorKind.DISCONNECT,
+    90098: ErrorKind.DISCONNECT,
+    90121: ErrorKind.DISCONNECT,
+}
+
+
+class H2Dialect(QueueDialect):
+    """H2 through the ``h2+jaydebeapi`` dialect of this package."""
+
+    name = "h2"
+    identifier_limit = 256
+    insert_returning = True
+    aborts_on_error = False
+    look_first = True
+
+    def refine(self, connection: Connection) -> None:
+        """Choose the form of claim by the server's version.
+
+        Raises:
+            UnsupportedByEngine: the database is older than 2.1.214.
+        """
+        version = connection.dialect.server_version_info or _OLDEST
+        if version < _OLDEST:
+            found = ".".join(str(part) for part in version)
+            msg = f"H2 2.1.214 or newer is needed; this database runs {found}."
+            raise UnsupportedByEngine(msg)
+        self.skip_locked = version >= _SKIP_LOCKED_SINCE
+
+    def now(self) -> ColumnElement[int]:
+        """The server's clock; one value per transaction, as H2 defines it."""
+        seconds = extract("epoch", func.current_timestamp(6))
+        return cast(seconds * 1_000_000, BigInteger)
+
+    def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
+        """By H2's error code."""
+        return _KINDS.get(getattr(error, "code", 0), ErrorKind.OTHER)
+
+    def claim_index_hint(self, table: Table) -> str | None:
+        """Along the index no ORDER BY is needed, which would lock every matching row."""
+        return f"USE INDEX ({table.name}_claim_ix)"
+
+    def claim(
+        self, connection: Connection, sql: StatementCache, request: ClaimRequest
+    ) -> list[MessageRow]:
+        """Lock and stamp, or stamp and read back on versions without SKIP LOCKED.
+
+        Never through FINAL TABLE (UPDATE …): it delivers messages twice.
+        """
+        if self.skip_locked:
+            return self.claim_locked(connection, sql, request)
+        values = request.stamp() | request.wanted()
+        marked = sql.get(mark_first).run(connection, values)
+        if not marked.rowcount:
+            return []
+        return read_rows(sql, sql.get(claim.stamped).run(connection, request.stamp()))
+
+
+def mark_first(tables: QueueTables) -> Update:
+    """Stamp the first rows along the claim index; it waits for locked rows and checks them again."""
+    return (
+        update(tables.live)
+        .where(claim.eligible(tables), claim.not_paused(tables))
+        .values(claim.stamp_values(tables, tables.dialect.now()))
+        .with_dialect_options(h2_limit=number("p_count"))
+    )

@@ -1,0 +1,126 @@
+"""MySQL 8 or newer: rows are locked with SKIP LOCKED, then stamped by primary key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sqlalchemy import BigInteger, ColumnElement, String, func, literal_column
+from sqlalchemy.dialects.mysql import LONGBLOB, LONGTEXT
+
+from queue_over_sql.dialects.base import ErrorKind, QueueDialect
+from queue_over_sql.errors import UnsupportedByEngine
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sqlalchemy import Connection
+    from sqlalchemy.types import TypeEngine
+
+    from queue_over_sql.dialects.base import ClaimRequest
+    from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.message import MessageRow
+
+# Server errors: https://dev.mysql.com/doc/mysql-errors/8.0/en/server-error-reference.html
+_TRANSIENT = {1205, 1213, 1020, 3572}
+_DISCONNECT = {1053, 1077, 1079, 1080, 2002, 2003, 2006, 2013, 2055, 4031, 1040}
+_DUPLICATE = {1062, 1586}
+_INVALID = {1264, 1366, 1406, 3819, 4025, 3140}
+
+
+class MySQLDialect(QueueDialect):
+    """MySQL through PyMySQL."""
+
+    name = "mysql"
+    identifier_limit = 64
+    skip_locked = True
+    consecutive_ids = True
+    index_if_not_exists = False
+    aborts_on_error = False
+    oldest_version: ClassVar[tuple[int, ...]] = (8, 0, 17)
+    collation: ClassVar[str] = "utf8mb4_0900_bin"
+    table_options: ClassVar[Mapping[str, Any]] = {
+        "mysql_engine": "InnoDB",
+        "mysql_charset": "utf8mb4",
+        "mariadb_engine": "InnoDB",
+        "mariadb_charset": "utf8mb4",
+    }
+
+    def refine(self, connection: Connection) -> None:
+        """Refuse servers without SKIP LOCKED.
+
+        Raises:
+            UnsupportedByEngine: the server is too old.
+        """
+        version = connection.dialect.server_version_info
+        if version is not None and version < self.oldest_version:
+            needed, found = (".".join(str(n) for n in v) for v in (self.oldest_version, version))
+            msg = f"{self.name} {needed} or newer is needed; this server is {found}."
+            raise UnsupportedByEngine(msg)
+        step = connection.exec_driver_sql("SELECT @@auto_increment_increment").scalar_one()
+        self.id_step = int(step)
+
+    def exact_string(self, length: int) -> TypeEngine[Any]:
+        """Default collations take 'a', 'A' and 'a ' for one key."""
+        return String(length, collation=self.collation)
+
+    def payload_type(self, payload: str) -> TypeEngine[Any]:
+        """LONGTEXT and LONGBLOB: the JSON type would reorder keys."""
+        return LONGBLOB() if payload == "bytes" else LONGTEXT()
+
+    def json_check(self, column: str) -> str | None:
+        """Other clients may not store what is no JSON."""
+        return f"json_valid({column})"
+
+    def now(self) -> ColumnElement[int]:
+        """From UTC: a local time is ambiguous in the autumn hour."""
+        return func.timestampdiff(
+            literal_column("MICROSECOND"),
+            literal_column("'1970-01-01'"),
+            func.utc_timestamp(literal_column("6")),
+            type_=BigInteger(),
+        )
+
+    def prepare_lane(self, connection: Connection, *, durable: bool) -> None:
+        """READ COMMITTED: no gap locks between claims and publishers."""
+        del durable
+        connection.exec_driver_sql("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+
+    def begin(self, connection: Connection) -> None:
+        """Begin a transaction on an autocommit connection."""
+        connection.exec_driver_sql("START TRANSACTION")
+
+    def creation_lock(self, connection: Connection) -> None:
+        """DDL commits by itself here, so a named lock orders the creators."""
+        connection.exec_driver_sql("SELECT GET_LOCK('queue_over_sql', 60)").close()
+
+    def creation_unlock(self, connection: Connection) -> None:
+        """Give the named lock back."""
+        connection.exec_driver_sql("SELECT RELEASE_LOCK('queue_over_sql')").close()
+
+    def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
+        """By the server's error number."""
+        arguments = getattr(error, "args", ())
+        code = arguments[0] if arguments and isinstance(arguments[0], int) else 0
+        for codes, kind in _KINDS:
+            if code in codes:
+                return kind
+        return ErrorKind.OTHER
+
+    def claim(
+        self, connection: Connection, sql: StatementCache, request: ClaimRequest
+    ) -> list[MessageRow]:
+        """Lock, then stamp by primary key.
+
+        ``UPDATE … ORDER BY … LIMIT`` would collect the whole backlog first.
+        """
+        return self.claim_locked(connection, sql, request)
+
+
+_KINDS = (
+    (_TRANSIENT, ErrorKind.TRANSIENT),
+    (_DISCONNECT, ErrorKind.DISCONNECT),
+    (_DUPLICATE, ErrorKind.DUPLICATE),
+    (_INVALID, ErrorKind.INVALID_VALUE),
+    ({1146}, ErrorKind.MISSING_TABLE),
+    ({1050, 1061}, ErrorKind.TABLE_EXISTS),
+)

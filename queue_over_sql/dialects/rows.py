@@ -1,0 +1,81 @@
+"""From the rows of a result to ``MessageRow``, the same on every engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from queue_over_sql.message import MessageRow
+from queue_over_sql.schema import ARCHIVE_COLUMNS, MESSAGE_COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from sqlalchemy import ColumnElement, Table
+
+    from queue_over_sql.dialects.base import ClaimRequest
+    from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.schema import QueueTables
+
+_CORE = len(MESSAGE_COLUMNS)
+_ATTEMPT = MESSAGE_COLUMNS.index("attempt_count")
+_STAMP = slice(MESSAGE_COLUMNS.index("consumer_id"), MESSAGE_COLUMNS.index("last_attempt_at"))
+_LEASE = MESSAGE_COLUMNS.index("lease_us")
+_READ_AS_TEXT = {"payload", "headers"}
+
+
+def message_columns(tables: QueueTables, table: Table) -> list[ColumnElement[Any]]:
+    """What a select of messages names, in the order that ``read_row`` expects."""
+    core = [
+        tables.dialect.read_payload(table.c[name]).label(name)
+        if name in _READ_AS_TEXT
+        else table.c[name]
+        for name in MESSAGE_COLUMNS
+    ]
+    return [*core, *[table.c[name] for name in tables.own_columns]]
+
+
+def archive_columns(tables: QueueTables) -> list[ColumnElement[Any]]:
+    """The same for the archive, with when and how each message ended at the end."""
+    archive = tables.archive
+    return [*message_columns(tables, archive), *[archive.c[name] for name in ARCHIVE_COLUMNS]]
+
+
+def read_rows(sql: StatementCache, rows: Iterable[Sequence[Any]]) -> list[MessageRow]:
+    """Read rows selected as ``message_columns`` names them."""
+    tables: QueueTables = sql.subject
+    if not tables.own_columns:
+        return [MessageRow(*row[:_CORE], _NO_COLUMNS) for row in rows]
+    return [MessageRow(*row[:_CORE], _own_values(sql, row)) for row in rows]
+
+
+def read_archive_rows(sql: StatementCache, rows: Iterable[Sequence[Any]]) -> list[MessageRow]:
+    """Read rows selected as ``archive_columns`` names them."""
+    return [
+        MessageRow(*row[:_CORE], _own_values(sql, row), row[-2], row[-1], listed=True)
+        for row in rows
+    ]
+
+
+def stamped_row(
+    sql: StatementCache, row: Sequence[Any], request: ClaimRequest, now: int
+) -> MessageRow:
+    """A row that was read before it was marked, as it is after."""
+    values = list(row[:_CORE])
+    values[_ATTEMPT] += 1
+    lease = request.lease_us or values[_LEASE] or request.queue_lease_us
+    values[_STAMP] = (request.consumer_id, request.consumer_round, now, now + lease)
+    return MessageRow(*values, _own_values(sql, row))
+
+
+_NO_COLUMNS: dict[str, Any] = {}
+
+
+def _own_values(sql: StatementCache, row: Sequence[Any]) -> dict[str, Any]:
+    tables: QueueTables = sql.subject
+    values = zip(tables.own_columns, _own_converters(sql), row[_CORE:], strict=False)
+    return {name: value if convert is None else convert(value) for name, convert, value in values}
+
+
+def _own_converters(sql: StatementCache) -> Sequence[Callable[[Any], Any] | None]:
+    tables: QueueTables = sql.subject
+    return [sql.result_converter(tables.live.c[name].type) for name in tables.own_columns]

@@ -1,0 +1,142 @@
+"""SQLite, the embedded default: one writer at a time, so every writing act is short and IMMEDIATE."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sqlalchemy import BigInteger, Index, Integer, cast, func, select, update
+from sqlalchemy.dialects import sqlite
+
+from queue_over_sql.dialects.base import ErrorKind, QueueDialect
+from queue_over_sql.dialects.rows import message_columns, read_rows
+from queue_over_sql.dialects.statements import administration, claim
+from queue_over_sql.dialects.statements.parameters import number
+from queue_over_sql.errors import UnsupportedByEngine
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sqlalchemy import ColumnElement, Connection, Insert, Table, Update
+    from sqlalchemy.types import TypeEngine
+
+    from queue_over_sql.dialects.base import ClaimRequest
+    from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.message import MessageRow
+    from queue_over_sql.schema import QueueTables
+
+_OLDEST = (3, 35)
+# https://www.sqlite.org/rescode.html: the low byte is the primary code.
+_BUSY, _LOCKED, _CONSTRAINT_CHECK, _TOO_BIG = 5, 6, 275, 18
+_CONSTRAINT_UNIQUE, _CONSTRAINT_PRIMARYKEY = 2067, 1555
+
+
+class SQLiteDialect(QueueDialect):
+    """SQLite 3.35 or newer (RETURNING)."""
+
+    name = "sqlite"
+    partial_indexes = True
+    update_returning = True
+    delete_returning = True
+    insert_returning = True
+    conflict_clause = True
+    aborts_on_error = False
+    claims_at_once = True
+    look_first = True
+    separate_durable_lanes = True
+    # Without AUTOINCREMENT the id of a finished message would be given out again.
+    table_options: ClassVar[Mapping[str, Any]] = {}
+    live_table_options: ClassVar[Mapping[str, Any]] = {"sqlite_autoincrement": True}
+
+    def refine(self, connection: Connection) -> None:
+        """Refuse libraries without RETURNING.
+
+        Raises:
+            UnsupportedByEngine: the library is too old.
+        """
+        version = connection.dialect.server_version_info
+        if version is not None and version < _OLDEST:
+            found = ".".join(str(part) for part in version)
+            msg = f"SQLite 3.35 or newer is needed; this Python has {found}."
+            raise UnsupportedByEngine(msg)
+
+    @property
+    def identity(self) -> TypeEngine[Any]:
+        """INTEGER: only that type is an alias of the row id, which counts to 2⁶³ - 1."""
+        return Integer()
+
+    def add_queue_indexes(self, table: Table) -> None:
+        """Partial indexes: only unclaimed rows in the one, only claimed ones in the other."""
+        columns = table.c
+        Index(
+            f"{table.name}_claim_ix",
+            columns.priority,
+            columns.available_at,
+            columns.id,
+            sqlite_where=columns.consumer_id.is_(None),
+        )
+        Index(
+            f"{table.name}_lease_ix",
+            columns.lease_expires_at,
+            sqlite_where=columns.lease_expires_at.is_not(None),
+        )
+
+    def now(self) -> ColumnElement[int]:
+        """The host's clock to the millisecond; 'now' is one instant within a statement."""
+        days = func.julianday("now") - 2440587.5
+        return cast(func.round(days * 86_400_000.0), BigInteger) * 1000
+
+    def prepare_lane(self, connection: Connection, *, durable: bool) -> None:
+        """A publish waits for the disk; a claim or an ack lost with the power is only redelivered."""
+        connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+
+    def begin(self, connection: Connection) -> None:
+        """Take the write lock at once: a lock taken after reading may fail for good."""
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    def lock_for_writing(self, connection: Connection, sql: StatementCache) -> None:
+        """A write that changes nothing: a lock taken after reading may fail for good."""
+        sql.get(administration.delete_message).run(connection, {"p_id_0": -1})
+
+    def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
+        """By the extended result code."""
+        code = getattr(error, "sqlite_errorcode", None) or 0
+        if code & 0xFF in {_BUSY, _LOCKED}:
+            return ErrorKind.TRANSIENT
+        if code in {_CONSTRAINT_UNIQUE, _CONSTRAINT_PRIMARYKEY}:
+            return ErrorKind.DUPLICATE
+        if code in {_CONSTRAINT_CHECK, _TOO_BIG}:
+            return ErrorKind.INVALID_VALUE
+        return ErrorKind.OTHER
+
+    def insert(self, table: Table) -> Insert:
+        """SQLite's INSERT, which knows ON CONFLICT."""
+        return sqlite.insert(table)
+
+    def ignore_conflict(self, statement: Insert, column: ColumnElement[Any]) -> Insert:
+        """ON CONFLICT on the key alone: any other unique violation still fails."""
+        conflict: sqlite.Insert = statement  # type: ignore[assignment]
+        return conflict.on_conflict_do_nothing(index_elements=[column])
+
+    def claim(
+        self, connection: Connection, sql: StatementCache, request: ClaimRequest
+    ) -> list[MessageRow]:
+        """Claim in one statement."""
+        values = request.stamp() | request.wanted()
+        return read_rows(sql, sql.get(claim_at_once).run(connection, values).all())
+
+
+def claim_at_once(tables: QueueTables) -> Update:
+    """Pick and stamp; the eligibility is repeated outside because nothing is locked inside."""
+    live = tables.live
+    oldest = (
+        select(live.c.id)
+        .where(claim.eligible(tables), claim.not_paused(tables))
+        .order_by(*claim.oldest_first(tables))
+        .limit(number("p_count"))
+    )
+    return (
+        update(live)
+        .where(live.c.id.in_(oldest), live.c.consumer_id.is_(None))
+        .values(claim.stamp_values(tables, tables.dialect.now()))
+        .returning(*message_columns(tables, live))
+    )

@@ -1,0 +1,64 @@
+"""Statements of an operator, and the clock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import ColumnElement, Delete, Select, and_, case, delete, func, select
+
+from queue_over_sql.dialects.statements.parameters import number
+
+if TYPE_CHECKING:
+    from queue_over_sql.schema import QueueTables
+
+
+def clock(tables: QueueTables) -> Select[Any]:
+    """Read the database's clock."""
+    return select(tables.dialect.now().label("now"))
+
+
+
+
+
+def delete_message(tables: QueueTables) -> Delete:
+    """Remove one message, whoever holds it."""
+    return delete(tables.live).where(tables.live.c.id == number("p_id_0"))
+
+
+def purge(tables: QueueTables, with_claimed: bool) -> Delete:
+    """Remove all messages, or all that nobody holds."""
+    statement = delete(tables.live)
+    return statement if with_claimed else statement.where(tables.live.c.consumer_id.is_(None))
+
+
+def live_counts(tables: QueueTables) -> Select[Any]:
+    """Count live messages by status; the age of the oldest ready one comes last."""
+    live, now = tables.live, tables.dialect.now()
+    unclaimed = live.c.consumer_id.is_(None)
+    ready = and_(unclaimed, live.c.available_at <= now)
+    return select(
+        _count_if(ready),
+        _count_if(and_(unclaimed, live.c.available_at > now)),
+        _count_if(live.c.consumer_id.is_not(None)),
+        _count_if(and_(unclaimed, live.c.available_at.is_(None))),
+        now - _min_if(live.c.available_at, ready),
+    )
+
+
+def archive_counts(tables: QueueTables) -> Select[Any]:
+    """Count archived messages by outcome."""
+    outcome = tables.archive.c.outcome
+    return select(outcome, func.count()).group_by(outcome)
+
+
+def highest_priority(tables: QueueTables) -> Select[Any]:
+    """The largest level number in use."""
+    return select(func.max(tables.live.c.priority))
+
+
+def _count_if(condition: ColumnElement[bool]) -> ColumnElement[Any]:
+    return func.coalesce(func.sum(case((condition, 1), else_=0)), 0)
+
+
+def _min_if(value: ColumnElement[Any], condition: ColumnElement[bool]) -> ColumnElement[Any]:
+    return func.min(case((condition, value)))

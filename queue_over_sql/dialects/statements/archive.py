@@ -1,0 +1,60 @@
+"""Statements that move messages to the archive and prune it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import ColumnElement, Delete, Insert, Select, delete, func, insert, select
+
+from queue_over_sql.dialects.statements.parameters import among_ids, fence, number, words
+from queue_over_sql.schema import MESSAGE_COLUMNS
+
+if TYPE_CHECKING:
+    from sqlalchemy import CTE, Table
+
+    from queue_over_sql.schema import QueueTables
+
+
+def archived_names(tables: QueueTables) -> list[str]:
+    """The columns that a message takes with it into the archive."""
+    return [*MESSAGE_COLUMNS, *tables.own_columns, "finished_at", "outcome"]
+
+
+def archived_values(tables: QueueTables, source: Table | CTE) -> list[ColumnElement[Any]]:
+    """What the archive gets; a reason given at the end replaces the last one."""
+    now = tables.dialect.now()
+    changed = {
+        "last_error": func.coalesce(words("p_error"), source.c.last_error),
+        "last_attempt_at": func.coalesce(number("p_attempted"), source.c.last_attempt_at),
+    }
+    names = [*MESSAGE_COLUMNS, *tables.own_columns]
+    return [*[changed.get(name, source.c[name]) for name in names], now, words("p_outcome", 20)]
+
+
+def copy_to_archive(tables: QueueTables, size: int) -> Insert:
+    """Write messages to the archive under the fence; they are removed in the same transaction."""
+    source = select(*archived_values(tables, tables.live)).where(fence(tables, size))
+    return insert(tables.archive).from_select(archived_names(tables), source)
+
+
+def copy_ids_to_archive(tables: QueueTables, size: int) -> Insert:
+    """Write locked messages to the archive by id, for ``take``."""
+    source = select(*archived_values(tables, tables.live)).where(among_ids(tables.live, size))
+    return insert(tables.archive).from_select(archived_names(tables), source)
+
+
+def old_in_archive(tables: QueueTables) -> Select[Any]:
+    """The next archived messages past their time."""
+    archive = tables.archive
+    finished_at = archive.c.finished_at
+    return (
+        select(archive.c.id)
+        .where(finished_at < tables.dialect.now() - number("p_ttl"))
+        .order_by(finished_at)
+        .limit(number("p_count"))
+    )
+
+
+def remove_from_archive(tables: QueueTables, size: int) -> Delete:
+    """Remove archived messages by id."""
+    return delete(tables.archive).where(among_ids(tables.archive, size))

@@ -1,0 +1,165 @@
+"""Statements that claim messages and read what was claimed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Delete,
+    Integer,
+    Select,
+    Update,
+    and_,
+    delete,
+    func,
+    literal,
+    select,
+    update,
+)
+
+from queue_over_sql.dialects.rows import message_columns
+from queue_over_sql.dialects.statements.parameters import (
+    CLAIM_CLEARED,
+    among_ids,
+    claimed,
+    number,
+    words,
+)
+
+if TYPE_CHECKING:
+    from queue_over_sql.schema import QueueTables
+
+
+def not_paused(tables: QueueTables) -> ColumnElement[bool]:
+    """The queue is not paused: looked up inside the claim, so that a pause holds at once."""
+    queues = tables.system.queues
+    paused_at = (
+        select(queues.c.paused_at)
+        .where(queues.c.table_prefix == tables.prefix, queues.c.name == tables.queue)
+        .scalar_subquery()
+    )
+    return paused_at.is_(None)
+
+
+def eligible(tables: QueueTables) -> ColumnElement[bool]:
+    """What may be claimed, in the order of the claim index's columns."""
+    live = tables.live
+    return and_(
+        live.c.consumer_id.is_(None),
+        live.c.priority == number("p_priority"),
+        live.c.available_at >= number("p_low"),
+        live.c.available_at <= tables.dialect.now(),
+    )
+
+
+def oldest_first(tables: QueueTables) -> tuple[ColumnElement[Any], ...]:
+    """The order of promise 4."""
+    return tables.live.c.available_at, tables.live.c.id
+
+
+def pick_ids(tables: QueueTables) -> Select[Any]:
+    """Look for the oldest eligible messages without locking them."""
+    return (
+        select(tables.live.c.id)
+        .where(eligible(tables), not_paused(tables))
+        .order_by(*oldest_first(tables))
+        .limit(number("p_count"))
+    )
+
+
+def pick_rows(tables: QueueTables) -> Select[Any]:
+    """Lock and read the oldest eligible messages, skipping what others hold; the clock comes last.
+
+    Where the dialect gives an index hint the order is that of the index and ORDER BY is left
+    out: such an engine locks every matching row when it is asked to sort.
+    """
+    dialect = tables.dialect
+    statement = (
+        select(*message_columns(tables, tables.live), dialect.now().label("now"))
+        .where(eligible(tables), not_paused(tables))
+        .limit(number("p_count"))
+        .with_for_update(skip_locked=dialect.skip_locked)
+    )
+    hint = dialect.claim_index_hint(tables.live)
+    if hint is None:
+        return statement.order_by(*oldest_first(tables))
+    return statement.with_hint(tables.live, hint)
+
+
+def anything_eligible(tables: QueueTables) -> Select[Any]:
+    """Tell whether there is anything to claim, without writing."""
+    return (
+        select(literal(1, Integer()))
+        .select_from(tables.live)
+        .where(eligible(tables), not_paused(tables))
+        .limit(1)
+    )
+
+
+def stamp_values(tables: QueueTables, now: ColumnElement[int]) -> dict[str, Any]:
+    """What a claim writes; the attempt is counted here, so a crash counts as one."""
+    live = tables.live
+    lease = func.coalesce(number("p_lease"), live.c.lease_us, number("p_queue_lease"))
+    return {
+        "consumer_id": words("p_consumer"),
+        "consumer_round": number("p_round"),
+        "claimed_at": now,
+        "lease_expires_at": now + lease,
+        "attempt_count": live.c.attempt_count + 1,
+    }
+
+
+def mark(tables: QueueTables, size: int) -> Update:
+    """Stamp rows that this transaction has locked."""
+    return (
+        update(tables.live)
+        .where(among_ids(tables.live, size))
+        .values(stamp_values(tables, number("p_now")))
+    )
+
+
+def mark_where_eligible(tables: QueueTables, size: int) -> Update:
+    """Stamp rows that are still eligible; whoever came first has them."""
+    return (
+        update(tables.live)
+        .where(among_ids(tables.live, size), eligible(tables))
+        .values(stamp_values(tables, tables.dialect.now()))
+    )
+
+
+def stamped(tables: QueueTables) -> Select[Any]:
+    """Read what one claim has stamped."""
+    live = tables.live
+    return select(*message_columns(tables, live)).where(
+        live.c.consumer_id == words("p_consumer"), live.c.consumer_round == number("p_round")
+    )
+
+
+def unclaim_round(tables: QueueTables) -> Update:
+    """Give back, uncounted, what a claim stamped whose answer never arrived."""
+    live = tables.live
+    return (
+        update(live)
+        .where(
+            claimed(tables),
+            live.c.consumer_id == words("p_consumer"),
+            live.c.consumer_round == number("p_round"),
+        )
+        .values(CLAIM_CLEARED | {"attempt_count": live.c.attempt_count - 1})
+    )
+
+
+def unclaim_all(tables: QueueTables) -> Update:
+    """Give back, uncounted, all that a consumer holds."""
+    live = tables.live
+    return (
+        update(live)
+        .where(claimed(tables), live.c.consumer_id == words("p_consumer"))
+        .values(CLAIM_CLEARED | {"attempt_count": live.c.attempt_count - 1})
+    )
+
+
+def remove_ids(tables: QueueTables, size: int) -> Delete:
+    """Remove rows by id, whoever holds them."""
+    return delete(tables.live).where(among_ids(tables.live, size))

@@ -1,0 +1,95 @@
+"""Statements that put messages in, and replace the one that has a key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Insert, Select, Update, bindparam, func, select, update
+
+from queue_over_sql.dialects.rows import message_columns
+from queue_over_sql.dialects.statements.parameters import CLAIM_CLEARED, number, words
+
+if TYPE_CHECKING:
+    from queue_over_sql.schema import QueueTables
+
+
+def insert_columns(tables: QueueTables) -> list[str]:
+    """The columns that a publish fills."""
+    return [
+        "message_key",
+        "kind",
+        "payload",
+        "headers",
+        "priority",
+        "published_at",
+        "scheduled_at",
+        "available_at",
+        "max_attempts",
+        "lease_us",
+        *tables.own_columns,
+    ]
+
+
+def publish(tables: QueueTables, keyed: bool) -> Insert:
+    """Insert one message, due now, after a delay or at an instant, by the database's clock."""
+    live, dialect = tables.live, tables.dialect
+    now = dialect.now()
+    due = func.coalesce(number("p_at"), now + number("p_delay"))
+    times = {"published_at": now, "scheduled_at": due, "available_at": due}
+    given = {
+        name: bindparam(f"p_{name}", type_=live.c[name].type)
+        for name in insert_columns(tables)
+        if name not in times
+    }
+    statement = dialect.insert(live).values(given | times)
+    return _returning_id(tables, statement, keyed=keyed)
+
+
+def publish_many(tables: QueueTables, size: int) -> Insert:
+    """Insert ``size`` messages whose times were computed from the database's clock."""
+    live = tables.live
+    names = insert_columns(tables)
+    rows = [
+        {name: bindparam(f"p_{name}_{index}", type_=live.c[name].type) for name in names}
+        for index in range(size)
+    ]
+    return _returning_id(tables, tables.dialect.insert(live).values(rows), keyed=True)
+
+
+def _returning_id(tables: QueueTables, statement: Insert, keyed: bool) -> Insert:
+    dialect, live = tables.dialect, tables.live
+    if keyed and dialect.conflict_clause:
+        statement = dialect.ignore_conflict(statement, live.c.message_key)
+    if dialect.insert_returning:
+        return statement.returning(live.c.id, live.c.message_key)
+    # Without RETURNING the driver's last insert id is read; SQLAlchemy must add nothing itself.
+    return statement.inline()
+
+
+def live_by_key(tables: QueueTables) -> Select[Any]:
+    """Read and lock the live message that has a key."""
+    live = tables.live
+    return (
+        select(*message_columns(tables, live))
+        .where(live.c.message_key == words("p_key"))
+        .with_for_update()
+    )
+
+
+def replace(tables: QueueTables) -> Update:
+    """Give a live message new content: a new life at its old id; its holder loses it."""
+    live, dialect = tables.live, tables.dialect
+    kept = {"message_key", "published_at"}
+    due = func.coalesce(number("p_at"), dialect.now() + number("p_delay"))
+    times = {"scheduled_at": due, "available_at": due}
+    given = {
+        name: bindparam(f"p_{name}", type_=live.c[name].type)
+        for name in insert_columns(tables)
+        if name not in times and name not in kept
+    }
+    fresh = {"attempt_count": 0, "last_attempt_at": None, "last_error": None}
+    return (
+        update(live)
+        .where(live.c.id == number("p_id_0"))
+        .values(given | times | fresh | CLAIM_CLEARED)
+    )

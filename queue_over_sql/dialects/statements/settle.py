@@ -1,0 +1,68 @@
+"""Statements of the holder of a claim: each is fenced by the claim's stamp."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Delete, Select, Update, delete, select, update
+
+from queue_over_sql.dialects.statements.parameters import (
+    CLAIM_CLEARED,
+    among_ids,
+    fence,
+    number,
+    words,
+)
+
+if TYPE_CHECKING:
+    from queue_over_sql.schema import QueueTables
+
+
+def held(tables: QueueTables, size: int) -> Select[Any]:
+    """Lock those of the ids that the claim still holds."""
+    return select(tables.live.c.id).where(fence(tables, size)).with_for_update()
+
+
+def still_there(tables: QueueTables, size: int) -> Select[Any]:
+    """Which of the ids are live, under whatever claim."""
+    return select(tables.live.c.id).where(among_ids(tables.live, size))
+
+
+def remove(tables: QueueTables, size: int) -> Delete:
+    """Remove messages under the fence."""
+    statement = delete(tables.live).where(fence(tables, size))
+    return statement.returning(tables.live.c.id) if tables.dialect.delete_returning else statement
+
+
+def release(tables: QueueTables, size: int) -> Update:
+    """Give messages back at their place, the attempt not counted."""
+    live = tables.live
+    values = CLAIM_CLEARED | {"attempt_count": live.c.attempt_count - 1}
+    return _fenced_update(tables, size, values)
+
+
+def restore(tables: QueueTables, size: int) -> Update:
+    """Give messages of a dead claim back at their place, the attempt counted."""
+    values = CLAIM_CLEARED | {"last_attempt_at": tables.dialect.now(), "last_error": words("p_error")}
+    return _fenced_update(tables, size, values)
+
+
+def retry(tables: QueueTables, size: int) -> Update:
+    """Give failed messages back after a delay."""
+    now = tables.dialect.now()
+    values = CLAIM_CLEARED | {
+        "available_at": now + number("p_delay"),
+        "last_attempt_at": now,
+        "last_error": words("p_error"),
+    }
+    return _fenced_update(tables, size, values)
+
+
+def extend(tables: QueueTables, size: int) -> Update:
+    """Renew leases."""
+    return _fenced_update(tables, size, {"lease_expires_at": number("p_expires")})
+
+
+def _fenced_update(tables: QueueTables, size: int, values: dict[str, Any]) -> Update:
+    statement = update(tables.live).where(fence(tables, size)).values(values)
+    return statement.returning(tables.live.c.id) if tables.dialect.update_returning else statement

@@ -1,0 +1,78 @@
+"""Durations and instants at the edges: seconds or ``timedelta``, aware ``datetime``; microseconds inside."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
+
+Duration: TypeAlias = float | timedelta
+"""Seconds as a number, or a ``timedelta``."""
+
+MICROSECOND = timedelta(microseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# A thousand years: past any use, and far from the overflow of BIGINT microseconds.
+_LONGEST = timedelta(days=365_250)
+
+
+def to_timedelta(value: Duration, argument: str, *, zero: bool = False) -> timedelta:
+    """Read a duration.
+
+    Args:
+        value: seconds or ``timedelta``.
+        argument: the argument's name, for the error.
+        zero: whether a duration of nothing is allowed.
+
+    Raises:
+        TypeError: it is neither a number nor a ``timedelta``.
+        ValueError: it is negative, zero where that has no meaning, not finite or over 1,000 years.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | timedelta):
+        msg = f"{argument} must be seconds or a timedelta, not {type(value).__name__}"
+        raise TypeError(msg)
+    if not isinstance(value, timedelta):
+        if not math.isfinite(value) or abs(value) > _LONGEST.total_seconds():
+            msg = f"{argument} must be a finite number of seconds of at most 1,000 years"
+            raise ValueError(msg)
+        value = timedelta(seconds=value)
+    if value > _LONGEST:
+        msg = f"{argument} must be at most 1,000 years"
+        raise ValueError(msg)
+    if value < timedelta(0) or (value == timedelta(0) and not zero):
+        msg = f"{argument} must be {'zero or more' if zero else 'more than zero'}, not {value}"
+        raise ValueError(msg)
+    return value
+
+
+def to_microseconds(value: Duration, argument: str, *, zero: bool = False) -> int:
+    """Read a duration as whole microseconds; errors as in ``to_timedelta``."""
+    return to_timedelta(value, argument, zero=zero) // MICROSECOND
+
+
+def instant_to_microseconds(value: datetime, argument: str) -> int:
+    """Read an aware instant as microseconds since the Unix epoch.
+
+    Raises:
+        TypeError: it is not a ``datetime``.
+        ValueError: it carries no time zone, so it does not name an instant.
+    """
+    if not isinstance(value, datetime):
+        msg = f"{argument} must be a datetime, not {type(value).__name__}"
+        raise TypeError(msg)
+    if value.utcoffset() is None:
+        msg = (
+            f"{argument} is a datetime without a time zone, which names no instant: "
+            "give it one, for example datetime.now(timezone.utc)"
+        )
+        raise ValueError(msg)
+    return (value - _EPOCH) // MICROSECOND
+
+
+def instant(microseconds: int) -> datetime:
+    """Turn microseconds since the Unix epoch into an aware UTC instant."""
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def optional_instant(microseconds: int | None) -> datetime | None:
+    """``instant`` of a value that may be missing."""
+    return None if microseconds is None else instant(microseconds)

@@ -1,0 +1,134 @@
+"""Every error that queue_over_sql raises, under one root.
+
+::
+
+    QueueError
+    ├── QueueNotFound            the queue was never created here, or was dropped
+    ├── InvalidQueueName         also a ValueError
+    ├── QueueSchemaMismatch      the queue exists with another payload type or other columns
+    ├── DuplicateKey             a live message has this key already
+    ├── PayloadInvalid           also a ValueError: the payload or the headers cannot be kept exactly
+    ├── PayloadTooLarge          also a ValueError
+    ├── ClaimLost                the fence refused: someone else may hold the message now
+    │   └── ConsumerExpired      this consumer missed its own heartbeat deadline and fenced itself
+    ├── DatabaseUnavailable      the database cannot be reached, or the connection broke
+    ├── DatabaseRefused          the database answered with an error that is none of the above
+    ├── UnsupportedByEngine      this database cannot do that
+    └── ServiceClosed            the service was stopped
+
+Errors of drivers and of SQLAlchemy are never raised bare: they are the ``__cause__``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from queue_over_sql.message import Message
+
+
+class QueueError(Exception):
+    """Root of all errors of queue_over_sql."""
+
+
+class QueueNotFound(QueueError):
+    """There is no such queue in this database.
+
+    Attributes:
+        queue: the name that was asked for.
+    """
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(
+            f"There is no queue {queue!r} in this database (it was never created, or it was "
+            f"dropped). Create it with service.create_queue({queue!r})."
+        )
+        self.queue = queue
+
+
+class InvalidQueueName(QueueError, ValueError):
+    """The name cannot be a queue's: see ``queue_over_sql.schema.check_queue_name``."""
+
+
+class QueueSchemaMismatch(QueueError):
+    """The queue exists with another payload type or other columns than were asked for."""
+
+
+class DuplicateKey(QueueError):
+    """A live message of the queue has this key already.
+
+    Attributes:
+        queue: name of the queue.
+        key: the key that is taken.
+        id: id of the live message that holds the key.
+    """
+
+    def __init__(self, queue: str, key: str, message_id: int) -> None:
+        super().__init__(
+            f"Queue {queue!r} has a live message with key {key!r} already (id {message_id}). "
+            "Publish with on_conflict='skip' to keep it or 'replace' to replace its content."
+        )
+        self.queue = queue
+        self.key = key
+        self.id = message_id
+
+
+class PayloadInvalid(QueueError, ValueError):
+    """The payload or the headers would not come back as they were given."""
+
+
+class PayloadTooLarge(QueueError, ValueError):
+    """The encoded payload or headers are larger than the limit.
+
+    Attributes:
+        size: encoded size in bytes.
+        limit: largest size allowed, in bytes.
+    """
+
+    def __init__(self, what: str, size: int, limit: int) -> None:
+        super().__init__(
+            f"The {what} takes {size:,} bytes; the limit is {limit:,}. Keep large content "
+            "elsewhere and publish a reference, or create the queue with a larger limit."
+        )
+        self.size = size
+        self.limit = limit
+
+
+class ClaimLost(QueueError):
+    """The messages are not held by this claim any more; nothing of them was changed.
+
+    Attributes:
+        messages: the messages whose claim is lost. In a batch, all the others were settled.
+    """
+
+    def __init__(self, text: str, messages: Sequence[Message] = ()) -> None:
+        super().__init__(text)
+        self.messages = list(messages)
+
+
+class ConsumerExpired(ClaimLost):
+    """This consumer could not renew its heartbeat in time, so it refuses to settle.
+
+    Its messages are given to others. The next ``consume`` registers it anew.
+    """
+
+
+class DatabaseUnavailable(QueueError):
+    """The database cannot be reached, or the connection broke."""
+
+
+class DatabaseRefused(QueueError):
+    """The database refused a statement; the driver's error is the ``__cause__``."""
+
+
+class UnsupportedByEngine(QueueError):
+    """This database engine, or this version of it, cannot do what was asked for."""
+
+
+class ServiceClosed(QueueError):
+    """The service was stopped; make a new ``QueueService``."""
+
+    def __init__(self) -> None:
+        super().__init__("This QueueService was stopped. Make a new one to go on.")

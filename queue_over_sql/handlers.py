@@ -1,0 +1,140 @@
+"""Handlers: what a worker does with the messages of a queue, and what becomes of each."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from queue_over_sql.errors import ClaimLost, QueueError
+
+if TYPE_CHECKING:
+    from queue_over_sql.connections import Connections
+    from queue_over_sql.leases import LeaseKeeper
+    from queue_over_sql.message import Message
+    from queue_over_sql.queue import Queue
+
+_log = logging.getLogger(__name__)
+
+HandlerFunction = Callable[..., Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Handler:
+    """One function for the messages of one queue.
+
+    Attributes:
+        queue: name of the queue.
+        function: ``function(message)``; with a batch ``function(messages)``; transactional
+            handlers get the connection as a second argument.
+        transactional: commit the function's writes and the ack together.
+        lease_keepalive: renew the leases while the function runs.
+        batch: at most so many messages per call; None for one message at a time.
+    """
+
+    queue: str
+    function: HandlerFunction
+    transactional: bool
+    lease_keepalive: bool
+    batch: int | None
+
+
+class HandlerRun:
+    """Runs one handler over claimed messages, so that each of them is settled or said lost."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        queue: Queue,
+        connections: Connections,
+        keeper: LeaseKeeper,
+        insist: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self._handler = handler
+        self._queue = queue
+        self._connections = connections
+        self._keeper = keeper
+        self._insist = insist
+
+    def handle(self, messages: Sequence[Message], go_on: Callable[[], bool]) -> list[Message]:
+        """Work through messages.
+
+        Args:
+            messages: just claimed.
+            go_on: asked before each call; when it says no the rest is released.
+
+        Returns:
+            Those that are finished and still have to be acked.
+        """
+        size = self._handler.batch or 1
+        finished: list[Message] = []
+        with self._kept(messages):
+            for start in range(0, len(messages), size):
+                if not go_on():
+                    self._give_back(messages[start:])
+                    break
+                finished += self._call(list(messages[start : start + size]))
+        return finished
+
+    def _kept(self, messages: Sequence[Message]) -> contextlib.AbstractContextManager[None]:
+        if not self._handler.lease_keepalive:
+            return contextlib.nullcontext()
+        return self._keeper.keeping(self._queue, messages)
+
+    def _call(self, messages: list[Message]) -> list[Message]:
+        argument: Any = messages if self._handler.batch else messages[0]
+        try:
+            if self._handler.transactional:
+                self._call_in_transaction(argument, messages)
+                return []
+            self._handler.function(argument)
+        except ClaimLost as error:
+            _log.warning("Queue %s: %s", self._queue.name, error)
+            self._fail([m for m in messages if m not in error.messages], error)
+            return []
+        except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
+            _log.warning(
+                "The handler of queue %s failed for %s.",
+                self._queue.name,
+                ", ".join(map(repr, messages)),
+                exc_info=error,
+            )
+            self._fail(messages, error)
+            return []
+        return [message for message in messages if not message.settled]
+
+    def _call_in_transaction(self, argument: Any, messages: list[Message]) -> None:
+        """The function's writes and the ack in one commit; an exception leaves neither."""
+        try:
+            with self._connections.transaction() as connection:
+                self._handler.function(argument, connection)
+                unsettled = [message for message in messages if not message.settled]
+                if unsettled:
+                    self._queue.ack(unsettled, connection=connection)
+        except BaseException:
+            # Rolled back: whatever was settled inside is not settled after all.
+            for message in messages:
+                message.settled = False
+            raise
+
+    def _fail(self, messages: Sequence[Message], error: BaseException) -> None:
+        unsettled = [message for message in messages if not message.settled]
+        if not unsettled:
+            return
+
+        def nack() -> None:
+            try:
+                self._queue.nack(unsettled, error=error)
+            except ClaimLost as lost:
+                _log.info("Queue %s: %s", self._queue.name, lost)
+
+        self._insist(nack)
+
+    def _give_back(self, messages: Sequence[Message]) -> None:
+        try:
+            self._queue.release(list(messages))
+        except QueueError as error:
+            _log.info("Queue %s: not released: %s", self._queue.name, error)
+

@@ -1,0 +1,98 @@
+"""Keeping leases: renews those of messages that a handler works on for long."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from queue_over_sql.errors import ClaimLost, QueueError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from queue_over_sql.message import Message
+    from queue_over_sql.queue import Queue
+
+_log = logging.getLogger(__name__)
+
+# Renewed at a third of the lease, so that two renewals may fail.
+_SHARE = 3
+_LONGEST_SLEEP = 60.0
+
+
+@dataclasses.dataclass(eq=False)
+class _Batch:
+    queue: Queue
+    messages: list[Message]
+    interval: float
+    due_at: float
+
+
+class LeaseKeeper:
+    """One thread that renews the leases of all messages which are being worked on."""
+
+    def __init__(self) -> None:
+        self._batches: set[_Batch] = set()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+
+    @contextlib.contextmanager
+    def keeping(self, queue: Queue, messages: Sequence[Message]) -> Iterator[None]:
+        """Renew the leases of ``messages`` for as long as the block runs."""
+        shortest = min(message.claimed_lease_us or 0 for message in messages)
+        interval = shortest / 1_000_000 / _SHARE
+        batch = _Batch(queue, list(messages), interval, time.monotonic() + interval)
+        with self._changed:
+            self._batches.add(batch)
+            self._ensure_thread()
+            self._changed.notify()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._batches.discard(batch)
+
+    def stop(self) -> None:
+        """Renew no more."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+
+    def _ensure_thread(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._loop, name="queue-over-sql-leases", daemon=True
+            )
+            self._thread.start()
+
+    def _loop(self) -> None:
+        while True:
+            with self._changed:
+                now = time.monotonic()
+                next_at = min((b.due_at for b in self._batches), default=now + _LONGEST_SLEEP)
+                if not self._stopping and next_at > now:
+                    self._changed.wait(next_at - now)
+                if self._stopping:
+                    return
+                due = [batch for batch in self._batches if batch.due_at <= time.monotonic()]
+            for batch in due:
+                self._renew(batch)
+
+    def _renew(self, batch: _Batch) -> None:
+        batch.due_at = time.monotonic() + batch.interval
+        open_messages = [message for message in batch.messages if not message.settled]
+        if not open_messages:
+            return
+        try:
+            batch.queue.extend(open_messages)
+        except ClaimLost as error:
+            # Either it was settled this moment, or it is lost and its handler's ack will say so.
+            lost = set(map(id, error.messages))
+            batch.messages = [m for m in batch.messages if id(m) not in lost]
+        except QueueError as error:
+            _log.warning("A lease of queue %s could not be renewed: %s", batch.queue.name, error)

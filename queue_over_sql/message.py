@@ -1,0 +1,368 @@
+"""What goes through a queue: publications in, messages out, and the words for their states."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from queue_over_sql.durations import Duration, instant, optional_instant
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+    from sqlalchemy.orm import Session
+
+
+class Status(enum.StrEnum):
+    """Where a live message stands."""
+
+    READY = "ready"
+    DELAYED = "delayed"
+    CLAIMED = "claimed"
+    HELD = "held"
+
+
+class Outcome(enum.StrEnum):
+    """How an archived message ended."""
+
+    DONE = "done"
+    FAILED = "failed"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+
+
+class PublishOutcome(enum.StrEnum):
+    """What a publish did about its key."""
+
+    CREATED = "created"
+    SKIPPED = "skipped"
+    REPLACED = "replaced"
+    UNCHANGED = "unchanged"
+
+
+@dataclasses.dataclass(frozen=True)
+class Publication:
+    """One message to be published, for ``publish_many`` and ``load``.
+
+    Args:
+        payload: JSON value, ``str`` or ``bytes``, by the queue's payload type.
+        key: at most one live message of the queue has it; up to 200 characters.
+        kind: name of the payload's type, up to 100 characters.
+        headers: string keys to JSON values, up to 64 KiB.
+        priority: 0 (most urgent) up to the queue's ``priorities`` - 1.
+        delay: how long it stays invisible.
+        at: when it becomes visible; instead of ``delay``.
+        max_attempts: overrides the queue's.
+        lease: overrides the queue's.
+        columns: values of the queue's own columns, by name.
+    """
+
+    payload: Any
+    _: dataclasses.KW_ONLY
+    key: str | None = None
+    kind: str | None = None
+    headers: Mapping[str, Any] | None = None
+    priority: int = 0
+    delay: Duration | None = None
+    at: datetime | None = None
+    max_attempts: int | None = None
+    lease: Duration | None = None
+    columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+    """What became of a publication.
+
+    Attributes:
+        id: id of the live message (with ``skipped`` the one that was there).
+        outcome: ``created``, ``skipped``, ``replaced`` or ``unchanged``.
+    """
+
+    id: int
+    outcome: PublishOutcome = PublishOutcome.CREATED
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Claim:
+    """The stamp of one claim; every change of the message is fenced by it."""
+
+    consumer_id: str
+    consumer_round: int
+
+
+class Settler(Protocol):
+    """What a message needs of its queue."""
+
+    def ack(self, messages: Any, *, connection: Any = None) -> None: ...  # noqa: D102
+    def nack(  # noqa: D102
+        self,
+        messages: Any,
+        *,
+        error: str | BaseException | None = None,
+        delay: Duration | None = None,
+        connection: Any = None,
+    ) -> None: ...
+    def release(self, messages: Any, *, connection: Any = None) -> None: ...  # noqa: D102
+    def reject(self, messages: Any, reason: str, *, connection: Any = None) -> None: ...  # noqa: D102
+    def extend(  # noqa: D102
+        self,
+        messages: Any,
+        lease: Duration | None = None,
+        *,
+        connection: Any = None,
+    ) -> None: ...
+
+
+class MessageRow(NamedTuple):
+    """A row of a queue's table, as the store reads it; times are microseconds since the epoch."""
+
+    id: int
+    message_key: str | None
+    kind: str | None
+    payload: Any
+    headers: str | None
+    priority: int
+    published_at: int
+    scheduled_at: int
+    available_at: int | None
+    attempt_count: int
+    max_attempts: int | None
+    lease_us: int | None
+    consumer_id: str | None
+    consumer_round: int | None
+    claimed_at: int | None
+    lease_expires_at: int | None
+    last_attempt_at: int | None
+    last_error: str | None
+    columns: Mapping[str, Any]
+    finished_at: int | None = None
+    outcome: str | None = None
+    listed: bool = False
+
+    @property
+    def claim(self) -> Claim | None:
+        """The stamp of the claim; None where the row was only looked at."""
+        if self.listed or self.consumer_id is None or self.consumer_round is None:
+            return None
+        return Claim(self.consumer_id, self.consumer_round)
+
+    @property
+    def claimed_lease_us(self) -> int | None:
+        """Length of the lease at the claim."""
+        if self.lease_expires_at is None or self.claimed_at is None:
+            return None
+        return self.lease_expires_at - self.claimed_at
+
+
+class Message:
+    """A message as it was claimed, found or archived; its facts are read-only.
+
+    Attributes:
+        queue: name of its queue.
+        payload: as it was published.
+        headers: as they were published; empty when there were none.
+        settled: whether one of its verbs but ``extend`` was called.
+    """
+
+    __slots__ = ("_lease_expires_at", "_queue_max_attempts", "_row", "_settler", "headers")
+    __slots__ += ("payload", "queue", "settled")
+
+    def __init__(
+        self,
+        row: MessageRow,
+        *,
+        queue: str,
+        settler: Settler,
+        payload: Any,
+        headers: dict[str, Any],
+        queue_max_attempts: int,
+    ) -> None:
+        self._row = row
+        self._settler = settler
+        self._lease_expires_at = row.lease_expires_at
+        self._queue_max_attempts = queue_max_attempts
+        self.settled = False
+        self.queue = queue
+        self.payload: Any = payload
+        self.headers = headers
+
+    @property
+    def id(self) -> int:
+        """The publish order, unique in its queue for ever."""
+        return self._row.id
+
+    @property
+    def key(self) -> str | None:
+        """The key, of which a queue has at most one live message."""
+        return self._row.message_key
+
+    @property
+    def kind(self) -> str | None:
+        """Name of the payload's type."""
+        return self._row.kind
+
+    @property
+    def priority(self) -> int:
+        """Its level; 0 is the most urgent."""
+        return self._row.priority
+
+    @property
+    def attempt(self) -> int:
+        """Number of this delivery, from 1; 0 on a message that was never delivered."""
+        return self._row.attempt_count
+
+    @property
+    def max_attempts(self) -> int:
+        """Deliveries before it is a dead letter."""
+        return self._row.max_attempts or self._queue_max_attempts
+
+    @property
+    def columns(self) -> Mapping[str, Any]:
+        """Values of the queue's own columns, by name."""
+        return self._row.columns
+
+    @property
+    def consumer_id(self) -> str | None:
+        """Who claimed it."""
+        return self._row.consumer_id
+
+    @property
+    def consumer_round(self) -> int | None:
+        """The round of that consumer in which it was claimed."""
+        return self._row.consumer_round
+
+    @property
+    def last_error(self) -> str | None:
+        """The reason of its last failure."""
+        return self._row.last_error
+
+    @property
+    def published_at(self) -> datetime:
+        """When it was published, by the database's clock."""
+        return instant(self._row.published_at)
+
+    @property
+    def scheduled_at(self) -> datetime:
+        """When it was first due."""
+        return instant(self._row.scheduled_at)
+
+    @property
+    def available_at(self) -> datetime | None:
+        """When it is due now; None while it is held."""
+        return optional_instant(self._row.available_at)
+
+    @property
+    def claimed_at(self) -> datetime | None:
+        """When it was claimed."""
+        return optional_instant(self._row.claimed_at)
+
+    @property
+    def last_attempt_at(self) -> datetime | None:
+        """When it failed last."""
+        return optional_instant(self._row.last_attempt_at)
+
+    @property
+    def finished_at(self) -> datetime | None:
+        """When it was archived; None on a live message."""
+        return optional_instant(self._row.finished_at)
+
+    @property
+    def lease_expires_at(self) -> datetime | None:
+        """When the claim ends unless it is extended; follows ``extend``."""
+        return optional_instant(self._lease_expires_at)
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How it ended; None on a live message."""
+        return None if self._row.outcome is None else Outcome(self._row.outcome)
+
+    def ack(self, connection: Connection | Session | None = None) -> None:
+        """Finish the message: it is removed, or archived where the queue keeps finished ones.
+
+        Args:
+            connection: the caller's own transaction; it is not committed here.
+
+        Raises:
+            ClaimLost: this claim does not hold the message any more; nothing was changed.
+        """
+        self._settler.ack(self, connection=connection)
+
+    def nack(
+        self,
+        error: str | BaseException | None = None,
+        delay: Duration | None = None,
+        connection: Connection | Session | None = None,
+    ) -> None:
+        """Report a failure: retry later, or dead letter when out of attempts.
+
+        Args:
+            error: the reason, kept as ``last_error``.
+            delay: when to retry, instead of what the queue's policy says.
+            connection: the caller's own transaction; it is not committed here.
+
+        Raises:
+            ClaimLost: as in ``ack``.
+        """
+        self._settler.nack(self, error=error, delay=delay, connection=connection)
+
+    def release(self, connection: Connection | Session | None = None) -> None:
+        """Give the message back untouched, at its place; this delivery is not counted.
+
+        Raises:
+            ClaimLost: as in ``ack``.
+        """
+        self._settler.release(self, connection=connection)
+
+    def reject(self, reason: str, connection: Connection | Session | None = None) -> None:
+        """End the message as a dead letter; it is never delivered again.
+
+        Args:
+            reason: kept in the archive as ``last_error``.
+            connection: the caller's own transaction; it is not committed here.
+
+        Raises:
+            ClaimLost: as in ``ack``.
+        """
+        self._settler.reject(self, reason, connection=connection)
+
+    def extend(
+        self,
+        lease: Duration | None = None,
+        connection: Connection | Session | None = None,
+    ) -> None:
+        """Renew the lease, counted from now; ``lease_expires_at`` follows.
+
+        Args:
+            lease: the new length; None for that of the claim.
+            connection: the caller's own transaction; it is not committed here.
+
+        Raises:
+            ClaimLost: as in ``ack``.
+        """
+        self._settler.extend(self, lease, connection=connection)
+
+    @property
+    def claim(self) -> Claim | None:
+        """The stamp that fences every change of it; None on a message that was only listed."""
+        return self._row.claim
+
+    @property
+    def claimed_lease_us(self) -> int | None:
+        """Length of the lease that it was claimed with, in microseconds."""
+        return self._row.claimed_lease_us
+
+    def lease_runs_at(self, microseconds: int) -> bool:
+        """Whether the lease still runs at an instant of the database's clock."""
+        return self._lease_expires_at is not None and microseconds < self._lease_expires_at
+
+    def lease_extended_to(self, microseconds: int) -> None:
+        """Follow a renewed lease; called by the queue after ``extend``."""
+        self._lease_expires_at = microseconds
+
+    def __repr__(self) -> str:
+        key = "" if self.key is None else f" key={self.key!r}"
+        return f"<Message {self.queue}/{self.id}{key} attempt={self.attempt}>"
+

@@ -1,0 +1,148 @@
+"""Payload types: how a payload becomes what the table holds, and comes back equal.
+
+What cannot come back exactly as it was given is refused at publish, never bent: a JSON payload
+is read back and compared before it is stored.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from queue_over_sql.errors import PayloadInvalid, PayloadTooLarge
+
+MAX_HEADERS_BYTES = 65_536
+_PYTHON_TYPES = {"text": "a str", "bytes": "bytes"}
+
+
+def encode(payload_type: str, payload: Any, limit: int, *, nul: bool = True) -> str | bytes:
+    """Encode a payload for the table.
+
+    Args:
+        payload_type: ``"json"``, ``"text"`` or ``"bytes"``.
+        payload: what the publisher gave.
+        limit: largest encoded size, in bytes of UTF-8.
+        nul: whether this engine's text columns hold NUL characters.
+
+    Raises:
+        PayloadInvalid: it would not come back equal.
+        PayloadTooLarge: it is over the limit.
+    """
+    if payload_type == "bytes":
+        encoded: str | bytes = _encode_bytes(payload)
+    elif payload_type == "text":
+        encoded = _encode_text(payload, nul=nul)
+    else:
+        encoded = encode_json(payload, "payload")
+    _check_size("payload", encoded, limit)
+    return encoded
+
+
+def decode(payload_type: str, stored: Any) -> Any:
+    """Turn what the table holds into the payload that was published."""
+    if payload_type == "json":
+        return json.loads(stored)
+    return stored if payload_type == "text" else bytes(stored)
+
+
+def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
+    """Encode the headers as compact JSON; none at all become NULL.
+
+    Raises:
+        PayloadInvalid: they are no mapping of strings to JSON values.
+        PayloadTooLarge: they take over 64 KiB.
+    """
+    if not headers:
+        return None
+    if not isinstance(headers, Mapping):
+        msg = f"headers must be a mapping of strings to JSON values, not {type(headers).__name__}"
+        raise PayloadInvalid(msg)
+    encoded = encode_json(dict(headers), "headers")
+    _check_size("headers", encoded, MAX_HEADERS_BYTES)
+    return encoded
+
+
+def decode_headers(stored: str | None) -> dict[str, Any]:
+    """Turn stored headers into a dictionary; NULL is an empty one."""
+    headers: dict[str, Any] = {} if stored is None else json.loads(stored)
+    return headers
+
+
+def encode_json(value: Any, what: str) -> str:
+    """Write compact JSON that reads back equal to ``value``.
+
+    Raises:
+        PayloadInvalid: it would not.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        equal = json.loads(text) == value
+    except RecursionError as error:
+        msg = f"The {what} is nested too deeply for JSON."
+        raise PayloadInvalid(msg) from error
+    except (TypeError, ValueError) as error:
+        msg = f"The {what} cannot be written as JSON: {error}."
+        raise PayloadInvalid(msg) from error
+    if not equal:
+        msg = (
+            f"The {what} would not come back from JSON as it is (keys that are not strings, "
+            "tuples, NaN?). Convert it to plain JSON values first."
+        )
+        raise PayloadInvalid(msg)
+    _check_unicode(text, what)
+    return text
+
+
+def _encode_bytes(payload: Any) -> bytes:
+    if not isinstance(payload, bytes | bytearray | memoryview):
+        raise _wrong_type("bytes", payload)
+    return bytes(payload)
+
+
+def _encode_text(payload: Any, *, nul: bool) -> str:
+    if not isinstance(payload, str):
+        raise _wrong_type("text", payload)
+    if not nul and "\0" in payload:
+        msg = (
+            "The payload holds a NUL character, which this database cannot keep in text. "
+            "Use a queue with payload='json' or 'bytes'."
+        )
+        raise PayloadInvalid(msg)
+    _check_unicode(payload, "payload")
+    return str(payload)
+
+
+def _check_unicode(text: str, what: str) -> None:
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        msg = f"The {what} holds a lone surrogate, which is no Unicode text: {error}."
+        raise PayloadInvalid(msg) from error
+
+
+def _check_size(what: str, encoded: str | bytes, limit: int) -> None:
+    is_bytes = isinstance(encoded, bytes)
+    size = len(encoded) if is_bytes or encoded.isascii() else len(encoded.encode())
+    if size > limit:
+        raise PayloadTooLarge(what, size, limit)
+
+
+def _wrong_type(payload_type: str, payload: object) -> PayloadInvalid:
+    return PayloadInvalid(
+        f"This queue's payload type is {payload_type!r}, so the payload must be "
+        f"{_PYTHON_TYPES[payload_type]}, not {type(payload).__name__}."
+    )
+
+
+def printable(text: str | None) -> str | None:
+    """Make any text storable everywhere: what a reason of a failure is kept as.
+
+    NUL characters and lone surrogates are written as escapes, so that no error message of a
+    handler can keep its message from being settled.
+    """
+    if text is None:
+        return None
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")

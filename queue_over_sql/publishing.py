@@ -1,0 +1,183 @@
+"""Publishing: checks what is given, encodes it, and puts it into the table."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from queue_over_sql import payload as payloads
+from queue_over_sql import store
+from queue_over_sql.durations import instant_to_microseconds, to_microseconds
+from queue_over_sql.errors import DatabaseRefused, DuplicateKey
+from queue_over_sql.message import Publication, Published
+from queue_over_sql.schema import KEY_LENGTH, KIND_LENGTH
+from queue_over_sql.settings import check_choice, check_whole
+from queue_over_sql.store import NewMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from sqlalchemy import Connection
+    from sqlalchemy.orm import Session
+
+    from queue_over_sql.context import QueueContext
+
+ON_CONFLICT: Final = ("raise", "skip", "replace")
+
+
+class Publisher:
+    """Puts messages into one queue."""
+
+    def __init__(self, context: QueueContext) -> None:
+        self._context = context
+
+    def publish(
+        self,
+        publication: Publication,
+        on_conflict: str,
+        connection: Connection | Session | None,
+    ) -> Published:
+        """Publish one message; see ``Queue.publish``."""
+        check_choice("on_conflict", on_conflict, ON_CONFLICT)
+        context = self._context
+        message = self.encode(publication)
+
+        def act(target: Connection) -> Published:
+            return store.publish(target, context.sql, message, on_conflict)
+
+        if connection is not None:
+            return context.run_on(connection, act)
+        # Repeating is safe only for a key, and only where a second try changes nothing.
+        repeat = message.key is not None and on_conflict != "raise"
+        atomic = message.key is not None and not context.tables.dialect.conflict_clause
+        atomic = atomic or on_conflict == "replace"
+        published = context.run(act, atomic=atomic, durable=True, repeat=repeat)
+        context.announce()
+        return published
+
+    def publish_many(
+        self,
+        items: Iterable[Any],
+        on_conflict: str,
+        connection: Connection | Session | None,
+    ) -> list[Published]:
+        """Publish many messages, all or none; see ``Queue.publish_many``."""
+        check_choice("on_conflict", on_conflict, ON_CONFLICT)
+        context = self._context
+        messages = [self.encode(as_publication(item)) for item in items]
+        if not messages:
+            return []
+
+        def act(target: Connection) -> list[Published]:
+            return store.publish_many(target, context.sql, messages, on_conflict)
+
+        if connection is not None:
+            return context.run_on(connection, act)
+        published = context.run(act, atomic=True, durable=True, repeat=False)
+        context.announce()
+        return published
+
+    def load(
+        self, items: Iterable[Any], batch_size: int, progress: Callable[[int], None] | None
+    ) -> int:
+        """Publish in bulk, one transaction per batch; see ``Queue.load``."""
+        check_whole("batch_size", batch_size)
+        total = 0
+        for batch in _batched(items, batch_size):
+            total += self._load_batch([self.encode(as_publication(item)) for item in batch])
+            self._context.announce()
+            if progress is not None:
+                progress(total)
+        return total
+
+    def encode(self, publication: Publication) -> NewMessage:
+        """Check a publication and encode it for the table.
+
+        Raises:
+            PayloadInvalid, PayloadTooLarge: of the payload or the headers.
+            TypeError, ValueError: of the other options; the text names them.
+        """
+        settings = self._context.settings
+        nul = self._context.tables.dialect.nul_in_text
+        content = {
+            "kind": _name("kind", publication.kind, KIND_LENGTH),
+            "payload": payloads.encode(
+                settings.payload, publication.payload, settings.max_payload_bytes, nul=nul
+            ),
+            "headers": payloads.encode_headers(publication.headers),
+            "priority": check_whole("priority", publication.priority, 0, settings.priorities - 1),
+            "max_attempts": _optional_whole("max_attempts", publication.max_attempts),
+            "lease_us": _optional_duration("lease", publication.lease),
+            **self._own_values(publication.columns),
+        }
+        delay, at = publication.delay, publication.at
+        if delay is not None and at is not None:
+            msg = "give delay or at, not both"
+            raise ValueError(msg)
+        return NewMessage(
+            key=_name("key", publication.key, KEY_LENGTH),
+            content=content,
+            delay=0 if delay is None else to_microseconds(delay, "delay", zero=True),
+            at=None if at is None else instant_to_microseconds(at, "at"),
+        )
+
+    def _load_batch(self, messages: Sequence[NewMessage]) -> int:
+        context = self._context
+
+        def bulk(target: Connection) -> None:
+            store.load(target, context.sql, messages)
+
+        def singly(target: Connection) -> None:
+            store.publish_many(target, context.sql, messages, "raise")
+
+        try:
+            context.run(bulk, atomic=True, durable=True, repeat=False)
+        except DuplicateKey:
+            raise
+        except DatabaseRefused:
+            # The bulk path says only that something was refused; this one says what.
+            context.run(singly, atomic=True, durable=True, repeat=False)
+        return len(messages)
+
+    def _own_values(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        own = self._context.tables.own_columns
+        unknown = sorted(set(given) - set(own))
+        if unknown:
+            msg = (
+                f"queue {self._context.name!r} has no column {', '.join(unknown)}; "
+                f"its own columns are: {', '.join(own) or 'none'}"
+            )
+            raise TypeError(msg)
+        return {name: given.get(name) for name in own}
+
+
+def as_publication(item: Any) -> Publication:
+    """A ``Publication``; anything else is the payload of a plain one."""
+    return item if isinstance(item, Publication) else Publication(item)
+
+
+def _batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    remaining = iter(items)
+    while batch := list(itertools.islice(remaining, size)):
+        yield batch
+
+
+def _name(argument: str, value: Any, limit: int) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        msg = f"{argument} must be a str, not {type(value).__name__}"
+        raise TypeError(msg)
+    if not value or len(value) > limit or payloads.printable(value) != value:
+        msg = f"{argument} must be 1 to {limit} characters of text without NUL, not {value[:50]!r}"
+        raise ValueError(msg)
+    return value
+
+
+def _optional_whole(argument: str, value: Any) -> int | None:
+    return None if value is None else check_whole(argument, value, 1, 2**31 - 1)
+
+
+def _optional_duration(argument: str, value: Any) -> int | None:
+    return None if value is None else to_microseconds(value, argument)

@@ -1,0 +1,564 @@
+"""Queue: publish, consume, settle, and look at what is there."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from queue_over_sql import registry, store
+from queue_over_sql.claiming import Claimer
+from queue_over_sql.context import undecodable
+from queue_over_sql.durations import Duration, to_timedelta
+from queue_over_sql.errors import QueueError, QueueNotFound
+from queue_over_sql.message import Message, Publication, Published
+from queue_over_sql.publishing import Publisher
+from queue_over_sql.restoring import QueueReaper
+from queue_over_sql.selection import Archive, Selection
+from queue_over_sql.settings import check_whole
+from queue_over_sql.settling import SettlerOfQueue
+from queue_over_sql.stats import QueueStats
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Connection, Table
+    from sqlalchemy.orm import Session
+
+    from queue_over_sql.context import QueueContext
+    from queue_over_sql.message import MessageRow
+    from queue_over_sql.settings import EffectiveSettings
+
+_log = logging.getLogger(__name__)
+
+
+class Queue:
+    """One queue. Made by ``QueueService``; may be used from any thread."""
+
+    def __init__(self, context: QueueContext) -> None:
+        self._context = context
+        self.reaper = QueueReaper(context)
+        self._claimer = Claimer(context, self.reaper.restore_expired)
+        self._publisher = Publisher(context)
+        self._settler = SettlerOfQueue(context, self._came_back)
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self._context.name
+
+    @property
+    def table(self) -> Table:
+        """The SQLAlchemy ``Table`` of the live messages, for conditions and queries."""
+        return self._context.tables.live
+
+    @property
+    def settings(self) -> EffectiveSettings:
+        """The settings in force; durations are ``timedelta``.
+
+        Raises:
+            QueueNotFound: the queue was dropped.
+        """
+        return self._context.settings
+
+    @property
+    def archive(self) -> Archive:
+        """The finished messages that are kept."""
+        return Archive(self._context, self)
+
+    # -- publish
+
+    def publish(
+        self,
+        payload: Any,
+        *,
+        key: str | None = None,
+        kind: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        max_attempts: int | None = None,
+        lease: Duration | None = None,
+        on_conflict: str = "raise",
+        connection: Connection | Session | None = None,
+        **columns: Any,
+    ) -> Published:
+        """Put a message into the queue; it is durable when this returns.
+
+        Args:
+            payload: a JSON value, a ``str`` or ``bytes``, by the queue's payload type.
+            key: at most one live message has it.
+            kind: name of the payload's type.
+            headers: string keys to JSON values, up to 64 KiB.
+            priority: 0 is the most urgent; up to the queue's ``priorities`` - 1.
+            delay: stays invisible for so long.
+            at: stays invisible until then; instead of ``delay``.
+            max_attempts: deliveries before it is a dead letter, instead of the queue's.
+            lease: how long a claim holds, instead of the queue's.
+            on_conflict: what to do when the key is taken: ``"raise"``, ``"skip"`` the new one,
+                or ``"replace"`` the content of the live one, whose holder then loses it.
+            connection: the caller's own transaction: published when it commits, never when it
+                rolls back. It is not committed here.
+            columns: values of the queue's own columns.
+
+        Returns:
+            The id, and whether it was created, skipped, replaced or unchanged.
+
+        Raises:
+            DuplicateKey: the key is taken and ``on_conflict`` is ``"raise"``.
+            PayloadInvalid, PayloadTooLarge: nothing was published.
+            DatabaseUnavailable: when the connection broke, whether it was published is unknown.
+            TypeError, ValueError: an option has no sensible value.
+        """
+        publication = Publication(
+            payload,
+            key=key,
+            kind=kind,
+            headers=headers,
+            priority=priority,
+            delay=delay,
+            at=at,
+            max_attempts=max_attempts,
+            lease=lease,
+            columns=columns,
+        )
+        return self._publisher.publish(publication, on_conflict, connection)
+
+    def publish_many(
+        self,
+        items: Iterable[Any],
+        *,
+        on_conflict: str = "raise",
+        connection: Connection | Session | None = None,
+    ) -> list[Published]:
+        """Publish many messages in one transaction: all or none, in their order.
+
+        Args:
+            items: payloads, or ``Publication`` objects for those with options.
+            on_conflict: as in ``publish``, for each of them.
+            connection: the caller's own transaction; it is not committed here.
+
+        Returns:
+            One result per item, in order.
+
+        Raises:
+            DuplicateKey and the others of ``publish``: nothing was published.
+        """
+        return self._publisher.publish_many(items, on_conflict, connection)
+
+    def load(
+        self,
+        items: Iterable[Any],
+        *,
+        batch_size: int = 10_000,
+        progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """Publish a large number of messages by the engine's fastest path.
+
+        Args:
+            items: payloads or ``Publication`` objects; read one batch at a time.
+            batch_size: messages per transaction.
+            progress: called after each batch with the number published so far.
+
+        Returns:
+            How many were published.
+
+        Raises:
+            DuplicateKey and the others of ``publish``: the batches before were published, nothing
+                of the one that failed.
+        """
+        return self._publisher.load(items, batch_size, progress)
+
+    # -- consume
+
+    def consume(
+        self, count: int = 1, *, lease: Duration | None = None, wait: Duration = 0.0
+    ) -> list[Message]:
+        """Claim messages: nobody else gets them until they are given back or the lease ends.
+
+        Args:
+            count: at most so many.
+            lease: how long the claim holds, instead of the message's or the queue's.
+            wait: how long to wait for a first one.
+
+        Returns:
+            Up to ``count`` messages, oldest first; none when there are none.
+
+        Raises:
+            QueueNotFound, DatabaseUnavailable, ServiceClosed: as their names say.
+        """
+        seconds = to_timedelta(wait, "wait", zero=True).total_seconds()
+        return self._messages(self._claimer.wait(count, lease, seconds))
+
+    @contextlib.contextmanager
+    def receive(
+        self, *, wait: Duration = 0.0, lease: Duration | None = None
+    ) -> Iterator[Message | None]:
+        """Claim one message for a ``with`` block: ack at its end, nack when it raises.
+
+        A message that the block settled itself is left alone.
+
+        Yields:
+            The message, or None when there was none in time.
+        """
+        messages = self.consume(1, lease=lease, wait=wait)
+        if not messages:
+            yield None
+            return
+        message = messages[0]
+        try:
+            yield message
+        except BaseException as error:
+            if not message.settled:
+                with contextlib.suppress(QueueError):
+                    message.nack(error)
+            raise
+        if not message.settled:
+            message.ack()
+
+    def stream(
+        self, *, prefetch: int = 1, wait: Duration | None = 0.0, lease: Duration | None = None
+    ) -> Iterator[Message]:
+        """Claim messages one after another; the caller settles each.
+
+        Args:
+            prefetch: how many to claim at once; those not yet yielded are released at the end.
+            wait: ends after so long without a message; None never ends.
+            lease: how long each claim holds.
+        """
+        check_whole("prefetch", prefetch)
+        waiting: list[Message] = []
+        try:
+            while True:
+                patience = 3600.0 if wait is None else wait
+                waiting = self.consume(prefetch, lease=lease, wait=patience)
+                if not waiting and wait is not None:
+                    return
+                while waiting:
+                    yield waiting.pop(0)
+        finally:
+            if waiting:
+                with contextlib.suppress(QueueError):
+                    self.release(waiting)
+
+    def exchange(
+        self,
+        finished: Message | Sequence[Message],
+        count: int = 1,
+        *,
+        lease: Duration | None = None,
+    ) -> list[Message]:
+        """Ack finished messages and claim the next ones in one transaction.
+
+        Args:
+            finished: messages to ack; may be empty.
+            count: how many to claim.
+            lease: as in ``consume``.
+
+        Raises:
+            ClaimLost: some of ``finished`` were lost; the others were acked, nothing was claimed.
+        """
+        messages = _as_list(finished)
+        if not messages:
+            return self.consume(count, lease=lease)
+        groups = self._settler.grouped(messages)
+        self._settler.guard(messages, groups)
+        settled, rows = self._claimer.exchange(
+            count, lease, groups, self._settler.finish, keep=self._settler.keeps_finished
+        )
+        _settled(messages, settled)
+        self._settler.refuse(messages, settled)
+        return self._messages(rows)
+
+    def take(self, count: int = 1, *, connection: Connection | Session) -> list[Message]:
+        """Remove the oldest messages inside the caller's transaction.
+
+        When it commits they are done; when it rolls back, or the process dies, they were never
+        taken and no attempt was counted. Their rows stay locked meanwhile, so keep it short.
+
+        Args:
+            count: at most so many.
+            connection: the caller's own transaction.
+
+        Returns:
+            The messages, oldest first; they need no ack.
+        """
+        keep = self._settler.keeps_finished
+
+        def act(target: Connection) -> list[MessageRow]:
+            return self._claimer.take(target, count, keep=keep)
+
+        return self._messages(self._context.run_on(connection, act))
+
+    # -- settle
+
+    def ack(
+        self,
+        messages: Message | Sequence[Message],
+        *,
+        connection: Connection | Session | None = None,
+    ) -> None:
+        """Finish messages: they are removed, or archived where finished ones are kept.
+
+        Args:
+            messages: one or several, of any claims.
+            connection: the caller's own transaction; it is not committed here.
+
+        Raises:
+            ClaimLost: names those that this claim does not hold any more; all others were acked.
+            ConsumerExpired: this consumer missed its heartbeat; nothing was changed.
+        """
+        batch = _as_list(messages)
+        with _marking_settled(batch):
+            self._settler.ack(batch, connection)
+
+    def nack(
+        self,
+        messages: Message | Sequence[Message],
+        *,
+        error: str | BaseException | None = None,
+        delay: Duration | None = None,
+        connection: Connection | Session | None = None,
+    ) -> None:
+        """Report failures: each message is retried later, or a dead letter when out of attempts.
+
+        Args:
+            messages: one or several.
+            error: the reason.
+            delay: instead of what the retry policy says, its end included.
+            connection: the caller's own transaction; it is not committed here.
+
+        Raises:
+            ClaimLost, ConsumerExpired: as in ``ack``.
+        """
+        batch = _as_list(messages)
+        with _marking_settled(batch):
+            self._settler.nack(batch, error, delay, connection)
+
+    def release(
+        self,
+        messages: Message | Sequence[Message],
+        *,
+        connection: Connection | Session | None = None,
+    ) -> None:
+        """Give messages back untouched, at their place; this delivery is not counted.
+
+        Raises:
+            ClaimLost, ConsumerExpired: as in ``ack``.
+        """
+        batch = _as_list(messages)
+        with _marking_settled(batch):
+            self._settler.release(batch, connection)
+
+    def reject(
+        self,
+        messages: Message | Sequence[Message],
+        reason: str,
+        *,
+        connection: Connection | Session | None = None,
+    ) -> None:
+        """End messages as dead letters, never to be delivered again.
+
+        Args:
+            messages: one or several.
+            reason: kept in the archive as ``last_error``.
+            connection: the caller's own transaction; it is not committed here.
+
+        Raises:
+            ClaimLost, ConsumerExpired: as in ``ack``.
+        """
+        batch = _as_list(messages)
+        with _marking_settled(batch):
+            self._settler.reject(batch, reason, connection)
+
+    def extend(
+        self,
+        messages: Message | Sequence[Message],
+        lease: Duration | None = None,
+        *,
+        connection: Connection | Session | None = None,
+    ) -> None:
+        """Renew leases, counted from now.
+
+        Args:
+            messages: one or several.
+            lease: the new length; None for that of each claim.
+            connection: the caller's own transaction; it is not committed here.
+
+        Raises:
+            ClaimLost, ConsumerExpired: as in ``ack``.
+        """
+        self._settler.extend(_as_list(messages), lease, connection)
+
+    # -- administration
+
+    def delete(self, message_id: int) -> bool:
+        """Remove a message, whoever holds it; the holder loses it. False where there is none."""
+        check_whole("message_id", message_id, 0)
+        sql = self._context.sql
+        return self._context.run(lambda c: store.delete_message(c, sql, message_id), durable=True)
+
+    def messages(
+        self,
+        *,
+        status: str | None = None,
+        key: str | None = None,
+        kind: str | None = None,
+        where: ColumnElement[bool] | None = None,
+    ) -> Selection:
+        """Select live messages without claiming them.
+
+        Args:
+            status: ``ready``, ``delayed``, ``claimed`` or ``held``.
+            key: the key of one message.
+            kind: the name of their payload's type.
+            where: any SQLAlchemy condition on ``table``.
+
+        Raises:
+            ValueError: there is no such status.
+        """
+        return Selection(
+            self._context, self, archived=False, status=status, key=key, kind=kind, where=where
+        )
+
+    def stats(self) -> QueueStats:
+        """Count what is there now, by status and outcome."""
+        context = self._context
+        ready, delayed, claimed, held, age = context.run(
+            lambda connection: store.live_counts(connection, context.sql)
+        )
+        archived = context.run(lambda connection: store.archive_counts(connection, context.sql))
+        record = self._record()
+        return QueueStats(
+            ready=ready,
+            delayed=delayed,
+            claimed=claimed,
+            held=held,
+            archived=sum(archived.values()),
+            done=archived.get("done", 0),
+            failed=archived.get("failed", 0),
+            rejected=archived.get("rejected", 0),
+            expired=archived.get("expired", 0),
+            discarded=record.discarded,
+            oldest_ready_age=timedelta(microseconds=age) if ready else None,
+            paused=record.paused,
+        )
+
+    def pause(self) -> None:
+        """Stop handing out messages, everywhere and at once; what is claimed may be settled."""
+        tables = self._context.tables
+        self._change(paused_at=tables.dialect.now())
+
+    def resume(self) -> None:
+        """Hand out messages again."""
+        self._change(paused_at=None)
+        self._context.announce()
+
+    def purge(self, *, claimed: bool = False) -> int:
+        """Remove ready, delayed and held messages; the archive stays.
+
+        Args:
+            claimed: remove claimed ones too; their holders lose them.
+
+        Returns:
+            How many were removed.
+        """
+        sql = self._context.sql
+        return self._context.run(
+            lambda connection: store.purge(connection, sql, with_claimed=claimed), durable=True
+        )
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name}>"
+
+    # -- for the service and the worker
+
+    def announce(self) -> None:
+        """Wake those in this process who wait for a message, and look fully next."""
+        self._claimer.look_fully()
+        self._context.announce()
+
+    def refresh(self) -> None:
+        """Read the settings again now."""
+        self._context.refresh()
+
+    def highest_priority(self) -> int:
+        """The largest level number in use."""
+        sql = self._context.sql
+        return self._context.run(lambda connection: store.highest_priority(connection, sql))
+
+    def release_all(self, consumer_id: str) -> int:
+        """Give back, uncounted, all that a consumer of this service still holds."""
+        sql = self._context.sql
+        return self._context.run(lambda c: store.unclaim_all(c, sql, consumer_id))
+
+    def _came_back(self, available_at: int | None) -> None:
+        self._claimer.look_fully(available_at)
+        self._context.announce()
+
+    def _messages(self, rows: Sequence[MessageRow]) -> list[Message]:
+        messages = []
+        for row in rows:
+            try:
+                messages.append(self._context.message(row, self))
+            except ValueError as error:
+                self._set_aside(row, error)
+        return messages
+
+    def _set_aside(self, row: MessageRow, error: ValueError) -> None:
+        """Nack what cannot be decoded, so that it never keeps the rest of its batch."""
+        reason = undecodable(error)
+        _log.warning("Message %d of queue %s: %s", row.id, self.name, reason)
+        limit = self._context.settings.max_attempts
+        broken = Message(
+            row, queue=self.name, settler=self, payload=None, headers={}, queue_max_attempts=limit
+        )
+        if broken.claim is not None:
+            self.nack(broken, error=reason)
+
+    def _record(self) -> registry.QueueRecord:
+        tables = self._context.tables
+        record = self._context.run(
+            lambda c: registry.queue_record(c, tables.system, tables.prefix, tables.queue)
+        )
+        if record is None:
+            raise QueueNotFound(self.name)
+        return record
+
+    def _change(self, **values: Any) -> None:
+        tables = self._context.tables
+        changed = self._context.run(
+            lambda c: registry.change_queue(c, tables.system, tables.prefix, self.name, **values)
+        )
+        if not changed:
+            raise QueueNotFound(self.name)
+
+
+def _as_list(messages: Message | Sequence[Message]) -> list[Message]:
+    """One message or several, each once.
+
+    Raises:
+        TypeError: something is no message.
+    """
+    given = [messages] if isinstance(messages, Message) else list(messages)
+    for item in given:
+        if not isinstance(item, Message):
+            msg = f"messages must be Message objects as consume() gave them, not {item!r}"
+            raise TypeError(msg)
+    return list(dict.fromkeys(given))
+
+
+@contextlib.contextmanager
+def _marking_settled(messages: Sequence[Message]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        _settled(messages, {message.id for message in messages})
+
+
+def _settled(messages: Sequence[Message], ids: set[int]) -> None:
+    for message in messages:
+        if message.id in ids:
+            message.settled = True
+

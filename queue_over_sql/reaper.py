@@ -1,0 +1,123 @@
+"""The reaper: passes over all queues, again and again, and the jobs that make it run.
+
+Every server runs the same reaper; each act is idempotent and works in bounded batches, so many
+of them side by side do no harm. What a pass costs decides when the next one comes: at most about
+a twentieth of the time is spent here.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from queue_over_sql.errors import QueueError, QueueNotFound, ServiceClosed
+from queue_over_sql.restoring import ReaperReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from queue_over_sql.queue import Queue
+
+_log = logging.getLogger(__name__)
+
+_SHARE = 20
+
+
+class Reaper:
+    """Gives back what the dead held, buries what killed them, prunes archives."""
+
+    def __init__(
+        self,
+        queues: Callable[[], Iterable[Queue]],
+        expired_consumers: Callable[[], list[str]],
+        forget_consumer: Callable[[str], None],
+    ) -> None:
+        self._queues = queues
+        self._expired_consumers = expired_consumers
+        self._forget_consumer = forget_consumer
+        self._next_at = 0.0
+
+    def run_once(self) -> ReaperReport:
+        """Make one pass over all queues.
+
+        Raises:
+            DatabaseUnavailable: it was cut short; the next pass goes on.
+        """
+        # Only who was dead before the pass may be forgotten after it: all it held is back then.
+        dead = self._expired_consumers()
+        report = ReaperReport(consumers=len(dead))
+        for queue in self._queues():
+            try:
+                report += self._reap(queue)
+            except QueueNotFound:
+                _log.debug("Queue %s was dropped during the pass.", queue.name)
+        for consumer_id in dead:
+            self._forget_consumer(consumer_id)
+        if report != ReaperReport():
+            _log.info("Reaper: %s", report)
+        return report
+
+    def run_if_due(self) -> None:
+        """The job: one pass, unless the last one was so costly that it is too soon."""
+        began = time.monotonic()
+        if began < self._next_at:
+            return
+        try:
+            self.run_once()
+        except ServiceClosed:
+            return
+        except QueueError as error:
+            _log.warning("The reaper's pass was cut short: %s", error)
+        now = time.monotonic()
+        self._next_at = now + (_SHARE - 1) * (now - began)
+
+    def _reap(self, queue: Queue) -> ReaperReport:
+        reaper = queue.reaper
+        report = reaper.expired_leases() + reaper.orphaned_claims()
+        if report.restored:
+            queue.announce()
+        return report + reaper.prune()
+
+
+class Background:
+    """The jobs of one service beside its callers: heartbeat and reaper, a thread each."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._scheduler: BackgroundScheduler | None = None
+        self._pid = os.getpid()
+
+    def every(self, seconds: float, name: str, job: Callable[[], object]) -> None:
+        """Run a job at an interval from now on; a job of this name that runs already is kept."""
+        with self._lock:
+            scheduler = self._running()
+            if scheduler.get_job(name) is None:
+                scheduler.add_job(job, "interval", seconds=seconds, id=name, executor=name)
+
+    def stop(self) -> None:
+        """Start no further job; one that runs now ends by itself."""
+        with self._lock:
+            if self._scheduler is not None and self._pid == os.getpid():
+                self._scheduler.shutdown(wait=False)
+            self._scheduler = None
+
+    def _running(self) -> BackgroundScheduler:
+        # A forked child has none of the threads of its parent.
+        if self._scheduler is None or self._pid != os.getpid():
+            self._pid = os.getpid()
+            # Each job has a thread, and so a connection, of its own: a long pass of the reaper
+            # must not delay a heartbeat.
+            self._scheduler = BackgroundScheduler(
+                timezone="UTC",
+                daemon=True,
+                executors={name: ThreadPoolExecutor(1) for name in ("heartbeat", "reaper")},
+                job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
+            )
+            self._scheduler.start()
+        return self._scheduler

@@ -1,0 +1,122 @@
+"""Restoring: what the reaper does on one queue, and what a consume that comes back short does."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from queue_over_sql import store
+from queue_over_sql.durations import MICROSECOND
+from queue_over_sql.message import Claim, Outcome
+from queue_over_sql.settling import SettlerOfQueue
+from queue_over_sql.store import Settlement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql.context import QueueContext
+    from queue_over_sql.store import DeadClaim
+
+    Find = Callable[[Connection], list[DeadClaim]]
+
+BATCH = 500
+
+LEASE_EXPIRED = "the lease expired before the message was settled"
+CONSUMER_DIED = "the consumer died while it held the message"
+
+
+@dataclasses.dataclass(frozen=True)
+class ReaperReport:
+    """What one pass did.
+
+    Attributes:
+        restored: messages given back.
+        buried: messages that were out of attempts.
+        pruned: archived messages removed because of their age.
+        consumers: dead consumers whose registration was removed.
+    """
+
+    restored: int = 0
+    buried: int = 0
+    pruned: int = 0
+    consumers: int = 0
+
+    def __add__(self, other: ReaperReport) -> ReaperReport:
+        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
+        return ReaperReport(*(mine + theirs for mine, theirs in pairs))
+
+
+class QueueReaper:
+    """The reaper's acts on one queue."""
+
+    def __init__(self, context: QueueContext) -> None:
+        self._context = context
+        self._settler = SettlerOfQueue(context, lambda _: None)
+
+    def restore_expired(self) -> int:
+        """Give back, or bury, messages whose lease has passed; returns how many were given back."""
+        return self.expired_leases().restored
+
+    def expired_leases(self) -> ReaperReport:
+        """Take back the claims whose lease has passed."""
+        sql, attempts = self._context.sql, self._context.settings.max_attempts
+        return self._all(
+            lambda connection: store.expired_leases(connection, sql, attempts, BATCH),
+            LEASE_EXPIRED,
+        )
+
+    def orphaned_claims(self) -> ReaperReport:
+        """Take back the claims of consumers that are expired or gone."""
+        sql, attempts = self._context.sql, self._context.settings.max_attempts
+        return self._all(
+            lambda connection: store.orphaned_claims(connection, sql, attempts, BATCH),
+            CONSUMER_DIED,
+        )
+
+    def prune(self) -> ReaperReport:
+        """Remove archived messages past the queue's ``archive_ttl``."""
+        ttl, sql = self._context.settings.archive_ttl, self._context.sql
+        if ttl is None:
+            return ReaperReport()
+        microseconds = ttl // MICROSECOND
+        pruned = self._context.run(
+            lambda connection: store.prune_archive(connection, sql, microseconds, BATCH),
+            atomic=True,
+        )
+        return ReaperReport(pruned=pruned)
+
+    def _all(self, find: Find, reason: str) -> ReaperReport:
+        report = ReaperReport()
+        while True:
+            found, done = self._context.run(
+                lambda connection: self._batch(connection, find, reason), atomic=True
+            )
+            report += done
+            # What was found but not changed belongs to a transaction that is settling it now.
+            if found < BATCH or done == ReaperReport():
+                return report
+
+    def _batch(self, connection: Connection, find: Find, reason: str) -> tuple[int, ReaperReport]:
+        dead = find(connection)
+        spent = [claim for claim in dead if claim.out_of_attempts]
+        others = [claim for claim in dead if not claim.out_of_attempts]
+        buried = sum(
+            len(self._settler.bury(connection, settlement))
+            for settlement in _settlements(spent, f"out of attempts: {reason}")
+        )
+        restored = sum(
+            len(store.restore(connection, self._context.sql, settlement))
+            for settlement in _settlements(others, reason)
+        )
+        return len(dead), ReaperReport(restored=restored, buried=buried)
+
+
+def _settlements(dead: Sequence[DeadClaim], reason: str) -> Iterator[Settlement]:
+    """The dead claims as settlements on behalf of their holders, under their own fence."""
+    groups: dict[Claim, list[int]] = {}
+    for found in dead:
+        groups.setdefault(found.claim, []).append(found.message_id)
+    for claim, ids in groups.items():
+        yield Settlement(sorted(ids), claim, Outcome.FAILED, reason)

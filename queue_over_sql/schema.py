@@ -1,0 +1,270 @@
+"""The tables: one per queue with its archive, and two for the whole service.
+
+Times are BIGINT microseconds since the Unix epoch, UTC, so that no time zone of a session or of
+a driver can bend them. Every index and constraint carries its table's name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+from queue_over_sql.errors import InvalidQueueName
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from queue_over_sql.dialects.base import QueueDialect
+
+SCHEMA_VERSION: Final = 1
+KEY_LENGTH: Final = 200
+KIND_LENGTH: Final = 100
+_QUEUE_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
+_PREFIX = re.compile(r"[a-z][a-z0-9_]{0,19}\Z")
+# The longest suffix that a derived name gets; see queue_tables().
+_LONGEST_SUFFIX = "_archive_pkey"
+
+MESSAGE_COLUMNS: Final = (
+    "id",
+    "message_key",
+    "kind",
+    "payload",
+    "headers",
+    "priority",
+    "published_at",
+    "scheduled_at",
+    "available_at",
+    "attempt_count",
+    "max_attempts",
+    "lease_us",
+    "consumer_id",
+    "consumer_round",
+    "claimed_at",
+    "lease_expires_at",
+    "last_attempt_at",
+    "last_error",
+)
+"""The columns of every queue's table, in the order in which the store reads them."""
+
+ARCHIVE_COLUMNS: Final = ("finished_at", "outcome")
+"""What an archive has besides ``MESSAGE_COLUMNS``."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SystemTables:
+    """The tables that all queues of a service share."""
+
+    metadata: MetaData
+    queues: Table
+    consumers: Table
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class QueueTables:
+    """The tables of one queue, and what its statements need to know.
+
+    Attributes:
+        queue: name of the queue.
+        prefix: the table prefix that it was created under.
+        live: the messages that are not finished.
+        archive: the finished ones that are kept.
+        system: the shared tables.
+        dialect: what this engine does differently.
+        own_columns: names of the queue's own columns.
+    """
+
+    queue: str
+    prefix: str
+    live: Table
+    archive: Table
+    system: SystemTables
+    dialect: QueueDialect
+    own_columns: tuple[str, ...]
+
+
+def check_queue_name(name: object, prefix: str, identifier_limit: int) -> str:
+    """Let a queue name pass, or say what is wrong with it.
+
+    Args:
+        name: the name.
+        prefix: the service's table prefix.
+        identifier_limit: the longest identifier of the engine, in characters.
+
+    Raises:
+        InvalidQueueName: it does not match ``[a-z][a-z0-9_]{0,39}``, ends in ``_archive``, begins
+            with ``over_sql_``, or a name derived from it is too long for the engine.
+    """
+    if not isinstance(name, str) or not _QUEUE_NAME.match(name):
+        msg = (
+            f"{str(name)[:60]!r} is no queue name: use 1 to 40 lower-case letters, digits and "
+            "underscores, beginning with a letter, such as 'emails' or 'order_events'."
+        )
+        raise InvalidQueueName(msg)
+    if name.endswith("_archive") or name.startswith("over_sql_"):
+        msg = (
+            f"The queue name {name!r} is refused: names that end in '_archive' or begin with "
+            "'over_sql_' would collide with tables of queue_over_sql."
+        )
+        raise InvalidQueueName(msg)
+    excess = len(prefix + name + _LONGEST_SUFFIX) - identifier_limit
+    if excess > 0:
+        msg = (
+            f"The queue name {name!r} is too long for this engine with the table prefix "
+            f"{prefix!r}: shorten one of them by {excess} characters."
+        )
+        raise InvalidQueueName(msg)
+    return name
+
+
+def check_table_prefix(prefix: object) -> str:
+    """Let a table prefix pass.
+
+    Raises:
+        ValueError: it does not match ``[a-z][a-z0-9_]{0,19}``, or it would let a queue's table
+            collide with those of the service.
+    """
+    if not isinstance(prefix, str) or not _PREFIX.match(prefix) or prefix == "queue_over_sql_":
+        msg = (
+            f"table_prefix must be 1 to 20 lower-case letters, digits and underscores, beginning "
+            f"with a letter, and not 'queue_over_sql_'; it is {prefix!r}"
+        )
+        raise ValueError(msg)
+    return prefix
+
+
+def system_tables(dialect: QueueDialect, schema: str | None) -> SystemTables:
+    """Define the shared tables."""
+    metadata = MetaData(schema=schema)
+    name = dialect.exact_string
+    queues = Table(
+        "queue_over_sql_queues",
+        metadata,
+        Column("table_prefix", name(20), nullable=False),
+        Column("name", name(40), nullable=False),
+        Column("settings", Text, nullable=False),
+        Column("paused_at", BigInteger),
+        Column("discarded_count", BigInteger, nullable=False, server_default="0"),
+        Column("schema_version", Integer, nullable=False),
+        Column("created_at", BigInteger, nullable=False),
+        PrimaryKeyConstraint("table_prefix", "name"),
+        **dialect.table_options,
+    )
+    consumers = Table(
+        "queue_over_sql_consumers",
+        metadata,
+        Column("consumer_id", name(36), primary_key=True),
+        Column("name", name(200), nullable=False),
+        Column("host", name(255), nullable=False),
+        Column("pid", Integer, nullable=False),
+        Column("started_at", BigInteger, nullable=False),
+        Column("heartbeat_at", BigInteger, nullable=False),
+        Column("expires_at", BigInteger, nullable=False),
+        **dialect.table_options,
+    )
+    return SystemTables(metadata, queues, consumers)
+
+
+def queue_tables(
+    queue: str,
+    prefix: str,
+    payload: str,
+    columns: Sequence[Column[Any]],
+    system: SystemTables,
+    dialect: QueueDialect,
+) -> QueueTables:
+    """Define the tables of one queue; the name must have been checked."""
+    # A metadata of its own: a queue may be dropped and defined anew with other columns.
+    metadata = MetaData(schema=system.metadata.schema)
+    table = prefix + queue
+    own = _own_columns(columns)
+    live = Table(
+        table,
+        metadata,
+        Column("id", dialect.identity, primary_key=True, autoincrement=True),
+        *_message_columns(payload, dialect),
+        *[_copy(column, nullable=column.nullable) for column in own],
+        *_payload_check(table, payload, dialect),
+        UniqueConstraint("message_key", name=f"{table}_key_uq"),
+        **dialect.table_options,
+        **dialect.live_table_options,
+    )
+    dialect.add_queue_indexes(live)
+    for column in own:
+        if column.index:
+            Index(f"{table}_{column.name}_ix", live.c[column.name])
+    archive = Table(
+        f"{table}_archive",
+        metadata,
+        Column("id", dialect.identity, primary_key=True, autoincrement=False),
+        *_message_columns(payload, dialect),
+        Column("finished_at", BigInteger, nullable=False),
+        Column("outcome", String(20), nullable=False),
+        *[_copy(column, nullable=True) for column in own],
+        Index(f"{table}_archive_ix", "finished_at"),
+        **dialect.table_options,
+    )
+    names = tuple(column.name for column in own)
+    return QueueTables(queue, prefix, live, archive, system, dialect, names)
+
+
+def _message_columns(payload: str, dialect: QueueDialect) -> list[Column[Any]]:
+    return [
+        Column("message_key", dialect.exact_string(KEY_LENGTH)),
+        Column("kind", dialect.exact_string(KIND_LENGTH)),
+        Column("payload", dialect.payload_type(payload), nullable=False),
+        Column("headers", dialect.payload_type("json")),
+        Column("priority", SmallInteger, nullable=False, server_default="0"),
+        Column("published_at", BigInteger, nullable=False),
+        Column("scheduled_at", BigInteger, nullable=False),
+        Column("available_at", BigInteger),
+        Column("attempt_count", Integer, nullable=False, server_default="0"),
+        Column("max_attempts", Integer),
+        Column("lease_us", BigInteger),
+        Column("consumer_id", dialect.exact_string(36)),
+        Column("consumer_round", BigInteger),
+        Column("claimed_at", BigInteger),
+        Column("lease_expires_at", BigInteger),
+        Column("last_attempt_at", BigInteger),
+        Column("last_error", dialect.payload_type("text")),
+    ]
+
+
+def _payload_check(table: str, payload: str, dialect: QueueDialect) -> list[CheckConstraint]:
+    condition = dialect.json_check("payload") if payload == "json" else None
+    return [] if condition is None else [CheckConstraint(condition, name=f"{table}_json_ck")]
+
+
+def _own_columns(columns: Sequence[Column[Any]]) -> list[Column[Any]]:
+    taken = {*MESSAGE_COLUMNS, *ARCHIVE_COLUMNS}
+    for column in columns:
+        if not isinstance(column.name, str) or not _QUEUE_NAME.match(column.name):
+            msg = f"columns: {column.name!r} must be 1 to 40 lower-case letters, digits and '_'"
+            raise ValueError(msg)
+        if column.name in taken:
+            msg = f"columns: {column.name!r} is named twice or is one of every queue's columns"
+            raise ValueError(msg)
+        taken.add(column.name)
+    return list(columns)
+
+
+def _copy(column: Column[Any], *, nullable: bool | None) -> Column[Any]:
+    """A plain column of the same name and type: keys and defaults stay with the publisher."""
+    return Column(
+        column.name, column.type, nullable=bool(nullable), server_default=column.server_default
+    )

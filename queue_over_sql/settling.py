@@ -1,0 +1,283 @@
+"""Settling: ack, nack, release, reject and extend, each fenced by the claim's stamp."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from queue_over_sql import payload as payloads
+from queue_over_sql import registry, store
+from queue_over_sql.durations import MICROSECOND, to_microseconds
+from queue_over_sql.errors import ClaimLost, DatabaseUnavailable
+from queue_over_sql.message import Message, Outcome
+from queue_over_sql.retry import ExponentialBackoff
+from queue_over_sql.store import Settlement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from sqlalchemy import Connection
+    from sqlalchemy.orm import Session
+
+    from queue_over_sql.context import QueueContext
+    from queue_over_sql.durations import Duration
+
+    Act = Callable[[Connection, Settlement], set[int]]
+
+_log = logging.getLogger(__name__)
+# Long enough for a stack trace, short enough not to bloat the table.
+_LONGEST_ERROR = 20_000
+
+
+class SettlerOfQueue:
+    """Ends or gives back messages that were claimed from one queue."""
+
+    def __init__(
+        self, context: QueueContext, came_back: Callable[[int | None], None]
+    ) -> None:
+        self._context = context
+        self._came_back = came_back
+
+    @property
+    def keeps_finished(self) -> bool:
+        """Whether finished messages go to the archive."""
+        return self._context.settings.archive == "all"
+
+    def ack(self, messages: Sequence[Message], connection: Connection | Session | None) -> None:
+        """Finish messages; see ``Queue.ack``."""
+        keep = self.keeps_finished
+        groups = self.grouped(messages)
+        at_once = store.removes_at_once(self._context.sql, groups, keep=keep)
+        self._settle(messages, groups, self.finish, connection, atomic=not at_once, ends=True)
+
+    def finish(self, connection: Connection, settlement: Settlement) -> set[int]:
+        """Remove or archive the messages of one claim as done."""
+        act = store.archive_messages if self.keeps_finished else store.remove
+        return act(connection, self._context.sql, settlement)
+
+    def nack(
+        self,
+        messages: Sequence[Message],
+        error: str | BaseException | None,
+        delay: Duration | None,
+        connection: Connection | Session | None,
+    ) -> None:
+        """Retry or bury failed messages; see ``Queue.nack``."""
+        reason = reason_of(error)
+        explicit = None if delay is None else to_microseconds(delay, "delay", zero=True)
+        delays = {m.id: self._delay(m, reason, explicit) for m in messages}
+        groups = [
+            Settlement([message.id], claim, Outcome.FAILED, reason)
+            for message in messages
+            if (claim := message.claim) is not None
+        ]
+
+        def act(target: Connection, settlement: Settlement) -> set[int]:
+            wait = delays[settlement.ids[0]]
+            if wait is None:
+                return self.bury(target, settlement)
+            return store.retry(target, self._context.sql, settlement, wait)
+
+        self._settle(messages, groups, act, connection, atomic=True)
+        if any(wait == 0 for wait in delays.values()):
+            self._came_back(None)
+
+    def release(self, messages: Sequence[Message], connection: Connection | Session | None) -> None:
+        """Give messages back untouched; see ``Queue.release``."""
+        sql = self._context.sql
+        self._settle(
+            messages,
+            self.grouped(messages),
+            lambda target, settlement: store.release(target, sql, settlement),
+            connection,
+            atomic=True,
+        )
+        self._came_back(None)
+
+    def reject(
+        self, messages: Sequence[Message], reason: str, connection: Connection | Session | None
+    ) -> None:
+        """Bury messages for good; see ``Queue.reject``."""
+        groups = self.grouped(messages, Outcome.REJECTED, reason_of(reason))
+        self._settle(messages, groups, self.bury, connection, atomic=True, ends=True)
+
+    def bury(self, connection: Connection, settlement: Settlement) -> set[int]:
+        """Move messages to the archive as dead letters, or count them where there is none."""
+        sql, tables = self._context.sql, self._context.tables
+        if self._context.settings.archive != "none":
+            now = store.server_now(connection, sql)
+            buried = Settlement(
+                settlement.ids, settlement.claim, settlement.outcome, settlement.error, now
+            )
+            return store.archive_messages(connection, sql, buried)
+        gone = store.remove(connection, sql, settlement)
+        if gone:
+            registry.count_discarded(
+                connection, tables.system, tables.prefix, tables.queue, len(gone)
+            )
+            for message_id in sorted(gone):
+                _log.warning(
+                    "Message %d of queue %s is dead (%s: %s) and was discarded, because the queue "
+                    "has archive='none'.",
+                    message_id,
+                    tables.queue,
+                    settlement.outcome,
+                    settlement.error,
+                )
+        return gone
+
+    def extend(
+        self,
+        messages: Sequence[Message],
+        lease: Duration | None,
+        connection: Connection | Session | None,
+    ) -> None:
+        """Renew leases; see ``Queue.extend``."""
+        explicit = None if lease is None else to_microseconds(lease, "lease")
+        lengths = {m.id: explicit or m.claimed_lease_us or 0 for m in messages}
+        groups = [
+            Settlement([message.id for message in same], claim)
+            for (claim, _), same in _by(messages, lambda m: (m.claim, lengths[m.id])).items()
+            if claim is not None
+        ]
+        expiries: dict[int, int] = {}
+
+        def act(target: Connection, settlement: Settlement) -> set[int]:
+            sql = self._context.sql
+            expires_at = store.server_now(target, sql) + lengths[settlement.ids[0]]
+            extended = store.extend(target, sql, settlement, expires_at)
+            expiries.update(dict.fromkeys(extended, expires_at))
+            return extended
+
+        try:
+            self._settle(messages, groups, act, connection, atomic=True)
+        finally:
+            for message in messages:
+                if message.id in expiries:
+                    message.lease_extended_to(expiries[message.id])
+
+    def grouped(
+        self,
+        messages: Sequence[Message],
+        outcome: str = Outcome.DONE,
+        error: str | None = None,
+    ) -> list[Settlement]:
+        """The messages as settlements, one for each claim."""
+        return [
+            Settlement([message.id for message in same], claim, outcome, error)
+            for claim, same in _by(messages, lambda message: message.claim).items()
+            if claim is not None
+        ]
+
+    def guard(self, messages: Sequence[Message], groups: Iterable[Settlement]) -> None:
+        """Refuse messages of other queues and claims of a life that is over.
+
+        Raises:
+            ValueError: a message belongs to another queue.
+            ConsumerExpired: as its name says.
+        """
+        for message in messages:
+            if message.queue != self._context.name:
+                msg = f"{message!r} belongs to queue {message.queue!r}, not {self._context.name!r}"
+                raise ValueError(msg)
+        self._context.consumer.check(messages, (group.claim for group in groups))
+
+    def refuse(self, messages: Sequence[Message], settled: set[int]) -> None:
+        """Raise for the messages that were not settled.
+
+        Raises:
+            ClaimLost: there are such messages; it names them.
+        """
+        lost = [message for message in messages if message.id not in settled]
+        if lost:
+            names = ", ".join(str(message.id) for message in lost[:10])
+            more = f" and {len(lost) - 10} more" if len(lost) > 10 else ""  # noqa: PLR2004
+            msg = (
+                f"Queue {self._context.name!r}: the claim on message {names}{more} is lost (its "
+                "lease expired, it was settled before, or it was deleted); nothing of it was "
+                "changed."
+            )
+            raise ClaimLost(msg, lost)
+
+    def _settle(
+        self,
+        messages: Sequence[Message],
+        groups: Sequence[Settlement],
+        act: Act,
+        connection: Connection | Session | None,
+        *,
+        atomic: bool,
+        ends: bool = False,
+    ) -> None:
+        self.guard(messages, groups)
+
+        def act_on_all(target: Connection) -> set[int]:
+            settled: set[int] = set()
+            for group in groups:
+                settled |= act(target, group)
+            return settled
+
+        if connection is not None:
+            settled = self._context.run_on(connection, act_on_all)
+        else:
+            settled = self._run(messages, act_on_all, atomic=atomic, ends=ends)
+        self.refuse(messages, settled)
+
+    def _run(
+        self,
+        messages: Sequence[Message],
+        act: Callable[[Connection], set[int]],
+        *,
+        atomic: bool,
+        ends: bool,
+    ) -> set[int]:
+        try:
+            return self._context.run(act, atomic=atomic, repeat=False)
+        except DatabaseUnavailable:
+            settled = self._context.run(act, atomic=atomic)
+            return settled | (self._ended_before(messages, settled) if ends else set())
+
+    def _ended_before(self, messages: Sequence[Message], settled: set[int]) -> set[int]:
+        """Messages that only our own first try can have ended, whose answer was lost.
+
+        Nobody else could claim them: the lease still runs and this consumer is alive.
+        """
+        missing = [message for message in messages if message.id not in settled]
+        if not missing:
+            return set()
+        sql, run = self._context.sql, self._context.run
+        now = run(lambda connection: store.server_now(connection, sql))
+        there = run(lambda c: store.still_there(c, sql, [message.id for message in missing]))
+        return {m.id for m in missing if m.id not in there and m.lease_runs_at(now)}
+
+    def _delay(self, message: Message, reason: str | None, explicit: int | None) -> int | None:
+        """Microseconds until the next attempt; None where there is none."""
+        if message.attempt >= message.max_attempts:
+            return None
+        if explicit is not None:
+            return explicit
+        try:
+            delay = self._context.settings.retry.next_delay(message.attempt, reason)
+        except Exception:
+            _log.exception("The retry policy of queue %s failed.", self._context.name)
+            delay = ExponentialBackoff().next_delay(message.attempt, reason)
+        return None if delay is None else max(0, delay // MICROSECOND)
+
+
+def reason_of(error: str | BaseException | None) -> str | None:
+    """The text that is kept of a failure: storable everywhere, and not without end."""
+    if isinstance(error, BaseException):
+        error = f"{type(error).__name__}: {error}"
+    elif error is not None and not isinstance(error, str):
+        msg = f"error must be a str or an exception, not {type(error).__name__}"
+        raise TypeError(msg)
+    text = payloads.printable(error)
+    return None if text is None else text[:_LONGEST_ERROR]
+
+
+def _by(messages: Sequence[Message], key: Callable[[Message], Any]) -> dict[Any, list[Message]]:
+    groups: dict[Any, list[Message]] = {}
+    for message in messages:
+        groups.setdefault(key(message), []).append(message)
+    return groups
+

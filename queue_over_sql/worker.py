@@ -1,0 +1,279 @@
+"""Worker: the run-loop around handlers, with threads, polling, signals and reconnecting.
+
+A thread that has finished messages *exchanges* them: the ack of the last ones and the claim of
+the next are one transaction, which is what a durable queue's speed is made of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+from queue_over_sql.errors import ClaimLost, DatabaseUnavailable, QueueError, ServiceClosed
+from queue_over_sql.handlers import Handler, HandlerFunction, HandlerRun
+from queue_over_sql.leases import LeaseKeeper
+from queue_over_sql.settings import check_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType
+
+    from queue_over_sql.message import Message
+    from queue_over_sql.queue import Queue
+    from queue_over_sql.service import QueueService
+
+    F = TypeVar("F", bound=HandlerFunction)
+
+_log = logging.getLogger(__name__)
+
+# How long a thread stays with one queue before it looks at the worker's others.
+_TURN_SECONDS = 1.0
+_FIRST_RECONNECT, _LAST_RECONNECT = 0.1, 5.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Worker:
+    """Runs handlers over the messages of queues. Made by ``service.worker()``.
+
+    Args:
+        service: the consumer to be.
+        concurrency: threads that handle messages.
+        batch: messages that a thread claims at once; they are acked together.
+        poll_interval: shortest and longest pause in seconds between two looks at empty queues.
+
+    Raises:
+        TypeError, ValueError: an argument has no sensible value.
+    """
+
+    def __init__(
+        self,
+        service: QueueService,
+        *,
+        concurrency: int = 4,
+        batch: int = 1,
+        poll_interval: tuple[float, float] = (0.01, 1.0),
+    ) -> None:
+        self._service = service
+        self._concurrency = check_whole("concurrency", concurrency)
+        self._batch = check_whole("batch", batch)
+        self._first_poll, self._last_poll = _poll_interval(poll_interval)
+        self._handlers: list[Handler] = []
+        self._keeper = LeaseKeeper()
+        self._draining = threading.Event()
+        self._aborting = threading.Event()
+
+    def handle(
+        self,
+        queue: str,
+        *,
+        transactional: bool = False,
+        lease_keepalive: bool = True,
+        batch: int | None = None,
+    ) -> Callable[[F], F]:
+        """Make a function the handler of a queue.
+
+        Args:
+            queue: name of the queue; it must exist when the worker runs.
+            transactional: call ``function(message, connection)`` and commit what it writes
+                through ``connection`` together with the ack.
+            lease_keepalive: renew the lease while the function runs.
+            batch: call the function with a list of up to so many messages.
+
+        Raises:
+            ValueError: the queue has a handler already.
+        """
+        name = getattr(queue, "name", queue)
+        if any(handler.queue == name for handler in self._handlers):
+            msg = f"queue {name!r} has a handler in this worker already"
+            raise ValueError(msg)
+        if batch is not None:
+            check_whole("batch", batch)
+
+        def register(function: F) -> F:
+            self._handlers.append(Handler(name, function, transactional, lease_keepalive, batch))
+            return function
+
+        return register
+
+    def run(self) -> None:
+        """Handle messages until ``stop()``, SIGTERM or SIGINT; starts the service where needed.
+
+        The first signal drains: handlers that run are waited for, what was only claimed is
+        released. A second signal stops at once; what was being handled comes back.
+
+        Raises:
+            ValueError: there is no handler.
+            QueueNotFound: a handler's queue does not exist.
+            DatabaseUnavailable: the database cannot be reached at the start. Once running, the
+                worker waits for a database that goes away.
+        """
+        if not self._handlers:
+            msg = "this worker has no handler: add one with @worker.handle('queue')"
+            raise ValueError(msg)
+        started_here = not self._service.started
+        self._service.start()
+        for handler in self._handlers:
+            self._service.queue(handler.queue)
+        threads = [
+            threading.Thread(
+                target=self._loop, args=(index,), name=f"queue-over-sql-worker-{index}", daemon=True
+            )
+            for index in range(self._concurrency)
+        ]
+        with self._signals():
+            for thread in threads:
+                thread.start()
+            while any(thread.is_alive() for thread in threads) and not self._aborting.is_set():
+                for thread in threads:
+                    thread.join(0.05)
+        self._keeper.stop()
+        if started_here or self._aborting.is_set():
+            self._retire()
+
+    def stop(self) -> None:
+        """Let handlers that run finish, then end ``run()``; may be called from any thread."""
+        self._draining.set()
+        self._service.wake()
+
+    def abort(self) -> None:
+        """End ``run()`` without waiting for handlers; their messages are given to others."""
+        self._aborting.set()
+        self.stop()
+
+    # -- the loop of one thread
+
+    def _loop(self, index: int) -> None:
+        pause = self._first_poll
+        turn = index
+        while not self._draining.is_set():
+            worked = False
+            for _ in self._handlers:
+                handler = self._handlers[turn % len(self._handlers)]
+                turn += 1
+                worked |= self._serve_safely(handler)
+                if self._draining.is_set():
+                    return
+            if worked:
+                pause = self._first_poll
+                continue
+            self._service.await_arrival(pause * random.uniform(0.75, 1.25))  # noqa: S311
+            pause = min(self._last_poll, pause * 1.5)
+
+    def _serve_safely(self, handler: Handler) -> bool:
+        try:
+            return self._serve(handler)
+        except ServiceClosed:
+            self._draining.set()
+        except QueueError as error:
+            _log.warning("Queue %s: %s", handler.queue, error)
+            self._draining.wait(_FIRST_RECONNECT * random.uniform(0.5, 1.5))  # noqa: S311
+        return False
+
+    def _serve(self, handler: Handler) -> bool:
+        """Handle messages of one queue until it is empty or the turn is over."""
+        queue = self._service.queue(handler.queue)
+        run = HandlerRun(handler, queue, self._service.connections, self._keeper, self._insist)
+        count = max(self._batch, handler.batch or 1)
+        messages = self._claim(queue, count)
+        worked = bool(messages)
+        turn_ends = time.monotonic() + _TURN_SECONDS
+        while messages:
+            finished = run.handle(messages, self._go_on)
+            over = len(self._handlers) > 1 and time.monotonic() > turn_ends
+            if self._draining.is_set() or over:
+                self._ack(queue, finished)
+                return True
+            messages = self._exchange(queue, finished, count)
+        return worked
+
+    def _go_on(self) -> bool:
+        return not self._draining.is_set()
+
+    def _claim(self, queue: Queue, count: int) -> list[Message]:
+        """Claim, waiting for a database that went away."""
+        found: list[Message] = []
+        self._insist(lambda: found.extend(queue.consume(count)))
+        return found
+
+    def _exchange(self, queue: Queue, finished: Sequence[Message], count: int) -> list[Message]:
+        if not finished:
+            return self._claim(queue, count)
+        try:
+            return queue.exchange(finished, count)
+        except ClaimLost as error:
+            _log.warning("Queue %s: %s", queue.name, error)
+        except DatabaseUnavailable as error:
+            _log.warning("Queue %s: %s", queue.name, error)
+            self._ack(queue, finished)
+        return self._claim(queue, count)
+
+    def _ack(self, queue: Queue, finished: Sequence[Message]) -> None:
+        def ack() -> None:
+            try:
+                queue.ack(finished)
+            except ClaimLost as error:
+                _log.warning("Queue %s: %s", queue.name, error)
+
+        if finished:
+            self._insist(ack)
+
+    def _insist(self, act: Callable[[], None]) -> None:
+        """Do it, however often the database goes away; gives up only when told to stop."""
+        pause = _FIRST_RECONNECT
+        while True:
+            try:
+                act()
+            except DatabaseUnavailable as error:
+                _log.warning("Waiting for the database: %s", error)
+                if self._draining.wait(pause * random.uniform(0.5, 1.0)):  # noqa: S311
+                    raise
+                pause = min(_LAST_RECONNECT, pause * 2)
+            else:
+                return
+
+    # -- signals and the end
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        name = signal.Signals(number).name
+        if self._draining.is_set():
+            _log.warning("%s again: stopping at once.", name)
+            self._aborting.set()
+            return
+        _log.info("%s: finishing what runs. Once more stops at once.", name)
+        # Not wake(): its lock may be held by the very thread that this signal interrupted.
+        self._draining.set()
+
+    def _retire(self) -> None:
+        try:
+            self._service.retire_consumer()
+        except QueueError as error:
+            _log.warning("The reaper will give back what was claimed: %s", error)
+
+
+def _poll_interval(given: tuple[float, float]) -> tuple[float, float]:
+    try:
+        first, last = (float(value) for value in given)
+    except (TypeError, ValueError) as error:
+        msg = "poll_interval must be two numbers of seconds: the shortest and the longest pause"
+        raise TypeError(msg) from error
+    if not 0 < first <= last:
+        msg = "poll_interval must be two numbers of seconds above zero, the shorter one first"
+        raise ValueError(msg)
+    return first, last
