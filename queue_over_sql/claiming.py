@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import random
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from queue_over_sql import store
 from queue_over_sql.durations import to_microseconds
 from queue_over_sql.errors import DatabaseUnavailable
 from queue_over_sql.marks import LowWaterMark
 from queue_over_sql.settings import check_whole
-from queue_over_sql.store import ClaimRequest
+from queue_over_sql.store import ClaimRequest, Where
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from queue_over_sql.store import Settlement
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 FIRST_POLL, LAST_POLL = 0.01, 1.0
 
@@ -40,23 +41,27 @@ class Claimer:
         # Claims whose answer was lost with the connection: nobody works on what they stamped.
         self._unanswered: list[Claim] = []
 
-    def claim(self, count: int, lease: Duration | None) -> list[MessageRow]:
+    def claim(
+        self, count: int, lease: Duration | None, where: Where | None = None
+    ) -> list[MessageRow]:
         """Claim up to ``count`` messages, oldest first within their level."""
         check_whole("count", count)
         lease_us = None if lease is None else to_microseconds(lease, "lease")
         self._give_back_unanswered()
-        rows = self._claim_levels(count, lease_us)
+        rows = self._claim_levels(count, lease_us, where)
         if len(rows) < count and self._restore_is_due() and self._restore():
             self.look_fully()
-            rows += self._claim_levels(count - len(rows), lease_us)
+            rows += self._claim_levels(count - len(rows), lease_us, where)
         return rows
 
-    def wait(self, count: int, lease: Duration | None, seconds: float) -> list[MessageRow]:
+    def wait(
+        self, count: int, lease: Duration | None, seconds: float, where: Where | None
+    ) -> list[MessageRow]:
         """Claim, and while there is nothing look again until ``seconds`` have passed."""
         deadline = time.monotonic() + seconds
         pause = FIRST_POLL
         while True:
-            rows = self.claim(count, lease)
+            rows = self.claim(count, lease, where)
             left = deadline - time.monotonic()
             if rows or left <= 0:
                 return rows
@@ -104,13 +109,15 @@ class Claimer:
             rows = rows or self.claim(count, lease)
         return settled, rows
 
-    def take(self, connection: Connection, count: int, *, keep: bool) -> list[MessageRow]:
+    def take(
+        self, connection: Connection, count: int, *, keep: bool, where: Where | None
+    ) -> list[MessageRow]:
         """Remove messages inside the caller's transaction."""
         check_whole("count", count)
         rows: list[MessageRow] = []
         for level in range(self._context.settings.priorities):
             wanted = {"p_priority": level, "p_low": 0, "p_count": count - len(rows)}
-            rows += store.take(connection, self._context.sql, wanted, keep=keep)
+            rows += store.take(connection, self._context.sql, wanted, keep=keep, where=where)
             if len(rows) >= count:
                 break
         return rows
@@ -120,10 +127,16 @@ class Claimer:
         for mark in list(self._marks.values()):
             mark.lower(available_at)
 
-    def _claim_levels(self, count: int, lease_us: int | None) -> list[MessageRow]:
+    def _claim_levels(
+        self, count: int, lease_us: int | None, where: Where | None
+    ) -> list[MessageRow]:
         rows: list[MessageRow] = []
         for level in range(self._context.settings.priorities):
-            rows += self._claim_level(level, count - len(rows), lease_us)
+            left = count - len(rows)
+            if where is None:
+                rows += self._claim_level(level, left, lease_us)
+            else:
+                rows += self._claim_where(level, left, lease_us, where)
             if len(rows) >= count:
                 break
         return rows
@@ -136,6 +149,13 @@ class Claimer:
             rows = self._look(level, count, lease_us, 0)
         return rows
 
+    def _claim_where(
+        self, level: int, count: int, lease_us: int | None, where: Where
+    ) -> list[MessageRow]:
+        """Claim among the messages that match; the mark knows nothing of those, so look fully."""
+        request = self._request(level, count, lease_us, 0, where)
+        return self._answered(request, self._act(request))
+
     def _look(self, level: int, count: int, lease_us: int | None, low: int) -> list[MessageRow]:
         context = self._context
         dialect = context.tables.dialect
@@ -146,17 +166,24 @@ class Claimer:
         def look(connection: Connection) -> bool:
             return store.anything_to_claim(connection, context.sql, request)
 
-        def act(connection: Connection) -> list[MessageRow]:
-            return store.claim_messages(connection, context.sql, request)
-
         if dialect.look_first and mark.idle and not context.run(look):
             mark.claimed([], count, low, time.monotonic() - began)
             return []
-        rows = self._answered(request, act, atomic=not dialect.claims_at_once)
+        rows = self._answered(request, self._act(request))
         mark.claimed(rows, count, low, time.monotonic() - began)
         return rows
 
-    def _request(self, level: int, count: int, lease_us: int | None, low: int) -> ClaimRequest:
+    def _act(self, request: ClaimRequest) -> Callable[[Connection], list[MessageRow]]:
+        return lambda connection: store.claim_messages(connection, self._context.sql, request)
+
+    def _request(
+        self,
+        level: int,
+        count: int,
+        lease_us: int | None,
+        low: int,
+        where: Where | None = None,
+    ) -> ClaimRequest:
         stamp = self._context.consumer.identity().next_claim()
         return ClaimRequest(
             consumer_id=stamp.consumer_id,
@@ -166,9 +193,15 @@ class Claimer:
             low=low,
             lease_us=lease_us,
             queue_lease_us=self._context.settings.lease_us,
+            where=where,
         )
 
-    def _answered(self, request: ClaimRequest, act: Callable[[Connection], Any], *, atomic: bool) -> Any:
+    def _answered(
+        self, request: ClaimRequest, act: Callable[[Connection], T], *, atomic: bool | None = None
+    ) -> T:
+        """Run a claim, and remember it where its answer was lost with the connection."""
+        if atomic is None:
+            atomic = not self._context.tables.dialect.claims_at_once
         try:
             return self._context.run(act, atomic=atomic, repeat=False)
         except DatabaseUnavailable:

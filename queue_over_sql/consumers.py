@@ -125,6 +125,10 @@ class Consumer:
                 )
                 raise ConsumerExpired(msg, messages)
 
+    def made(self, claim: Claim) -> bool:
+        """Whether this consumer made the claim in its present life."""
+        return self._identity is not None and claim.consumer_id == self._identity.consumer_id
+
     def heartbeat(self) -> None:
         """Renew the registration; called at a third of the timeout on a connection of its own."""
         identity = self._identity

@@ -20,6 +20,7 @@ from queue_over_sql.selection import Archive, Selection
 from queue_over_sql.settings import check_whole
 from queue_over_sql.settling import SettlerOfQueue
 from queue_over_sql.stats import QueueStats
+from queue_over_sql.store import Where
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Table
@@ -173,7 +174,12 @@ class Queue:
     # -- consume
 
     def consume(
-        self, count: int = 1, *, lease: Duration | None = None, wait: Duration = 0.0
+        self,
+        count: int = 1,
+        *,
+        lease: Duration | None = None,
+        wait: Duration = 0.0,
+        where: ColumnElement[bool] | None = None,
     ) -> list[Message]:
         """Claim messages: nobody else gets them until they are given back or the lease ends.
 
@@ -181,6 +187,8 @@ class Queue:
             count: at most so many.
             lease: how long the claim holds, instead of the message's or the queue's.
             wait: how long to wait for a first one.
+            where: only messages that match this SQLAlchemy condition on ``table``. Keep the
+                expression and pass the same object again: its statement is compiled once.
 
         Returns:
             Up to ``count`` messages, oldest first; none when there are none.
@@ -189,7 +197,7 @@ class Queue:
             QueueNotFound, DatabaseUnavailable, ServiceClosed: as their names say.
         """
         seconds = to_timedelta(wait, "wait", zero=True).total_seconds()
-        return self._messages(self._claimer.wait(count, lease, seconds))
+        return self._messages(self._claimer.wait(count, lease, seconds, _where(where)))
 
     @contextlib.contextmanager
     def receive(
@@ -263,7 +271,7 @@ class Queue:
         if not messages:
             return self.consume(count, lease=lease)
         groups = self._settler.grouped(messages)
-        self._settler.guard(messages, groups)
+        self._settler.guard(messages)
         settled, rows = self._claimer.exchange(
             count, lease, groups, self._settler.finish, keep=self._settler.keeps_finished
         )
@@ -271,7 +279,13 @@ class Queue:
         self._settler.refuse(messages, settled)
         return self._messages(rows)
 
-    def take(self, count: int = 1, *, connection: Connection | Session) -> list[Message]:
+    def take(
+        self,
+        count: int = 1,
+        *,
+        connection: Connection | Session,
+        where: ColumnElement[bool] | None = None,
+    ) -> list[Message]:
         """Remove the oldest messages inside the caller's transaction.
 
         When it commits they are done; when it rolls back, or the process dies, they were never
@@ -280,14 +294,15 @@ class Queue:
         Args:
             count: at most so many.
             connection: the caller's own transaction.
+            where: as in ``consume``.
 
         Returns:
             The messages, oldest first; they need no ack.
         """
-        keep = self._settler.keeps_finished
+        keep, wanted = self._settler.keeps_finished, _where(where)
 
         def act(target: Connection) -> list[MessageRow]:
-            return self._claimer.take(target, count, keep=keep)
+            return self._claimer.take(target, count, keep=keep, where=wanted)
 
         return self._messages(self._context.run_on(connection, act))
 
@@ -547,6 +562,10 @@ def _as_list(messages: Message | Sequence[Message]) -> list[Message]:
             msg = f"messages must be Message objects as consume() gave them, not {item!r}"
             raise TypeError(msg)
     return list(dict.fromkeys(given))
+
+
+def _where(condition: ColumnElement[bool] | None) -> Where | None:
+    return None if condition is None else Where(condition)
 
 
 @contextlib.contextmanager

@@ -69,7 +69,7 @@ class SettlerOfQueue:
         groups = [
             Settlement([message.id], claim, Outcome.FAILED, reason)
             for message in messages
-            if (claim := message.claim) is not None
+            if (claim := message.claim) is not None and self._context.consumer.made(claim)
         ]
 
         def act(target: Connection, settlement: Settlement) -> set[int]:
@@ -138,7 +138,7 @@ class SettlerOfQueue:
         groups = [
             Settlement([message.id for message in same], claim)
             for (claim, _), same in _by(messages, lambda m: (m.claim, lengths[m.id])).items()
-            if claim is not None
+            if claim is not None and self._context.consumer.made(claim)
         ]
         expiries: dict[int, int] = {}
 
@@ -162,15 +162,15 @@ class SettlerOfQueue:
         outcome: str = Outcome.DONE,
         error: str | None = None,
     ) -> list[Settlement]:
-        """The messages as settlements, one for each claim."""
+        """The messages as settlements, one for each claim that is this consumer's to settle."""
         return [
             Settlement([message.id for message in same], claim, outcome, error)
             for claim, same in _by(messages, lambda message: message.claim).items()
-            if claim is not None
+            if claim is not None and self._context.consumer.made(claim)
         ]
 
-    def guard(self, messages: Sequence[Message], groups: Iterable[Settlement]) -> None:
-        """Refuse messages of other queues and claims of a life that is over.
+    def guard(self, messages: Sequence[Message]) -> None:
+        """Refuse messages of other queues and claims of a life of this consumer that is over.
 
         Raises:
             ValueError: a message belongs to another queue.
@@ -180,7 +180,8 @@ class SettlerOfQueue:
             if message.queue != self._context.name:
                 msg = f"{message!r} belongs to queue {message.queue!r}, not {self._context.name!r}"
                 raise ValueError(msg)
-        self._context.consumer.check(messages, (group.claim for group in groups))
+        claims = [claim for message in messages if (claim := message.claim) is not None]
+        self._context.consumer.check(messages, claims)
 
     def refuse(self, messages: Sequence[Message], settled: set[int]) -> None:
         """Raise for the messages that were not settled.
@@ -209,7 +210,7 @@ class SettlerOfQueue:
         atomic: bool,
         ends: bool = False,
     ) -> None:
-        self.guard(messages, groups)
+        self.guard(messages)
 
         def act_on_all(target: Connection) -> set[int]:
             settled: set[int] = set()

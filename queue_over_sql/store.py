@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import DBAPIError
 
-from queue_over_sql.dialects.base import ClaimRequest, ErrorKind, Settlement
+from queue_over_sql.dialects.base import ClaimRequest, ErrorKind, Settlement, Where
 from queue_over_sql.dialects.rows import read_rows
 from queue_over_sql.dialects.statements import administration, archive, claim, reaper, settle
 from queue_over_sql.dialects.statements import publish as publishing
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from queue_over_sql.message import MessageRow
     from queue_over_sql.schema import QueueTables
 
-__all__ = ["ClaimRequest", "Settlement"]
+__all__ = ["ClaimRequest", "Settlement", "Where"]
 
 # How many rows one INSERT carries at most.
 _ROWS_PER_INSERT = 256
@@ -211,9 +211,11 @@ def _insert_chunk(
 ) -> dict[str | None, list[int]] | None:
     """Insert in one statement; the new ids by key, in order. None where it has to go singly."""
     dialect = sql.subject.dialect
-    one_by_one = not (dialect.insert_returning or dialect.consecutive_ids)
     keyed = any(message.key is not None for message in chunk)
-    if one_by_one or (keyed and not dialect.conflict_clause and dialect.aborts_on_error):
+    clean_failure = dialect.undoes_failed_insert and not dialect.aborts_on_error
+    if not (dialect.insert_returning or dialect.consecutive_ids) or (
+        keyed and not dialect.conflict_clause and not clean_failure
+    ):
         return None
     values = {
         f"p_{name}_{index}": value
@@ -254,7 +256,7 @@ def claim_messages(
 
 def anything_to_claim(connection: Connection, sql: StatementCache, request: ClaimRequest) -> bool:
     """Whether a claim would find something; writes nothing."""
-    found = sql.get(claim.anything_eligible).run(connection, request.wanted()).first()
+    found = sql.get(claim.anything_eligible, request.where).run(connection, request.wanted()).first()
     return found is not None
 
 
@@ -290,11 +292,16 @@ def exchange(
 
 
 def take(
-    connection: Connection, sql: StatementCache, values: Mapping[str, Any], *, keep: bool
+    connection: Connection,
+    sql: StatementCache,
+    values: Mapping[str, Any],
+    *,
+    keep: bool,
+    where: Where | None,
 ) -> list[MessageRow]:
     """Remove the oldest messages in the caller's transaction, which holds their row locks."""
     sql.subject.dialect.lock_for_writing(connection, sql)
-    rows = read_rows(sql, sql.get(claim.pick_rows).run(connection, values).all())
+    rows = read_rows(sql, sql.get(claim.pick_rows, where).run(connection, values).all())
     for batch in batches([row.id for row in rows]):
         size, ids = bucket_of(len(batch)), id_values(batch)
         if keep:

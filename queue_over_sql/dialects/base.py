@@ -11,7 +11,7 @@ import dataclasses
 import enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sqlalchemy import BigInteger, Index, LargeBinary, String, Text, cast, extract, func, insert, select
+from sqlalchemy import BigInteger, Index, LargeBinary, String, Text, insert, literal_column, select
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.dialects.rows import read_rows, stamped_row
@@ -44,6 +44,24 @@ class ErrorKind(enum.Enum):
     OTHER = "anything else"
 
 
+class Where:
+    """A user's condition on the messages: equal to another only if it is the same object.
+
+    The expressions themselves cannot be compared: ``==`` between them builds SQL.
+    """
+
+    __slots__ = ("condition",)
+
+    def __init__(self, condition: ColumnElement[bool]) -> None:
+        self.condition = condition
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Where) and other.condition is self.condition
+
+    def __hash__(self) -> int:
+        return id(self.condition)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClaimRequest:
     """What one claim asks of the database; durations and instants in microseconds."""
@@ -55,6 +73,7 @@ class ClaimRequest:
     low: int
     lease_us: int | None
     queue_lease_us: int
+    where: Where | None = None
 
     @property
     def claim(self) -> Claim:
@@ -106,6 +125,11 @@ class Settlement:
         }
 
 
+def microseconds(expression: str) -> ColumnElement[int]:
+    """An engine's expression of an instant, without parameters, so that it costs none per call."""
+    return literal_column(expression, BigInteger())
+
+
 class QueueDialect:
     """The portable dialect, and the base of those for known engines.
 
@@ -134,6 +158,8 @@ class QueueDialect:
     id_step = 1
     aborts_on_error = True
     """A failed statement spoils the transaction, so a statement that may fail needs a savepoint."""
+    undoes_failed_insert = True
+    """A multi-row INSERT that fails leaves none of its rows."""
     nul_in_text = True
     """Text columns hold NUL characters."""
     index_if_not_exists = True
@@ -206,8 +232,7 @@ class QueueDialect:
 
     def now(self) -> ColumnElement[int]:
         """The database's clock as microseconds since the epoch, one value per statement."""
-        seconds = extract("epoch", func.current_timestamp())
-        return cast(seconds * 1_000_000, BigInteger)
+        return microseconds("CAST(EXTRACT(EPOCH FROM CURRENT_TIMESTAMP) * 1000000 AS BIGINT)")
 
     # -- connections
 
@@ -268,9 +293,9 @@ class QueueDialect:
         self, connection: Connection, sql: StatementCache, request: ClaimRequest
     ) -> list[MessageRow]:
         """Claim messages of one priority level, in no particular order, inside a transaction."""
-        candidates = sql.get(claiming.pick_ids).run(connection, request.wanted()).all()
+        candidates = sql.get(claiming.pick_ids, request.where).run(connection, request.wanted()).all()
         for batch in batches([row[0] for row in candidates]):
-            mark = sql.get(claiming.mark_where_eligible, bucket_of(len(batch)))
+            mark = sql.get(claiming.mark_where_eligible, bucket_of(len(batch)), request.where)
             mark.run(connection, id_values(batch) | request.stamp() | request.wanted())
         if not candidates:
             return []
@@ -280,7 +305,7 @@ class QueueDialect:
         self, connection: Connection, sql: StatementCache, request: ClaimRequest
     ) -> list[MessageRow]:
         """Claim by locking the rows first: for engines with SKIP LOCKED but no UPDATE RETURNING."""
-        picked = sql.get(claiming.pick_rows).run(connection, request.wanted()).all()
+        picked = sql.get(claiming.pick_rows, request.where).run(connection, request.wanted()).all()
         if not picked:
             return []
         now = picked[0][-1]

@@ -6,13 +6,17 @@ each statement of a queue is built and compiled once and kept by its builder and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import contextlib
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, CursorResult, Dialect
     from sqlalchemy.sql import ClauseElement
     from sqlalchemy.types import TypeEngine
+
+_MOST_KEPT = 512
 
 
 class CompiledStatement:
@@ -50,7 +54,7 @@ class StatementCache:
     def __init__(self, subject: Any, dialect: Dialect) -> None:
         self.subject = subject
         self._dialect = dialect
-        self._compiled: dict[Hashable, CompiledStatement] = {}
+        self._compiled: OrderedDict[Hashable, CompiledStatement] = OrderedDict()
 
     def get(self, builder: Builder, *variant: Hashable) -> CompiledStatement:
         """The statement that ``builder(subject, *variant)`` makes, compiled at its first use."""
@@ -60,6 +64,10 @@ class StatementCache:
             # Two threads may both compile; either result is the same.
             statement = CompiledStatement(builder(self.subject, *variant), self._dialect)
             self._compiled[key] = statement
+            if len(self._compiled) > _MOST_KEPT:
+                # Only conditions of users can be so many; ours are compiled again at once.
+                with contextlib.suppress(KeyError):
+                    self._compiled.popitem(last=False)
         return statement
 
     def bind_converter(self, kind: TypeEngine[Any]) -> Callable[[Any], Any] | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import BigInteger, Update, cast, extract, func, update
+from sqlalchemy import Update, update
 
-from queue_over_sql.dialects.base import ErrorKind, QueueDialect
+from queue_over_sql.dialects.base import ErrorKind, QueueDialect, microseconds
 from queue_over_sql.dialects.rows import read_rows
 from queue_over_sql.dialects.statements import claim
 from queue_over_sql.dialects.statements.parameters import number
@@ -15,7 +15,7 @@ from queue_over_sql.errors import UnsupportedByEngine
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Table
 
-    from queue_over_sql.dialects.base import ClaimRequest
+    from queue_over_sql.dialects.base import ClaimRequest, Where
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.message import MessageRow
     from queue_over_sql.schema import QueueTables
@@ -51,6 +51,7 @@ class H2Dialect(QueueDialect):
     identifier_limit = 256
     insert_returning = True
     aborts_on_error = False
+    undoes_failed_insert = False
     look_first = True
 
     def refine(self, connection: Connection) -> None:
@@ -68,8 +69,8 @@ class H2Dialect(QueueDialect):
 
     def now(self) -> ColumnElement[int]:
         """The server's clock; one value per transaction, as H2 defines it."""
-        seconds = extract("epoch", func.current_timestamp(6))
-        return cast(seconds * 1_000_000, BigInteger)
+        seconds = "EXTRACT(EPOCH FROM CURRENT_TIMESTAMP(6))"
+        return microseconds(f"CAST({seconds} * 1000000 AS BIGINT)")
 
     def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
         """By H2's error code."""
@@ -89,17 +90,17 @@ class H2Dialect(QueueDialect):
         if self.skip_locked:
             return self.claim_locked(connection, sql, request)
         values = request.stamp() | request.wanted()
-        marked = sql.get(mark_first).run(connection, values)
+        marked = sql.get(mark_first, request.where).run(connection, values)
         if not marked.rowcount:
             return []
         return read_rows(sql, sql.get(claim.stamped).run(connection, request.stamp()))
 
 
-def mark_first(tables: QueueTables) -> Update:
+def mark_first(tables: QueueTables, where: Where | None) -> Update:
     """Stamp the first rows along the claim index; it waits for locked rows and checks them again."""
     return (
         update(tables.live)
-        .where(claim.eligible(tables), claim.not_paused(tables))
+        .where(claim.eligible(tables, where), claim.not_paused(tables))
         .values(claim.stamp_values(tables, tables.dialect.now()))
         .with_dialect_options(h2_limit=number("p_count"))
     )

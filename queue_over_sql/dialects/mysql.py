@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sqlalchemy import BigInteger, ColumnElement, String, func, literal_column
+from sqlalchemy import String
 from sqlalchemy.dialects.mysql import LONGBLOB, LONGTEXT
 
-from queue_over_sql.dialects.base import ErrorKind, QueueDialect
+from queue_over_sql.dialects.base import ErrorKind, QueueDialect, microseconds
 from queue_over_sql.errors import UnsupportedByEngine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sqlalchemy import Connection
+    from sqlalchemy import ColumnElement, Connection
     from sqlalchemy.types import TypeEngine
 
     from queue_over_sql.dialects.base import ClaimRequest
@@ -73,12 +73,7 @@ class MySQLDialect(QueueDialect):
 
     def now(self) -> ColumnElement[int]:
         """From UTC: a local time is ambiguous in the autumn hour."""
-        return func.timestampdiff(
-            literal_column("MICROSECOND"),
-            literal_column("'1970-01-01'"),
-            func.utc_timestamp(literal_column("6")),
-            type_=BigInteger(),
-        )
+        return microseconds("TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))")
 
     def prepare_lane(self, connection: Connection, *, durable: bool) -> None:
         """READ COMMITTED: no gap locks between claims and publishers."""

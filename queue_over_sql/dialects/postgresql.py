@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from sqlalchemy import (
     CTE,
     JSON,
-    BigInteger,
     Index,
     Select,
     Text,
@@ -15,7 +14,6 @@ from sqlalchemy import (
     case,
     cast,
     delete,
-    extract,
     func,
     insert,
     select,
@@ -24,7 +22,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql
 
-from queue_over_sql.dialects.base import ErrorKind, QueueDialect
+from queue_over_sql.dialects.base import ErrorKind, QueueDialect, microseconds
 from queue_over_sql.dialects.rows import message_columns, read_rows
 from queue_over_sql.dialects.statements import archive, claim, publish
 from queue_over_sql.dialects.statements.parameters import (
@@ -42,9 +40,8 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Insert, Table
     from sqlalchemy.types import TypeEngine
 
-    from queue_over_sql.dialects.base import ClaimRequest
+    from queue_over_sql.dialects.base import ClaimRequest, Settlement, Where
     from queue_over_sql.dialects.compiled import StatementCache
-    from queue_over_sql.dialects.base import Settlement
     from queue_over_sql.message import Claim, MessageRow
     from queue_over_sql.schema import QueueTables
 
@@ -118,7 +115,7 @@ class PostgreSQLDialect(QueueDialect):
 
     def now(self) -> ColumnElement[int]:
         """The statement's start: stable, so it bounds an index scan, and fresh in a long transaction."""
-        return cast(extract("epoch", func.statement_timestamp()) * 1_000_000, BigInteger)
+        return microseconds("CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)")
 
     def creation_lock(self, connection: Connection) -> None:
         """CREATE … IF NOT EXISTS races with itself in the catalog; released by the commit."""
@@ -145,7 +142,7 @@ class PostgreSQLDialect(QueueDialect):
     ) -> list[MessageRow]:
         """Claim in one statement."""
         values = request.stamp() | request.wanted()
-        return read_rows(sql, sql.get(claim_at_once).run(connection, values))
+        return read_rows(sql, sql.get(claim_at_once, request.where).run(connection, values))
 
     def load(
         self, connection: Connection, sql: StatementCache, rows: Sequence[Mapping[str, Any]]
@@ -209,12 +206,12 @@ def _held_values(held: Claim) -> dict[str, Any]:
     return {"p_held_by": held.consumer_id, "p_held_round": held.consumer_round}
 
 
-def _picked(tables: QueueTables, *conditions: ColumnElement[bool]) -> CTE:
+def _picked(tables: QueueTables, where: Where | None, *conditions: ColumnElement[bool]) -> CTE:
     """Lock the oldest eligible rows; MATERIALIZED keeps the planner from running it twice."""
     live = tables.live
     return (
         select(live.c.id)
-        .where(claim.eligible(tables), claim.not_paused(tables), *conditions)
+        .where(claim.eligible(tables, where), claim.not_paused(tables), *conditions)
         .order_by(*claim.oldest_first(tables))
         .limit(number("p_count"))
         .with_for_update(skip_locked=True)
@@ -223,9 +220,9 @@ def _picked(tables: QueueTables, *conditions: ColumnElement[bool]) -> CTE:
     )
 
 
-def claim_at_once(tables: QueueTables) -> Update:
+def claim_at_once(tables: QueueTables, where: Where | None) -> Update:
     """Pick, lock and stamp; RETURNING has no order, so the client sorts."""
-    picked = _picked(tables)
+    picked = _picked(tables, where)
     return (
         update(tables.live)
         .where(tables.live.c.id == picked.c.id)
@@ -251,7 +248,7 @@ def exchange_at_once(tables: QueueTables, size: int, keep: bool) -> Select[Any]:
     else:
         acked = delete(live).where(_held(tables, size)).returning(live.c.id).cte("acked")
     all_held = select(func.count()).select_from(acked).scalar_subquery() == number("p_expected")
-    picked = _picked(tables, all_held)
+    picked = _picked(tables, None, all_held)
     claimed = (
         update(live)
         .where(live.c.id == picked.c.id)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sqlalchemy import BigInteger, Index, Integer, cast, func, select, update
+from sqlalchemy import Index, Integer, select, update
 from sqlalchemy.dialects import sqlite
 
-from queue_over_sql.dialects.base import ErrorKind, QueueDialect
+from queue_over_sql.dialects.base import ErrorKind, QueueDialect, microseconds
 from queue_over_sql.dialects.rows import message_columns, read_rows
 from queue_over_sql.dialects.statements import administration, claim
 from queue_over_sql.dialects.statements.parameters import number
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Insert, Table, Update
     from sqlalchemy.types import TypeEngine
 
-    from queue_over_sql.dialects.base import ClaimRequest
+    from queue_over_sql.dialects.base import ClaimRequest, Where
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.message import MessageRow
     from queue_over_sql.schema import QueueTables
@@ -82,8 +82,8 @@ class SQLiteDialect(QueueDialect):
 
     def now(self) -> ColumnElement[int]:
         """The host's clock to the millisecond; 'now' is one instant within a statement."""
-        days = func.julianday("now") - 2440587.5
-        return cast(func.round(days * 86_400_000.0), BigInteger) * 1000
+        days = "(julianday('now') - 2440587.5)"
+        return microseconds(f"(CAST(ROUND({days} * 86400000.0) AS INTEGER) * 1000)")
 
     def prepare_lane(self, connection: Connection, *, durable: bool) -> None:
         """A publish waits for the disk; a claim or an ack lost with the power is only redelivered."""
@@ -122,15 +122,15 @@ class SQLiteDialect(QueueDialect):
     ) -> list[MessageRow]:
         """Claim in one statement."""
         values = request.stamp() | request.wanted()
-        return read_rows(sql, sql.get(claim_at_once).run(connection, values).all())
+        return read_rows(sql, sql.get(claim_at_once, request.where).run(connection, values).all())
 
 
-def claim_at_once(tables: QueueTables) -> Update:
+def claim_at_once(tables: QueueTables, where: Where | None) -> Update:
     """Pick and stamp; the eligibility is repeated outside because nothing is locked inside."""
     live = tables.live
     oldest = (
         select(live.c.id)
-        .where(claim.eligible(tables), claim.not_paused(tables))
+        .where(claim.eligible(tables, where), claim.not_paused(tables))
         .order_by(*claim.oldest_first(tables))
         .limit(number("p_count"))
     )

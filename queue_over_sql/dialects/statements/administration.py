@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, Delete, Select, and_, case, delete, func, select
+from sqlalchemy import ColumnElement, Delete, Select, and_, case, delete, func, literal_column, select
 
 from queue_over_sql.dialects.statements.parameters import number
 
@@ -57,7 +57,7 @@ def highest_priority(tables: QueueTables) -> Select[Any]:
 
 
 def _count_if(condition: ColumnElement[bool]) -> ColumnElement[Any]:
-    return func.coalesce(func.sum(case((condition, 1), else_=0)), 0)
+    return func.count(case((condition, literal_column("1"))))
 
 
 def _min_if(value: ColumnElement[Any], condition: ColumnElement[bool]) -> ColumnElement[Any]:

@@ -28,6 +28,7 @@ from queue_over_sql.dialects.statements.parameters import (
 )
 
 if TYPE_CHECKING:
+    from queue_over_sql.dialects.base import Where
     from queue_over_sql.schema import QueueTables
 
 
@@ -42,14 +43,16 @@ def not_paused(tables: QueueTables) -> ColumnElement[bool]:
     return paused_at.is_(None)
 
 
-def eligible(tables: QueueTables) -> ColumnElement[bool]:
-    """What may be claimed, in the order of the claim index's columns."""
+def eligible(tables: QueueTables, where: Where | None) -> ColumnElement[bool]:
+    """What may be claimed, in the order of the claim index's columns, and what the user wants."""
     live = tables.live
+    wanted = [] if where is None else [where.condition]
     return and_(
         live.c.consumer_id.is_(None),
         live.c.priority == number("p_priority"),
         live.c.available_at >= number("p_low"),
         live.c.available_at <= tables.dialect.now(),
+        *wanted,
     )
 
 
@@ -58,17 +61,17 @@ def oldest_first(tables: QueueTables) -> tuple[ColumnElement[Any], ...]:
     return tables.live.c.available_at, tables.live.c.id
 
 
-def pick_ids(tables: QueueTables) -> Select[Any]:
+def pick_ids(tables: QueueTables, where: Where | None) -> Select[Any]:
     """Look for the oldest eligible messages without locking them."""
     return (
         select(tables.live.c.id)
-        .where(eligible(tables), not_paused(tables))
+        .where(eligible(tables, where), not_paused(tables))
         .order_by(*oldest_first(tables))
         .limit(number("p_count"))
     )
 
 
-def pick_rows(tables: QueueTables) -> Select[Any]:
+def pick_rows(tables: QueueTables, where: Where | None) -> Select[Any]:
     """Lock and read the oldest eligible messages, skipping what others hold; the clock comes last.
 
     Where the dialect gives an index hint the order is that of the index and ORDER BY is left
@@ -77,7 +80,7 @@ def pick_rows(tables: QueueTables) -> Select[Any]:
     dialect = tables.dialect
     statement = (
         select(*message_columns(tables, tables.live), dialect.now().label("now"))
-        .where(eligible(tables), not_paused(tables))
+        .where(eligible(tables, where), not_paused(tables))
         .limit(number("p_count"))
         .with_for_update(skip_locked=dialect.skip_locked)
     )
@@ -87,12 +90,12 @@ def pick_rows(tables: QueueTables) -> Select[Any]:
     return statement.with_hint(tables.live, hint)
 
 
-def anything_eligible(tables: QueueTables) -> Select[Any]:
+def anything_eligible(tables: QueueTables, where: Where | None) -> Select[Any]:
     """Tell whether there is anything to claim, without writing."""
     return (
         select(literal(1, Integer()))
         .select_from(tables.live)
-        .where(eligible(tables), not_paused(tables))
+        .where(eligible(tables, where), not_paused(tables))
         .limit(1)
     )
 
@@ -119,11 +122,11 @@ def mark(tables: QueueTables, size: int) -> Update:
     )
 
 
-def mark_where_eligible(tables: QueueTables, size: int) -> Update:
+def mark_where_eligible(tables: QueueTables, size: int, where: Where | None) -> Update:
     """Stamp rows that are still eligible; whoever came first has them."""
     return (
         update(tables.live)
-        .where(among_ids(tables.live, size), eligible(tables))
+        .where(among_ids(tables.live, size), eligible(tables, where))
         .values(stamp_values(tables, tables.dialect.now()))
     )
 
