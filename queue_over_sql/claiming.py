@@ -82,7 +82,7 @@ class Claimer:
         *,
         keep: bool,
     ) -> tuple[set[int], list[MessageRow]]:
-        """Settle, then claim if nothing was lost: in one transaction, and one statement where it can."""
+        """Settle, then claim if nothing was lost, in one transaction."""
         check_whole("count", count)
         lease_us = None if lease is None else to_microseconds(lease, "lease")
         expected = sum(len(settlement.ids) for settlement in settlements)

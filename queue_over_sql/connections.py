@@ -80,7 +80,7 @@ class _ThreadLanes:
 
     def __del__(self) -> None:
         if self.pid == os.getpid():
-            for lane in self.lanes.values():
+            for lane in list(self.lanes.values()):
                 lane.close()
 
 

@@ -41,6 +41,7 @@ class QueueContext:
         self,
         tables: QueueTables,
         settings: EffectiveSettings,
+        *,
         connections: Connections,
         consumer: Consumer,
         service: ServiceSettings,

@@ -1,4 +1,4 @@
-"""Durations and instants at the edges: seconds or ``timedelta``, aware ``datetime``; microseconds inside."""
+"""Durations and instants: seconds, ``timedelta`` and ``datetime`` outside, microseconds inside."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
     QueueError
     ├── QueueNotFound            the queue was never created here, or was dropped
     ├── InvalidQueueName         also a ValueError
-    ├── QueueSchemaMismatch      the queue exists with another payload type or other columns
+    ├── QueueSchemaMismatch      it exists with another payload type or columns
     ├── DuplicateKey             a live message has this key already
     ├── PayloadInvalid           also a ValueError: the payload or the headers cannot be kept exactly
     ├── PayloadTooLarge          also a ValueError

@@ -137,4 +137,3 @@ class HandlerRun:
             self._queue.release(list(messages))
         except QueueError as error:
             _log.info("Queue %s: not released: %s", self._queue.name, error)
-

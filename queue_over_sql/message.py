@@ -167,8 +167,16 @@ class Message:
         settled: whether one of its verbs but ``extend`` was called.
     """
 
-    __slots__ = ("_lease_expires_at", "_queue_max_attempts", "_row", "_settler", "headers")
-    __slots__ += ("payload", "queue", "settled")
+    __slots__ = (
+        "_lease_expires_at",
+        "_queue_max_attempts",
+        "_row",
+        "_settler",
+        "headers",
+        "payload",
+        "queue",
+        "settled",
+    )
 
     def __init__(
         self,
@@ -365,4 +373,3 @@ class Message:
     def __repr__(self) -> str:
         key = "" if self.key is None else f" key={self.key!r}"
         return f"<Message {self.queue}/{self.id}{key} attempt={self.attempt}>"
-

@@ -124,8 +124,8 @@ def _check_unicode(text: str, what: str) -> None:
 
 
 def _check_size(what: str, encoded: str | bytes, limit: int) -> None:
-    is_bytes = isinstance(encoded, bytes)
-    size = len(encoded) if is_bytes or encoded.isascii() else len(encoded.encode())
+    plain = isinstance(encoded, bytes) or encoded.isascii()
+    size = len(encoded) if plain else len(str(encoded).encode())
     if size > limit:
         raise PayloadTooLarge(what, size, limit)
 

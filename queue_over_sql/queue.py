@@ -5,67 +5,41 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql import registry, store
+from queue_over_sql import store
+from queue_over_sql.administration import QueueAdministration
 from queue_over_sql.claiming import Claimer
 from queue_over_sql.context import undecodable
 from queue_over_sql.durations import Duration, to_timedelta
-from queue_over_sql.errors import QueueError, QueueNotFound
+from queue_over_sql.errors import QueueError
 from queue_over_sql.message import Message, Publication, Published
 from queue_over_sql.publishing import Publisher
 from queue_over_sql.restoring import QueueReaper
-from queue_over_sql.selection import Archive, Selection
 from queue_over_sql.settings import check_whole
 from queue_over_sql.settling import SettlerOfQueue
-from queue_over_sql.stats import QueueStats
 from queue_over_sql.store import Where
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Connection, Table
+    from sqlalchemy import ColumnElement, Connection
     from sqlalchemy.orm import Session
 
     from queue_over_sql.context import QueueContext
     from queue_over_sql.message import MessageRow
-    from queue_over_sql.settings import EffectiveSettings
 
 _log = logging.getLogger(__name__)
 
 
-class Queue:
+class Queue(QueueAdministration):
     """One queue. Made by ``QueueService``; may be used from any thread."""
 
     def __init__(self, context: QueueContext) -> None:
-        self._context = context
+        super().__init__(context)
         self.reaper = QueueReaper(context)
         self._claimer = Claimer(context, self.reaper.restore_expired)
         self._publisher = Publisher(context)
         self._settler = SettlerOfQueue(context, self._came_back)
-
-    @property
-    def name(self) -> str:
-        """The queue's name."""
-        return self._context.name
-
-    @property
-    def table(self) -> Table:
-        """The SQLAlchemy ``Table`` of the live messages, for conditions and queries."""
-        return self._context.tables.live
-
-    @property
-    def settings(self) -> EffectiveSettings:
-        """The settings in force; durations are ``timedelta``.
-
-        Raises:
-            QueueNotFound: the queue was dropped.
-        """
-        return self._context.settings
-
-    @property
-    def archive(self) -> Archive:
-        """The finished messages that are kept."""
-        return Archive(self._context, self)
 
     # -- publish
 
@@ -406,84 +380,6 @@ class Queue:
         """
         self._settler.extend(_as_list(messages), lease, connection)
 
-    # -- administration
-
-    def delete(self, message_id: int) -> bool:
-        """Remove a message, whoever holds it; the holder loses it. False where there is none."""
-        check_whole("message_id", message_id, 0)
-        sql = self._context.sql
-        return self._context.run(lambda c: store.delete_message(c, sql, message_id), durable=True)
-
-    def messages(
-        self,
-        *,
-        status: str | None = None,
-        key: str | None = None,
-        kind: str | None = None,
-        where: ColumnElement[bool] | None = None,
-    ) -> Selection:
-        """Select live messages without claiming them.
-
-        Args:
-            status: ``ready``, ``delayed``, ``claimed`` or ``held``.
-            key: the key of one message.
-            kind: the name of their payload's type.
-            where: any SQLAlchemy condition on ``table``.
-
-        Raises:
-            ValueError: there is no such status.
-        """
-        return Selection(
-            self._context, self, archived=False, status=status, key=key, kind=kind, where=where
-        )
-
-    def stats(self) -> QueueStats:
-        """Count what is there now, by status and outcome."""
-        context = self._context
-        ready, delayed, claimed, held, age = context.run(
-            lambda connection: store.live_counts(connection, context.sql)
-        )
-        archived = context.run(lambda connection: store.archive_counts(connection, context.sql))
-        record = self._record()
-        return QueueStats(
-            ready=ready,
-            delayed=delayed,
-            claimed=claimed,
-            held=held,
-            archived=sum(archived.values()),
-            done=archived.get("done", 0),
-            failed=archived.get("failed", 0),
-            rejected=archived.get("rejected", 0),
-            expired=archived.get("expired", 0),
-            discarded=record.discarded,
-            oldest_ready_age=timedelta(microseconds=age) if ready else None,
-            paused=record.paused,
-        )
-
-    def pause(self) -> None:
-        """Stop handing out messages, everywhere and at once; what is claimed may be settled."""
-        tables = self._context.tables
-        self._change(paused_at=tables.dialect.now())
-
-    def resume(self) -> None:
-        """Hand out messages again."""
-        self._change(paused_at=None)
-        self._context.announce()
-
-    def purge(self, *, claimed: bool = False) -> int:
-        """Remove ready, delayed and held messages; the archive stays.
-
-        Args:
-            claimed: remove claimed ones too; their holders lose them.
-
-        Returns:
-            How many were removed.
-        """
-        sql = self._context.sql
-        return self._context.run(
-            lambda connection: store.purge(connection, sql, with_claimed=claimed), durable=True
-        )
-
     def __repr__(self) -> str:
         return f"<Queue {self.name}>"
 
@@ -493,15 +389,6 @@ class Queue:
         """Wake those in this process who wait for a message, and look fully next."""
         self._claimer.look_fully()
         self._context.announce()
-
-    def refresh(self) -> None:
-        """Read the settings again now."""
-        self._context.refresh()
-
-    def highest_priority(self) -> int:
-        """The largest level number in use."""
-        sql = self._context.sql
-        return self._context.run(lambda connection: store.highest_priority(connection, sql))
 
     def release_all(self, consumer_id: str) -> int:
         """Give back, uncounted, all that a consumer of this service still holds."""
@@ -531,23 +418,6 @@ class Queue:
         )
         if broken.claim is not None:
             self.nack(broken, error=reason)
-
-    def _record(self) -> registry.QueueRecord:
-        tables = self._context.tables
-        record = self._context.run(
-            lambda c: registry.queue_record(c, tables.system, tables.prefix, tables.queue)
-        )
-        if record is None:
-            raise QueueNotFound(self.name)
-        return record
-
-    def _change(self, **values: Any) -> None:
-        tables = self._context.tables
-        changed = self._context.run(
-            lambda c: registry.change_queue(c, tables.system, tables.prefix, self.name, **values)
-        )
-        if not changed:
-            raise QueueNotFound(self.name)
 
 
 def _as_list(messages: Message | Sequence[Message]) -> list[Message]:
@@ -580,4 +450,3 @@ def _settled(messages: Sequence[Message], ids: set[int]) -> None:
     for message in messages:
         if message.id in ids:
             message.settled = True
-

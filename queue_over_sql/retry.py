@@ -36,7 +36,7 @@ class RetryPolicy(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class ExponentialBackoff:
-    """Waits ``base``, ``base × factor``, ``base × factor²`` … up to ``maximum``.
+    """Waits ``base``, ``base * factor``, ``base * factor**2`` … up to ``maximum``.
 
     Args:
         base: the first delay.

@@ -185,6 +185,7 @@ def queue_tables(
     prefix: str,
     payload: str,
     columns: Sequence[Column[Any]],
+    *,
     system: SystemTables,
     dialect: QueueDialect,
 ) -> QueueTables:

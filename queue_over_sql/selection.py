@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from sqlalchemy import Select, and_, func, select
 
@@ -12,14 +12,17 @@ from queue_over_sql.dialects.rows import (
     read_archive_rows,
     read_rows,
 )
+from queue_over_sql.errors import ClaimLost
 from queue_over_sql.message import Message, Outcome, Status
 from queue_over_sql.settings import check_choice, check_whole
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy import ColumnElement, Connection
 
     from queue_over_sql.context import QueueContext
-    from queue_over_sql.message import MessageRow, Settler
+    from queue_over_sql.message import MessageRow
 
 
 class Selection:
@@ -31,7 +34,6 @@ class Selection:
     def __init__(
         self,
         context: QueueContext,
-        settler: Settler,
         *,
         archived: bool,
         status: str | None = None,
@@ -40,7 +42,6 @@ class Selection:
         where: ColumnElement[bool] | None = None,
     ) -> None:
         self._context = context
-        self._settler = settler
         self._archived = archived
         tables = context.tables
         self._table = tables.archive if archived else tables.live
@@ -72,7 +73,7 @@ class Selection:
                 return read_archive_rows(sql, rows)
             return [row._replace(listed=True) for row in read_rows(sql, rows)]
 
-        return [self._context.message(row, self._settler) for row in self._context.run(act)]
+        return [self._context.message(row, _Unclaimed()) for row in self._context.run(act)]
 
     def first(self) -> Message | None:
         """The message with the lowest id; None where there is none."""
@@ -82,10 +83,10 @@ class Selection:
     def count(self) -> int:
         """How many messages there are."""
         statement = self._where(select(func.count()).select_from(self._table))
-        return self._context.run(lambda connection: connection.execute(statement).scalar_one())
+        return int(self._context.run(lambda c: c.execute(statement).scalar_one()))
 
     def _where(self, statement: Select[Any]) -> Select[Any]:
-        return statement.where(and_(True, *self._conditions))  # noqa: FBT003
+        return statement.where(*self._conditions)
 
     def _status(self, status: str) -> ColumnElement[bool]:
         if self._archived:
@@ -102,12 +103,28 @@ class Selection:
         }[Status(status)]
 
 
+class _Unclaimed:
+    """What settles a message that was only listed: nothing does."""
+
+    def _refuse(self, message: Any, *_: Any, **__: Any) -> NoReturn:
+        msg = (
+            f"{message!r} was listed, not claimed, so it cannot be settled or extended. "
+            "Claim it with consume()."
+        )
+        raise ClaimLost(msg, [message])
+
+    ack: Callable[..., None] = _refuse
+    nack: Callable[..., None] = _refuse
+    release: Callable[..., None] = _refuse
+    reject: Callable[..., None] = _refuse
+    extend: Callable[..., None] = _refuse
+
+
 class Archive:
     """The finished messages that a queue keeps."""
 
-    def __init__(self, context: QueueContext, settler: Settler) -> None:
+    def __init__(self, context: QueueContext) -> None:
         self._context = context
-        self._settler = settler
 
     def messages(
         self,
@@ -129,13 +146,7 @@ class Archive:
             ValueError: there is no such outcome.
         """
         return Selection(
-            self._context,
-            self._settler,
-            archived=True,
-            status=status,
-            key=key,
-            kind=kind,
-            where=where,
+            self._context, archived=True, status=status, key=key, kind=kind, where=where
         )
 
     @property

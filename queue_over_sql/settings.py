@@ -65,7 +65,7 @@ class QueueSettings:
     payload: PayloadType | Unset = UNSET
     priorities: int | Unset = UNSET
     archive: ArchivePolicy | Unset = UNSET
-    archive_ttl: Duration | None | Unset = UNSET
+    archive_ttl: Duration | Unset | None = UNSET
     max_payload_bytes: int | Unset = UNSET
     columns: Sequence[Column[Any]] | Unset = UNSET
 

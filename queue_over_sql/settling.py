@@ -14,7 +14,7 @@ from queue_over_sql.retry import ExponentialBackoff
 from queue_over_sql.store import Settlement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from sqlalchemy import Connection
     from sqlalchemy.orm import Session
@@ -32,9 +32,7 @@ _LONGEST_ERROR = 20_000
 class SettlerOfQueue:
     """Ends or gives back messages that were claimed from one queue."""
 
-    def __init__(
-        self, context: QueueContext, came_back: Callable[[int | None], None]
-    ) -> None:
+    def __init__(self, context: QueueContext, came_back: Callable[[int | None], None]) -> None:
         self._context = context
         self._came_back = came_back
 
@@ -259,7 +257,7 @@ class SettlerOfQueue:
             return explicit
         try:
             delay = self._context.settings.retry.next_delay(message.attempt, reason)
-        except Exception:
+        except Exception:  # noqa: BLE001 - a user's policy must not keep a message unsettled
             _log.exception("The retry policy of queue %s failed.", self._context.name)
             delay = ExponentialBackoff().next_delay(message.attempt, reason)
         return None if delay is None else max(0, delay // MICROSECOND)
@@ -281,4 +279,3 @@ def _by(messages: Sequence[Message], key: Callable[[Message], Any]) -> dict[Any,
     for message in messages:
         groups.setdefault(key(message), []).append(message)
     return groups
-

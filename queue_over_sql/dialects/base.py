@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.message import MessageRow
-    from queue_over_sql.schema import QueueTables
 
 
 class ErrorKind(enum.Enum):
@@ -293,7 +292,9 @@ class QueueDialect:
         self, connection: Connection, sql: StatementCache, request: ClaimRequest
     ) -> list[MessageRow]:
         """Claim messages of one priority level, in no particular order, inside a transaction."""
-        candidates = sql.get(claiming.pick_ids, request.where).run(connection, request.wanted()).all()
+        candidates = (
+            sql.get(claiming.pick_ids, request.where).run(connection, request.wanted()).all()
+        )
         for batch in batches([row[0] for row in candidates]):
             mark = sql.get(claiming.mark_where_eligible, bucket_of(len(batch)), request.where)
             mark.run(connection, id_values(batch) | request.stamp() | request.wanted())
@@ -350,6 +351,8 @@ class QueueDialect:
         Returns:
             The ids that were still held, and what was claimed: nothing unless all were held.
         """
+        del connection, sql, settlement, request, keep
+        del connection, sql, settlement, request, keep
         raise UnsupportedByEngine(f"{self.name} has no exchange in one statement")
 
     def load(

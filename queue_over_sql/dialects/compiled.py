@@ -87,4 +87,3 @@ def _converters(compiled: Any, dialect: Dialect) -> list[tuple[str, Callable[[An
         if convert is not None:
             found.append((name, convert))
     return found
-

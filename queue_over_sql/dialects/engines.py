@@ -158,8 +158,10 @@ def _beside(engine: Engine) -> OpenedEngine:
 
 def _in_memory(url: URL) -> bool:
     database = url.database or ""
-    return database in {"", ":memory:"} or "mode=memory" in database or url.query.get("mode") == (
-        "memory"
+    return (
+        database in {"", ":memory:"}
+        or "mode=memory" in database
+        or url.query.get("mode") == ("memory")
     )
 
 
@@ -188,7 +190,7 @@ def _configure_sqlite(connection: DBAPIConnection, _: ConnectionPoolEntry) -> No
 
 
 def _begin_immediate(connection: Connection) -> None:
-    """A transaction that reads first and then writes may fail for good; so take the lock at once."""
+    """Take the write lock at once: one taken after reading may fail for good."""
     if not connection.get_execution_options().get(_LANE_MARK):
         raw: Any = connection.connection.dbapi_connection
         _patiently(lambda: raw.execute("BEGIN IMMEDIATE"))

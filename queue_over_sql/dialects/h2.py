@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Update, update
 
@@ -97,7 +97,7 @@ class H2Dialect(QueueDialect):
 
 
 def mark_first(tables: QueueTables, where: Where | None) -> Update:
-    """Stamp the first rows along the claim index; it waits for locked rows and checks them again."""
+    """Stamp the first rows along the claim index; locked ones are waited for and checked again."""
     return (
         update(tables.live)
         .where(claim.eligible(tables, where), claim.not_paused(tables))

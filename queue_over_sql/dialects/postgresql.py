@@ -114,7 +114,7 @@ class PostgreSQLDialect(QueueDialect):
         )
 
     def now(self) -> ColumnElement[int]:
-        """The statement's start: stable, so it bounds an index scan, and fresh in a long transaction."""
+        """The statement's start: stable, so it bounds an index scan; fresh in long transactions."""
         return microseconds("CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)")
 
     def creation_lock(self, connection: Connection) -> None:
@@ -168,7 +168,6 @@ class PostgreSQLDialect(QueueDialect):
             cursor.close()
         return True
 
-
     def archive(
         self, connection: Connection, sql: StatementCache, settlement: Settlement
     ) -> set[int]:
@@ -195,7 +194,7 @@ class PostgreSQLDialect(QueueDialect):
         values |= {"p_expected": len(settlement.ids)} | request.stamp() | request.wanted()
         if keep:
             values |= settlement.archive_values()
-        rows = sql.get(exchange_at_once, size, keep).run(connection, values).all()
+        rows: Sequence[Any] = sql.get(exchange_at_once, size, keep).run(connection, values).all()
         settled = set(settlement.ids) if rows[0][1] is None else set(rows[0][1])
         if rows[0][0] == 0:
             settled = set()

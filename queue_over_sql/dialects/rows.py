@@ -44,14 +44,16 @@ def read_rows(sql: StatementCache, rows: Iterable[Sequence[Any]]) -> list[Messag
     """Read rows selected as ``message_columns`` names them."""
     tables: QueueTables = sql.subject
     if not tables.own_columns:
-        return [MessageRow(*row[:_CORE], _NO_COLUMNS) for row in rows]
-    return [MessageRow(*row[:_CORE], _own_values(sql, row)) for row in rows]
+        return [_message_row(row, _NO_COLUMNS) for row in rows]
+    return [_message_row(row, _own_values(sql, row)) for row in rows]
 
 
 def read_archive_rows(sql: StatementCache, rows: Iterable[Sequence[Any]]) -> list[MessageRow]:
     """Read rows selected as ``archive_columns`` names them."""
     return [
-        MessageRow(*row[:_CORE], _own_values(sql, row), row[-2], row[-1], listed=True)
+        _message_row(row, _own_values(sql, row))._replace(
+            finished_at=row[-2], outcome=row[-1], listed=True
+        )
         for row in rows
     ]
 
@@ -64,10 +66,15 @@ def stamped_row(
     values[_ATTEMPT] += 1
     lease = request.lease_us or values[_LEASE] or request.queue_lease_us
     values[_STAMP] = (request.consumer_id, request.consumer_round, now, now + lease)
-    return MessageRow(*values, _own_values(sql, row))
+    return _message_row(values, _own_values(sql, row))
 
 
 _NO_COLUMNS: dict[str, Any] = {}
+_NOT_ARCHIVED = (None, None, False)
+
+
+def _message_row(values: Sequence[Any], columns: dict[str, Any]) -> MessageRow:
+    return MessageRow._make((*values[:_CORE], columns, *_NOT_ARCHIVED))
 
 
 def _own_values(sql: StatementCache, row: Sequence[Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""SQLite, the embedded default: one writer at a time, so every writing act is short and IMMEDIATE."""
+"""SQLite, the embedded default: one writer at a time, so writing acts are short and IMMEDIATE."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class SQLiteDialect(QueueDialect):
         return microseconds(f"(CAST(ROUND({days} * 86400000.0) AS INTEGER) * 1000)")
 
     def prepare_lane(self, connection: Connection, *, durable: bool) -> None:
-        """A publish waits for the disk; a claim or an ack lost with the power is only redelivered."""
+        """A publish waits for the disk; a claim or ack lost with the power is only redelivered."""
         connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
 
     def begin(self, connection: Connection) -> None:

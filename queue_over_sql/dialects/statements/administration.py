@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, Delete, Select, and_, case, delete, func, literal_column, select
+from sqlalchemy import (
+    ColumnElement,
+    Delete,
+    Select,
+    and_,
+    case,
+    delete,
+    func,
+    literal_column,
+    select,
+)
 
 from queue_over_sql.dialects.statements.parameters import number
 
@@ -15,9 +25,6 @@ if TYPE_CHECKING:
 def clock(tables: QueueTables) -> Select[Any]:
     """Read the database's clock."""
     return select(tables.dialect.now().label("now"))
-
-
-
 
 
 def delete_message(tables: QueueTables) -> Delete:

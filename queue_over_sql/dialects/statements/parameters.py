@@ -62,9 +62,6 @@ def among_ids(table: Table, size: int) -> ColumnElement[bool]:
     return table.c.id.in_([number(f"p_id_{index}") for index in range(size)])
 
 
-
-
-
 def fence(
     tables: QueueTables, size: int, consumer: str = "p_consumer", consumer_round: str = "p_round"
 ) -> ColumnElement[bool]:

@@ -34,17 +34,14 @@ def _claims(tables: QueueTables, condition: ColumnElement[bool], size: int) -> S
     Of size 0 it looks for them; of another size it locks those of the given ids that still match.
     """
     live, dialect = tables.live, tables.dialect
-    statement = (
-        select(
-            live.c.id,
-            live.c.consumer_id,
-            live.c.consumer_round,
-            live.c.attempt_count,
-            func.coalesce(live.c.max_attempts, number("p_max_attempts")),
-            live.c.available_at,
-        )
-        .where(condition)
-    )
+    statement = select(
+        live.c.id,
+        live.c.consumer_id,
+        live.c.consumer_round,
+        live.c.attempt_count,
+        func.coalesce(live.c.max_attempts, number("p_max_attempts")),
+        live.c.available_at,
+    ).where(condition)
     if size:
         return statement.where(among_ids(live, size)).with_for_update()
     statement = statement.limit(number("p_count"))

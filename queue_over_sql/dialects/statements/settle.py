@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Delete, Select, Update, delete, select, update
+from sqlalchemy import ClauseElement, Select, delete, select, update
 
 from queue_over_sql.dialects.statements.parameters import (
     CLAIM_CLEARED,
@@ -28,26 +28,29 @@ def still_there(tables: QueueTables, size: int) -> Select[Any]:
     return select(tables.live.c.id).where(among_ids(tables.live, size))
 
 
-def remove(tables: QueueTables, size: int) -> Delete:
+def remove(tables: QueueTables, size: int) -> ClauseElement:
     """Remove messages under the fence."""
     statement = delete(tables.live).where(fence(tables, size))
     return statement.returning(tables.live.c.id) if tables.dialect.delete_returning else statement
 
 
-def release(tables: QueueTables, size: int) -> Update:
+def release(tables: QueueTables, size: int) -> ClauseElement:
     """Give messages back at their place, the attempt not counted."""
     live = tables.live
     values = CLAIM_CLEARED | {"attempt_count": live.c.attempt_count - 1}
     return _fenced_update(tables, size, values)
 
 
-def restore(tables: QueueTables, size: int) -> Update:
+def restore(tables: QueueTables, size: int) -> ClauseElement:
     """Give messages of a dead claim back at their place, the attempt counted."""
-    values = CLAIM_CLEARED | {"last_attempt_at": tables.dialect.now(), "last_error": words("p_error")}
+    values = CLAIM_CLEARED | {
+        "last_attempt_at": tables.dialect.now(),
+        "last_error": words("p_error"),
+    }
     return _fenced_update(tables, size, values)
 
 
-def retry(tables: QueueTables, size: int) -> Update:
+def retry(tables: QueueTables, size: int) -> ClauseElement:
     """Give failed messages back after a delay."""
     now = tables.dialect.now()
     values = CLAIM_CLEARED | {
@@ -58,11 +61,11 @@ def retry(tables: QueueTables, size: int) -> Update:
     return _fenced_update(tables, size, values)
 
 
-def extend(tables: QueueTables, size: int) -> Update:
+def extend(tables: QueueTables, size: int) -> ClauseElement:
     """Renew leases."""
     return _fenced_update(tables, size, {"lease_expires_at": number("p_expires")})
 
 
-def _fenced_update(tables: QueueTables, size: int, values: dict[str, Any]) -> Update:
+def _fenced_update(tables: QueueTables, size: int, values: dict[str, Any]) -> ClauseElement:
     statement = update(tables.live).where(fence(tables, size)).values(values)
     return statement.returning(tables.live.c.id) if tables.dialect.update_returning else statement

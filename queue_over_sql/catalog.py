@@ -1,0 +1,226 @@
+"""Catalog: which queues there are, how they are created, changed, opened and dropped."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from queue_over_sql import registry
+from queue_over_sql.errors import QueueNotFound, QueueSchemaMismatch
+from queue_over_sql.schema import (
+    QueueTables,
+    SystemTables,
+    check_queue_name,
+    queue_tables,
+    system_tables,
+)
+from queue_over_sql.settings import UNSET, EffectiveSettings, QueueSettings, stored_columns
+
+if TYPE_CHECKING:
+    from sqlalchemy import Column, Connection
+
+    from queue_over_sql.connections import Connections
+    from queue_over_sql.queue import Queue
+    from queue_over_sql.registry import QueueRecord
+    from queue_over_sql.settings import ServiceSettings
+
+_log = logging.getLogger(__name__)
+
+
+class Catalog:
+    """The queues of one service, opened as they are asked for."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        settings: ServiceSettings,
+        make: Callable[[QueueTables, EffectiveSettings], Queue],
+    ) -> None:
+        self.connections = connections
+        self._settings = settings
+        self._make = make
+        self._tables: SystemTables | None = None
+        self._queues: dict[str, Queue] = {}
+        self._lock = threading.RLock()
+
+    @property
+    def opened(self) -> list[Queue]:
+        """The queues that this service has opened so far."""
+        return list(self._queues.values())
+
+    def create(self, queues: Mapping[str, QueueSettings]) -> dict[str, Queue]:
+        """Create queues or open them; see ``QueueService.create_queues``."""
+        dialect = self.connections.dialect
+        for name in queues:
+            check_queue_name(name, self._settings.table_prefix, dialect.identifier_limit)
+        self.system()
+        return {name: self._create(name, asked) for name, asked in queues.items()}
+
+    def get(self, name: str) -> Queue:
+        """Open a queue; see ``QueueService.queue``."""
+        known = self._queues.get(name)
+        if known is not None:
+            return known
+        record = self._record(name) if isinstance(name, str) else None
+        if record is None:
+            raise QueueNotFound(name)
+        return self._open(record)
+
+    def all(self) -> list[Queue]:
+        """Open all queues, by name."""
+        system, prefix = self.system(), self._settings.table_prefix
+        records = self.connections.run(lambda c: registry.queue_records(c, system, prefix))
+        for gone in set(self._queues) - {record.name for record in records}:
+            self._queues.pop(gone, None)
+        return [self._open(record) for record in records]
+
+    def drop(self, name: str) -> bool:
+        """Drop a queue; see ``QueueService.drop_queue``."""
+        record = self._record(name)
+        if record is None:
+            return False
+        tables = self._tables_of(record)
+        system, prefix = self.system(), self._settings.table_prefix
+
+        def act(connection: Connection) -> None:
+            registry.remove_queue(connection, system, prefix, name)
+            registry.drop_tables(connection, tables)
+
+        self.connections.run(act, atomic=True)
+        self._queues.pop(name, None)
+        return True
+
+    def system(self) -> SystemTables:
+        """The shared tables; created at the first use where they are missing."""
+        if self._tables is None:
+            with self._lock:
+                if self._tables is None:
+                    dialect = self.connections.dialect
+                    tables = system_tables(dialect, self._settings.schema)
+                    shared = (tables.queues, tables.consumers)
+                    self.connections.run(
+                        lambda c: registry.ensure_tables(c, shared, dialect), atomic=True
+                    )
+                    self._tables = tables
+        return self._tables
+
+    def _create(self, name: str, asked: QueueSettings) -> Queue:
+        while (record := self._record(name)) is None:
+            fresh = EffectiveSettings().updated(asked)
+            tables = self._define(name, fresh)
+            text = fresh.to_json(self._column_types(fresh.columns))
+            added = self.connections.run(
+                lambda c: self._add(c, tables, text),  # noqa: B023 - runs at once
+                atomic=True,
+            )
+            if added:
+                _log.info("Created queue %s.", name)
+                return self._remember(name, tables, fresh)
+        self._change(record, asked)
+        return self.get(name)
+
+    def _add(self, connection: Connection, tables: QueueTables, settings: str) -> bool:
+        dialect, system = self.connections.dialect, self.system()
+        dialect.creation_lock(connection)
+        try:
+            prefix = self._settings.table_prefix
+            if registry.queue_record(connection, system, prefix, tables.queue) is not None:
+                return False
+            registry.create_tables(connection, (tables.live, tables.archive), dialect)
+            record = {"table_prefix": prefix, "name": tables.queue, "settings": settings}
+            return registry.add_queue(connection, system, dialect, record)
+        finally:
+            dialect.creation_unlock(connection)
+
+    def _change(self, record: QueueRecord, asked: QueueSettings) -> None:
+        """Apply what was given explicitly to a queue that exists; the last deployment wins."""
+        queue = self._open(record)
+        present = queue.settings
+        self._check_same_schema(record, present, asked)
+        wanted = present.updated(asked)
+        types = stored_columns(record.settings)
+        if wanted.to_json(types) == present.to_json(types):
+            return
+        if wanted.priorities < present.priorities:
+            self._check_levels(queue, wanted.priorities)
+        changed = [n for n in asked.given() if getattr(wanted, n) != getattr(present, n)]
+        _log.info("Changing settings of queue %s: %s.", record.name, ", ".join(changed))
+        system, prefix = self.system(), self._settings.table_prefix
+        self.connections.run(
+            lambda c: registry.change_queue(
+                c, system, prefix, record.name, settings=wanted.to_json(types)
+            )
+        )
+        queue.refresh()
+
+    def _check_same_schema(
+        self, record: QueueRecord, present: EffectiveSettings, asked: QueueSettings
+    ) -> None:
+        if asked.payload not in (UNSET, present.payload):
+            msg = (
+                f"Queue {record.name!r} holds {present.payload!r} payloads, but "
+                f"{asked.payload!r} was asked for. Use another name, or drop the queue first."
+            )
+            raise QueueSchemaMismatch(msg)
+        if asked.columns is UNSET:
+            return
+        existing, wanted = stored_columns(record.settings), self._column_types(asked.columns)
+        if existing != wanted:
+            msg = (
+                f"Queue {record.name!r} has the columns {existing or 'none'}, but "
+                f"{wanted or 'none'} were asked for. Use another name, or drop the queue first."
+            )
+            raise QueueSchemaMismatch(msg)
+
+    def _check_levels(self, queue: Queue, priorities: int) -> None:
+        highest = queue.highest_priority()
+        if highest >= priorities:
+            msg = (
+                f"priorities cannot be lowered to {priorities}: queue {queue.name!r} holds "
+                f"messages of level {highest}, which nobody would get any more"
+            )
+            raise ValueError(msg)
+
+    def _column_types(self, columns: Sequence[Column[Any]]) -> dict[str, str]:
+        dialect = self.connections.engine.dialect
+        return {column.name: column.type.compile(dialect=dialect) for column in columns}
+
+    def _record(self, name: str) -> QueueRecord | None:
+        system, prefix = self.system(), self._settings.table_prefix
+        return self.connections.run(lambda c: registry.queue_record(c, system, prefix, name))
+
+    def _open(self, record: QueueRecord) -> Queue:
+        known = self._queues.get(record.name)
+        if known is not None:
+            return known
+        tables = self._tables_of(record)
+        own = [tables.live.c[name] for name in tables.own_columns]
+        return self._remember(
+            record.name, tables, EffectiveSettings.from_json(record.settings, own)
+        )
+
+    def _tables_of(self, record: QueueRecord) -> QueueTables:
+        settings = EffectiveSettings.from_json(record.settings)
+        names = stored_columns(record.settings)
+        table, schema = self._settings.table_prefix + record.name, self._settings.schema
+        columns: Sequence[Column[Any]] = ()
+        if names:
+            columns = self.connections.run(
+                lambda c: registry.own_columns(c, table, schema, list(names))
+            )
+        return self._define(record.name, settings.updated(QueueSettings(columns=columns)))
+
+    def _define(self, name: str, settings: EffectiveSettings) -> QueueTables:
+        return queue_tables(
+            name,
+            self._settings.table_prefix,
+            settings.payload,
+            settings.columns,
+            system=self.system(),
+            dialect=self.connections.dialect,
+        )
+
+    def _remember(self, name: str, tables: QueueTables, settings: EffectiveSettings) -> Queue:
+        return self._queues.setdefault(name, self._make(tables, settings))

@@ -1,0 +1,101 @@
+"""Acts that hand messages out, and take back what a consumer does not want."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from queue_over_sql.dialects.rows import read_rows
+from queue_over_sql.dialects.statements import archive, claim
+from queue_over_sql.dialects.statements.parameters import MAX_IDS, batches, bucket_of, id_values
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql.dialects.base import ClaimRequest, Settlement, Where
+    from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.message import Claim, MessageRow
+
+
+def claim_messages(
+    connection: Connection, sql: StatementCache, request: ClaimRequest
+) -> list[MessageRow]:
+    """Claim up to ``request.count`` messages of one level, oldest first."""
+    return oldest_first(sql.subject.dialect.claim(connection, sql, request))
+
+
+def anything_to_claim(connection: Connection, sql: StatementCache, request: ClaimRequest) -> bool:
+    """Whether a claim would find something; writes nothing."""
+    found = (
+        sql.get(claim.anything_eligible, request.where).run(connection, request.wanted()).first()
+    )
+    return found is not None
+
+
+def exchanges_at_once(sql: StatementCache, settlements: Sequence[Settlement]) -> bool:
+    """Whether ack and claim are one statement, which needs no transaction around it."""
+    single = len(settlements) == 1 and len(settlements[0].ids) <= MAX_IDS
+    return single and sql.subject.dialect.exchanges_at_once
+
+
+def exchange(
+    connection: Connection,
+    sql: StatementCache,
+    settlement: Settlement,
+    request: ClaimRequest,
+    *,
+    keep: bool,
+) -> tuple[set[int], list[MessageRow]]:
+    """Ack and claim in one statement; only where ``exchanges_at_once`` says so.
+
+    Args:
+        connection: where.
+        sql: the queue's statements.
+        settlement: what is finished.
+        request: what is wanted next; nothing is claimed unless all finished ones were held.
+        keep: whether finished messages go to the archive.
+
+    Returns:
+        The finished ids that were still held, and the claimed messages, oldest first.
+    """
+    dialect = sql.subject.dialect
+    settled, rows = dialect.exchange(connection, sql, settlement, request, keep=keep)
+    return settled, oldest_first(rows)
+
+
+def take(
+    connection: Connection,
+    sql: StatementCache,
+    values: Mapping[str, Any],
+    *,
+    keep: bool,
+    where: Where | None,
+) -> list[MessageRow]:
+    """Remove the oldest messages in the caller's transaction, which holds their row locks."""
+    sql.subject.dialect.lock_for_writing(connection, sql)
+    rows = read_rows(sql, sql.get(claim.pick_rows, where).run(connection, values).all())
+    for batch in batches([row.id for row in rows]):
+        size, ids = bucket_of(len(batch)), id_values(batch)
+        if keep:
+            done = {"p_outcome": "done", "p_error": None, "p_attempted": None}
+            sql.get(archive.copy_ids_to_archive, size).run(connection, ids | done)
+        sql.get(claim.remove_ids, size).run(connection, ids)
+    taken = [row._replace(attempt_count=row.attempt_count + 1, listed=True) for row in rows]
+    return oldest_first(taken)
+
+
+def unclaim_round(connection: Connection, sql: StatementCache, stamp: Claim) -> int:
+    """Give back what one claim stamped; returns how many."""
+    values = {"p_consumer": stamp.consumer_id, "p_round": stamp.consumer_round}
+    return sql.get(claim.unclaim_round).run(connection, values).rowcount
+
+
+def unclaim_all(connection: Connection, sql: StatementCache, consumer_id: str) -> int:
+    """Give back all that a consumer holds; returns how many."""
+    return sql.get(claim.unclaim_all).run(connection, {"p_consumer": consumer_id}).rowcount
+
+
+def oldest_first(rows: list[MessageRow]) -> list[MessageRow]:
+    """Sort as promise 4 says: an UPDATE returns its rows in no order."""
+    return sorted(rows, key=lambda row: (row.priority, row.available_at or 0, row.id))

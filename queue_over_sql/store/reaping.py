@@ -1,0 +1,76 @@
+"""Acts of the reaper: find the claims of the dead, prune the archive."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from queue_over_sql.dialects.statements import archive, reaper
+from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id_values
+from queue_over_sql.message import Claim
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql.dialects.compiled import StatementCache
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeadClaim:
+    """A claim to be taken back."""
+
+    message_id: int
+    claim: Claim
+    attempts: int
+    max_attempts: int
+    available_at: int | None
+
+    @property
+    def out_of_attempts(self) -> bool:
+        """Whether the message has been delivered as often as it may."""
+        return self.attempts >= self.max_attempts
+
+
+def expired_leases(
+    connection: Connection, sql: StatementCache, max_attempts: int, limit: int
+) -> list[DeadClaim]:
+    """Claims whose lease has passed, locked where the engine can skip what others hold."""
+    return _dead_claims(connection, sql, reaper.expired_leases, max_attempts, limit)
+
+
+def orphaned_claims(
+    connection: Connection, sql: StatementCache, max_attempts: int, limit: int
+) -> list[DeadClaim]:
+    """Claims of consumers that are expired or gone, locked likewise."""
+    return _dead_claims(connection, sql, reaper.orphaned_claims, max_attempts, limit)
+
+
+def _dead_claims(
+    connection: Connection,
+    sql: StatementCache,
+    builder: Callable[..., Any],
+    max_attempts: int,
+    limit: int,
+) -> list[DeadClaim]:
+    values = {"p_max_attempts": max_attempts, "p_count": limit}
+    rows: Sequence[Any] = sql.get(builder, 0).run(connection, values).all()
+    if rows and not sql.subject.dialect.skip_locked:
+        # Look again at these alone, now locking: a lease may have been renewed meanwhile.
+        locked: list[Any] = []
+        for batch in batches([row[0] for row in rows]):
+            again = sql.get(builder, bucket_of(len(batch)))
+            locked += again.run(connection, values | id_values(batch)).all()
+        rows = locked
+    return [DeadClaim(row[0], Claim(row[1], row[2]), row[3], row[4], row[5]) for row in rows]
+
+
+def prune_archive(connection: Connection, sql: StatementCache, ttl: int, limit: int) -> int:
+    """Remove the oldest archived messages past ``ttl`` microseconds; returns how many."""
+    values = {"p_ttl": ttl, "p_count": limit}
+    ids = [row[0] for row in sql.get(archive.old_in_archive).run(connection, values)]
+    for batch in batches(ids):
+        remove_old = sql.get(archive.remove_from_archive, bucket_of(len(batch)))
+        remove_old.run(connection, id_values(batch))
+    return len(ids)

@@ -1,0 +1,116 @@
+"""Acts of the holder of a claim, each under the fence.
+
+Each returns the ids that the claim still held; nothing of the others was changed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from queue_over_sql.dialects.statements import settle
+from queue_over_sql.dialects.statements.parameters import MAX_IDS, batches, bucket_of, id_values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql.dialects.base import Settlement
+    from queue_over_sql.dialects.compiled import StatementCache
+
+
+def removes_at_once(sql: StatementCache, settlements: Sequence[Settlement], *, keep: bool) -> bool:
+    """Whether acking these is one statement, which needs no transaction around it."""
+    if len(settlements) != 1 or len(settlements[0].ids) > MAX_IDS:
+        return False
+    dialect = sql.subject.dialect
+    if keep:
+        return bool(dialect.archives_at_once)
+    return len(settlements[0].ids) == 1 or bool(dialect.delete_returning)
+
+
+def remove(connection: Connection, sql: StatementCache, settlement: Settlement) -> set[int]:
+    """Remove finished messages."""
+    returning = sql.subject.dialect.delete_returning
+    return _settle(connection, sql, settle.remove, settlement, {}, returning=returning)
+
+
+def archive_messages(
+    connection: Connection, sql: StatementCache, settlement: Settlement
+) -> set[int]:
+    """Move finished messages to the archive."""
+    moved: set[int] = sql.subject.dialect.archive(connection, sql, settlement)
+    return moved
+
+
+def release(connection: Connection, sql: StatementCache, settlement: Settlement) -> set[int]:
+    """Give messages back at their place, uncounted."""
+    return _update(connection, sql, settle.release, settlement, {})
+
+
+def restore(connection: Connection, sql: StatementCache, settlement: Settlement) -> set[int]:
+    """Give messages of a dead claim back at their place."""
+    values = {"p_error": settlement.error}
+    return _update(connection, sql, settle.restore, settlement, values)
+
+
+def retry(
+    connection: Connection, sql: StatementCache, settlement: Settlement, delay: int
+) -> set[int]:
+    """Give failed messages back after a delay."""
+    values = {"p_error": settlement.error, "p_delay": delay}
+    return _update(connection, sql, settle.retry, settlement, values)
+
+
+def extend(
+    connection: Connection, sql: StatementCache, settlement: Settlement, expires_at: int
+) -> set[int]:
+    """Renew leases up to an instant."""
+    return _update(connection, sql, settle.extend, settlement, {"p_expires": expires_at})
+
+
+def still_there(connection: Connection, sql: StatementCache, ids: Sequence[int]) -> set[int]:
+    """Which of the messages are live."""
+    found: set[int] = set()
+    for batch in batches(ids):
+        look = sql.get(settle.still_there, bucket_of(len(batch)))
+        found.update(row[0] for row in look.run(connection, id_values(batch)))
+    return found
+
+
+def _update(
+    connection: Connection,
+    sql: StatementCache,
+    builder: Callable[..., Any],
+    settlement: Settlement,
+    values: Mapping[str, Any],
+) -> set[int]:
+    returning = sql.subject.dialect.update_returning
+    return _settle(connection, sql, builder, settlement, values, returning=returning)
+
+
+def _settle(
+    connection: Connection,
+    sql: StatementCache,
+    builder: Callable[..., Any],
+    settlement: Settlement,
+    values: Mapping[str, Any],
+    *,
+    returning: bool,
+) -> set[int]:
+    settled: set[int] = set()
+    for batch in batches(settlement.ids):
+        ids: Sequence[int] = batch
+        stamp = settlement.fence_values()
+        if not returning and len(batch) > 1:
+            lock = sql.get(settle.held, bucket_of(len(batch)))
+            ids = [row[0] for row in lock.run(connection, id_values(batch) | stamp)]
+            if not ids:
+                continue
+        statement = sql.get(builder, bucket_of(len(ids)))
+        result = statement.run(connection, {**id_values(ids), **stamp, **values})
+        if returning:
+            settled.update(row[0] for row in result)
+        elif result.rowcount:
+            settled.update(ids)
+    return settled
