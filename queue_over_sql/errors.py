@@ -7,7 +7,7 @@
     ├── InvalidQueueName         also a ValueError
     ├── QueueSchemaMismatch      it exists with another payload type or columns
     ├── DuplicateKey             a live message has this key already
-    ├── PayloadInvalid           also a ValueError: the payload or the headers cannot be kept exactly
+    ├── PayloadInvalid           also a ValueError: it cannot be kept exactly
     ├── PayloadTooLarge          also a ValueError
     ├── ClaimLost                the fence refused: someone else may hold the message now
     │   └── ConsumerExpired      this consumer missed its own heartbeat deadline and fenced itself

@@ -352,7 +352,6 @@ class QueueDialect:
             The ids that were still held, and what was claimed: nothing unless all were held.
         """
         del connection, sql, settlement, request, keep
-        del connection, sql, settlement, request, keep
         raise UnsupportedByEngine(f"{self.name} has no exchange in one statement")
 
     def load(

@@ -24,7 +24,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import pytest
 
@@ -210,7 +210,7 @@ def make_service(database: TestDatabase) -> Iterator[MakeService]:
 
     with ExitStack() as stack:
 
-        def make(**settings: object) -> QueueService:
+        def make(**settings: Any) -> QueueService:
             service = QueueService(database.url, **{"consumer_timeout": 5.0, **settings})
             stack.callback(service.stop)
             return service
