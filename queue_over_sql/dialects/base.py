@@ -140,8 +140,6 @@ class QueueDialect:
 
     # -- capabilities
     identifier_limit = 63
-    partial_indexes = False
-    """Indexes may have a WHERE."""
     skip_locked = False
     """SELECT … FOR UPDATE SKIP LOCKED works."""
     update_returning = False
@@ -226,6 +224,10 @@ class QueueDialect:
             columns.available_at,
             columns.id,
         )
+
+    def is_claimed(self, table: Table) -> ColumnElement[bool]:
+        """The row is claimed, in the words under which an index finds such rows."""
+        return table.c.consumer_id.is_not(None)
 
     # -- clock
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Update, update
+from sqlalchemy import Update, literal_column, update
 
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect, microseconds
 from queue_over_sql.dialects.rows import read_rows
@@ -66,6 +66,10 @@ class H2Dialect(QueueDialect):
             msg = f"H2 2.1.214 or newer is needed; this database runs {found}."
             raise UnsupportedByEngine(msg)
         self.skip_locked = version >= _SKIP_LOCKED_SINCE
+
+    def is_claimed(self, table: Table) -> ColumnElement[bool]:
+        """A comparison: H2 reads the whole table for IS NOT NULL."""
+        return table.c.consumer_id > literal_column("''")
 
     def now(self) -> ColumnElement[int]:
         """The server's clock; one value per transaction, as H2 defines it."""

@@ -53,7 +53,6 @@ class PostgreSQLDialect(QueueDialect):
     """PostgreSQL 12 or newer through psycopg 3."""
 
     name = "postgresql"
-    partial_indexes = True
     skip_locked = True
     update_returning = True
     delete_returning = True
@@ -112,6 +111,10 @@ class PostgreSQLDialect(QueueDialect):
             columns.lease_expires_at,
             postgresql_where=columns.lease_expires_at.is_not(None),
         )
+
+    def is_claimed(self, table: Table) -> ColumnElement[bool]:
+        """In the words of the index on the lease."""
+        return table.c.lease_expires_at.is_not(None)
 
     def now(self) -> ColumnElement[int]:
         """The statement's start: stable, so it bounds an index scan; fresh in long transactions."""

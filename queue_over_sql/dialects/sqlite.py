@@ -34,7 +34,6 @@ class SQLiteDialect(QueueDialect):
     """SQLite 3.35 or newer (RETURNING)."""
 
     name = "sqlite"
-    partial_indexes = True
     update_returning = True
     delete_returning = True
     insert_returning = True
@@ -79,6 +78,10 @@ class SQLiteDialect(QueueDialect):
             columns.lease_expires_at,
             sqlite_where=columns.lease_expires_at.is_not(None),
         )
+
+    def is_claimed(self, table: Table) -> ColumnElement[bool]:
+        """In the words of the index on the lease."""
+        return table.c.lease_expires_at.is_not(None)
 
     def now(self) -> ColumnElement[int]:
         """The host's clock to the millisecond; 'now' is one instant within a statement."""

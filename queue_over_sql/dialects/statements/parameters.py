@@ -75,8 +75,5 @@ def fence(
 
 
 def claimed(tables: QueueTables) -> ColumnElement[bool]:
-    """The row is claimed, said in the words of the index that finds claimed rows."""
-    live = tables.live
-    if tables.dialect.partial_indexes:
-        return live.c.lease_expires_at.is_not(None)
-    return live.c.consumer_id.is_not(None)
+    """The row is claimed."""
+    return tables.dialect.is_claimed(tables.live)

@@ -1,0 +1,156 @@
+"""Hot statements on a queue that has lived: the intended index, and no sort.
+
+The table holds 20,000 ready messages behind 2,000 claimed ones and the dead rows of 3,000 that
+are done, because a plan on a fresh table proves nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from queue_over_sql.dialects import h2, postgresql, sqlite
+from queue_over_sql.dialects.base import ClaimRequest, Settlement
+from queue_over_sql.dialects.statements import archive, claim, reaper, settle
+from queue_over_sql.dialects.statements.parameters import bucket_of, id_values
+
+if TYPE_CHECKING:
+    from queue_over_sql import Message, Queue, QueueService
+    from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.testing.plugin import TestDatabase
+
+READY, CLAIMED, DONE = 20_000, 2_000, 3_000
+
+
+@dataclasses.dataclass
+class Lived:
+    """A queue with a past, and the means to ask the engine for a plan."""
+
+    engine: str
+    service: QueueService
+    queue: Queue
+    held: list[Message]
+
+    @property
+    def sql(self) -> StatementCache:
+        return self.queue._context.sql
+
+    def plan(self, builder: Any, *variant: Any, values: dict[str, Any]) -> str:
+        """The engine's plan of a statement, in upper case, as text."""
+        statement = self.sql.get(builder, *variant)
+        explain = {"sqlite": "EXPLAIN QUERY PLAN ", "mariadb": "EXPLAIN FORMAT=JSON "}
+        text = explain.get(self.engine, "EXPLAIN ") + statement.text
+        explained = type(statement).__new__(type(statement))
+        explained.__dict__.update(statement.__dict__ | {"text": text})
+        with self.service.connections.engine.connect() as connection:
+            rows = explained.run(connection, values).all()
+            connection.rollback()
+        return "\n".join(" ".join(map(str, row)) for row in rows).upper()
+
+    def request(self) -> ClaimRequest:
+        """A claim of 100 above the mark."""
+        low = int(self.held[-1].available_at.timestamp() * 1e6)
+        return ClaimRequest(
+            consumer_id="00000000-0000-0000-0000-000000000000",
+            consumer_round=1,
+            count=100,
+            priority=0,
+            low=low,
+            lease_us=None,
+            queue_lease_us=1_000_000,
+        )
+
+    def settlement(self, count: int) -> Settlement:
+        """``count`` messages of one claim."""
+        claim = self.held[0].claim
+        assert claim is not None
+        return Settlement([message.id for message in self.held[:count]], claim)
+
+
+@pytest.fixture
+def lived(database: TestDatabase, service: QueueService) -> Lived:
+    queue = service.create_queue("jobs", lease=3600, archive="all")
+    queue.load(range(DONE + CLAIMED + READY))
+    for _ in range(DONE // 500):
+        queue.ack(queue.consume(500))
+    held = [message for _ in range(CLAIMED // 500) for message in queue.consume(500)]
+    tables = "queue_jobs, queue_jobs_archive"
+    analyze = {"postgresql": f"ANALYZE {tables}", "mariadb": f"ANALYZE TABLE {tables}"}
+    statement = analyze.get(database.engine, "ANALYZE")
+    with service.connections.engine.connect() as connection:
+        connection.exec_driver_sql(statement).close()
+        connection.commit()
+    return Lived(database.engine, service, queue, held)
+
+
+def index_of(plan: str, suffix: str) -> bool:
+    """Whether the plan names the queue's index of that suffix."""
+    return f"QUEUE_JOBS_{suffix}".upper() in plan
+
+
+def sorts(plan: str) -> bool:
+    """Whether the plan has a step that sorts."""
+    return any(word in plan for word in ("FILESORT", "TEMP B-TREE FOR ORDER", "SORT KEY"))
+
+
+def test_a_claim_walks_its_index(lived: Lived) -> None:
+    """The pick follows the claim index from the mark on, in its order."""
+    request = lived.request()
+    forms: dict[str, Any] = {
+        "postgresql": postgresql.claim_at_once,
+        "sqlite": sqlite.claim_at_once,
+        "mariadb": claim.pick_rows,
+        "mysql": claim.pick_rows,
+        "h2": claim.pick_rows,
+    }
+    builder = forms[lived.engine]
+    values = request.stamp() | request.wanted()
+    if lived.engine == "h2" and not lived.sql.subject.dialect.skip_locked:
+        builder = h2.mark_first
+    elif builder is claim.pick_rows:
+        values = request.wanted()
+    plan = lived.plan(builder, None, values=values)
+    assert index_of(plan, "claim_ix"), plan
+    assert not sorts(plan), plan
+
+
+def test_settling_goes_by_the_primary_key(lived: Lived) -> None:
+    """No ack wanders through the index of claims, which is full of the dead."""
+    for builder in (settle.remove, settle.release, settle.retry, settle.extend):
+        for count in (1, 100):
+            goes_by_the_primary_key(lived, builder, count)
+
+
+def goes_by_the_primary_key(lived: Lived, builder: Any, count: int) -> None:
+    settlement = lived.settlement(count)
+    values = {
+        **id_values(settlement.ids),
+        **settlement.fence_values(),
+        **{"p_error": None, "p_delay": 0, "p_expires": 0},
+    }
+    statement = lived.sql.get(builder, bucket_of(count))
+    values = {name: value for name, value in values.items() if name in statement._defaults}
+    plan = lived.plan(builder, bucket_of(count), values=values)
+    # MariaDB also lists the indexes that it decided against.
+    plan = re.sub(r'"POSSIBLE_KEYS": \[.*?\]', "", plan, flags=re.DOTALL)
+    assert not index_of(plan, "claim_ix"), plan
+    assert not index_of(plan, "lease_ix"), plan
+    by_primary_key = ("PKEY", "PRIMARY KEY", '"PRIMARY"', "PRIMARY_KEY")
+    assert any(word in plan for word in by_primary_key), plan
+
+
+def test_expired_leases_are_found_by_an_index(lived: Lived) -> None:
+    """The reaper's look does not read the whole queue."""
+    values = {"p_max_attempts": 5, "p_count": 500}
+    plan = lived.plan(reaper.expired_leases, 0, values=values)
+    assert index_of(plan, "lease_ix") or index_of(plan, "claim_ix"), plan
+
+
+def test_the_archive_is_pruned_by_its_index(lived: Lived) -> None:
+    """The oldest archived messages are found without a sort."""
+    plan = lived.plan(archive.old_in_archive, values={"p_ttl": 1, "p_count": 500})
+    assert not sorts(plan), plan
+    assert index_of(plan, "archive_ix"), plan
