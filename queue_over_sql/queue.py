@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,7 @@ class Queue(QueueAdministration):
     def __init__(self, context: QueueContext) -> None:
         super().__init__(context)
         self.reaper = QueueReaper(context)
-        self._claimer = Claimer(context, self.reaper.restore_expired)
+        self._claimer = Claimer(context, self.reaper.restore)
         self._publisher = Publisher(context)
         self._settler = SettlerOfQueue(context, self._came_back)
 
@@ -201,7 +201,7 @@ class Queue(QueueAdministration):
 
     def stream(
         self, *, prefetch: int = 1, wait: Duration | None = 0.0, lease: Duration | None = None
-    ) -> Iterator[Message]:
+    ) -> Generator[Message, None, None]:
         """Claim messages one after another; the caller settles each.
 
         Args:

@@ -7,6 +7,7 @@ a twentieth of the time is spent here.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -14,6 +15,7 @@ import time
 from typing import TYPE_CHECKING
 
 from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from queue_over_sql.errors import QueueError, QueueNotFound, ServiceClosed
@@ -97,8 +99,19 @@ class Background:
         """Run a job at an interval from now on; a job of this name that runs already is kept."""
         with self._lock:
             scheduler = self._running()
+
+            def run_alone() -> None:
+                # Paused while it runs, so that a long run is not reported as a missed one.
+                with contextlib.suppress(JobLookupError):
+                    scheduler.pause_job(name)
+                try:
+                    job()
+                finally:
+                    with contextlib.suppress(JobLookupError):
+                        scheduler.resume_job(name)
+
             if scheduler.get_job(name) is None:
-                scheduler.add_job(job, "interval", seconds=seconds, id=name, executor=name)
+                scheduler.add_job(run_alone, "interval", seconds=seconds, id=name, executor=name)
 
     def stop(self) -> None:
         """Start no further job; one that runs now ends by itself."""

@@ -55,9 +55,9 @@ class QueueReaper:
         self._context = context
         self._settler = SettlerOfQueue(context, lambda _: None)
 
-    def restore_expired(self) -> int:
-        """Give back, or bury, messages whose lease has passed; returns how many were given back."""
-        return self.expired_leases().restored
+    def restore(self) -> int:
+        """Take back what the dead hold, as a pass would; returns how many were given back."""
+        return (self.expired_leases() + self.orphaned_claims()).restored
 
     def expired_leases(self) -> ReaperReport:
         """Take back the claims whose lease has passed."""

@@ -247,6 +247,7 @@ class SettlerOfQueue:
         sql, run = self._context.sql, self._context.run
         now = run(lambda connection: store.server_now(connection, sql))
         there = run(lambda c: store.still_there(c, sql, [message.id for message in missing]))
+        self.guard(missing)
         return {m.id for m in missing if m.id not in there and m.lease_runs_at(now)}
 
     def _delay(self, message: Message, reason: str | None, explicit: int | None) -> int | None:

@@ -36,8 +36,6 @@ _KINDS = {
     42101: ErrorKind.TABLE_EXISTS,
     42111: ErrorKind.TABLE_EXISTS,
     90007: ErrorKind.DISCONNECT,
-    90013: ErrorKind.DISCONNECT,
-    90020: ErrorKind.DISCONNECT,
     90067: ErrorKind.DISCONNECT,
     90098: ErrorKind.DISCONNECT,
     90121: ErrorKind.DISCONNECT,

@@ -39,32 +39,49 @@ class NewMessage:
     delay: int
     at: int | None
 
-    def values(self) -> dict[str, Any]:
-        """The bind parameters of a publish by the database's clock."""
+    def values(self, now: int | None = None) -> dict[str, Any]:
+        """The bind parameters of a publish by the database's clock, or by ``now`` of its batch."""
         given = {f"p_{name}": value for name, value in self.content.items()}
-        return given | {"p_message_key": self.key, "p_delay": self.delay, "p_at": self.at}
+        at = self.at if now is None else self.due(now)
+        return given | {"p_message_key": self.key, "p_delay": self.delay, "p_at": at}
+
+    def due(self, now: int) -> int:
+        """When it is due if it is published at ``now``."""
+        return now + self.delay if self.at is None else self.at
 
     def row(self, now: int) -> dict[str, Any]:
         """The values of its row, published at ``now``."""
-        due = now + self.delay if self.at is None else self.at
+        due = self.due(now)
         times = {"published_at": now, "scheduled_at": due, "available_at": due}
         return {**self.content, **times, "message_key": self.key}
 
 
 def publish(
-    connection: Connection, sql: StatementCache, message: NewMessage, on_conflict: str
+    connection: Connection,
+    sql: StatementCache,
+    message: NewMessage,
+    on_conflict: str,
+    *,
+    now: int | None = None,
 ) -> Published:
     """Insert one message, or do what ``on_conflict`` says about the one that has its key.
+
+    Args:
+        connection: where.
+        sql: the queue's statements.
+        message: what to publish.
+        on_conflict: ``"raise"``, ``"skip"`` or ``"replace"``.
+        now: the instant of its batch in microseconds; None for the statement's own.
 
     Raises:
         DuplicateKey: ``on_conflict`` is ``"raise"`` and the key is taken.
     """
     if message.key is None:
-        return Published(_insert(connection, sql, message))
+        return Published(_insert(connection, sql, message, now))
     refused: DBAPIError | None = None
     for _ in range(_KEY_RACES):
         try:
-            message_id = _insert_keyed(connection, sql, message)
+            message_id = _insert_keyed(connection, sql, message, now)
         except DBAPIError as error:
             if sql.subject.dialect.classify(error) is not ErrorKind.DUPLICATE:
                 raise
@@ -73,7 +90,7 @@ def publish(
             return Published(message_id)
         existing = _live_by_key(connection, sql, message.key)
         if existing is not None:
-            return _resolve_conflict(connection, sql, message, existing, on_conflict)
+            return _resolve_conflict(connection, sql, message, existing, on_conflict, now=now)
     text = f"Queue {sql.subject.queue!r}: the key {message.key!r} is neither free nor taken."
     raise QueueError(text) from refused
 
@@ -111,21 +128,25 @@ def load(connection: Connection, sql: StatementCache, messages: Sequence[NewMess
         publish_many(connection, sql, messages, "raise")
 
 
-def _insert(connection: Connection, sql: StatementCache, message: NewMessage) -> int:
-    result = sql.get(statements.publish, False).run(connection, message.values())
+def _insert(
+    connection: Connection, sql: StatementCache, message: NewMessage, now: int | None
+) -> int:
+    result = sql.get(statements.publish, False).run(connection, message.values(now))
     if sql.subject.dialect.insert_returning:
         return int(result.scalar_one())
     return int(result.lastrowid)
 
 
-def _insert_keyed(connection: Connection, sql: StatementCache, message: NewMessage) -> int | None:
+def _insert_keyed(
+    connection: Connection, sql: StatementCache, message: NewMessage, now: int | None
+) -> int | None:
     dialect = sql.subject.dialect
     statement = sql.get(statements.publish, True)
     if dialect.aborts_on_error and not dialect.conflict_clause:
         with connection.begin_nested():
-            result = statement.run(connection, message.values())
+            result = statement.run(connection, message.values(now))
     else:
-        result = statement.run(connection, message.values())
+        result = statement.run(connection, message.values(now))
     if dialect.insert_returning:
         row = result.first()
         return None if row is None else int(row[0])
@@ -143,6 +164,8 @@ def _resolve_conflict(
     message: NewMessage,
     existing: MessageRow,
     on_conflict: str,
+    *,
+    now: int | None,
 ) -> Published:
     if on_conflict == "skip":
         return Published(existing.id, PublishOutcome.SKIPPED)
@@ -150,7 +173,7 @@ def _resolve_conflict(
         raise DuplicateKey(sql.subject.queue, str(message.key), existing.id)
     if _same(message, existing):
         return Published(existing.id, PublishOutcome.UNCHANGED)
-    values = message.values() | {"p_id_0": existing.id}
+    values = message.values(now) | {"p_id_0": existing.id}
     del values["p_message_key"]
     sql.get(statements.replace).run(connection, values)
     return Published(existing.id, PublishOutcome.REPLACED)
@@ -189,7 +212,7 @@ def _publish_chunk(
         if created:
             published.append(Published(created.pop(0)))
         else:
-            published.append(publish(connection, sql, message, on_conflict))
+            published.append(publish(connection, sql, message, on_conflict, now=now))
 
 
 def _insert_chunk(

@@ -3,7 +3,8 @@
 Threads: JPype attaches a Python thread to the JVM as a daemon when it first calls Java, so that
 the process can end while such threads live. Only the thread that starts the JVM is attached
 otherwise, which :func:`start` mends. JPype ends the JVM by :mod:`atexit`, so functions that were
-registered there before the first engine for H2 was made find it gone. :mod:`.calls` sees to the ends of threads and process.
+registered there before the first engine for H2 was made find it gone. :mod:`.calls` sees
+to the ends of threads and of the process.
 """
 
 from __future__ import annotations

@@ -1,0 +1,74 @@
+"""The command itself: its groups, its global options and `main`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from queue_over_sql import __version__
+from queue_over_sql.cli import consume, messages, monitoring, queues, running
+from queue_over_sql.cli.demo import command as demo
+from queue_over_sql.cli.session import (
+    Connection,
+    JsonOption,
+    PrefixOption,
+    SchemaOption,
+    UrlOption,
+    unwrapped,
+)
+
+HELP = """Message queues inside the SQL database that you already run.
+
+The database is given by --url or QUEUE_OVER_SQL_URL. Every command that talks to a database takes
+--url, --schema, --table-prefix and --json before or after its name.
+
+Durations are seconds, or carry units: 250ms, 90s, 1h30m, 7d.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 nothing there, 4 database unreachable,
+5 ran to its end but not everything succeeded.
+"""
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        typer.echo(f"queue-over-sql {__version__}")
+        raise typer.Exit
+
+
+def _globals(
+    context: typer.Context,
+    *,
+    url: UrlOption = None,
+    schema: SchemaOption = None,
+    table_prefix: PrefixOption = None,
+    as_json: JsonOption = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    del version
+    context.obj = Connection(url, schema, table_prefix, as_json)
+
+
+def build_app() -> typer.Typer:
+    """The Typer application with every command registered."""
+    app = typer.Typer(
+        name="queue-over-sql",
+        help=unwrapped(HELP),
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_globals)
+    for group in (queues, messages, consume, monitoring, running, demo):
+        group.register(app)
+    return app
+
+
+def main() -> None:
+    """Run the command with the arguments of this process; the console script's entry point."""
+    build_app()(prog_name="queue-over-sql")

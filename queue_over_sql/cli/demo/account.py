@@ -1,0 +1,145 @@
+"""The account at the end: what went in, what came out, and whether the two agree."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+SHOWN_PATHS = 3
+
+
+@dataclass(frozen=True)
+class Result:
+    """One row of the results table."""
+
+    message_id: int
+    file_number: int
+    sha256: str
+    size: int
+    server: str
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Rescue:
+    """The killed server: which messages it held when it died, and when the last was done again."""
+
+    server: str
+    pid: int
+    held: frozenset[int]
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The facts that an account is made of, gathered when the servers have stopped.
+
+    Args:
+        files: path by file number, of every file that was to be published.
+        published: messages whose publish committed.
+        results: every row of the results table.
+        live: messages left in the queue.
+        archived: messages in the archive: each is a failure.
+        rescue: the killed server; None when none was killed.
+        kill_wanted: whether a server was to be killed.
+        sample: numbers of the files whose checksum is computed again.
+        check: computes checksum and size of a file, by its path.
+    """
+
+    files: Mapping[int, str]
+    published: int
+    results: Sequence[Result]
+    live: int
+    archived: int
+    rescue: Rescue | None
+    kill_wanted: bool
+    sample: Sequence[int]
+    check: Callable[[str], tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class Account:
+    """What the ledger says; `problems` is empty exactly when every file was done exactly once."""
+
+    files: int
+    published: int
+    results: int
+    size: int
+    lost: tuple[str, ...]
+    twice: tuple[str, ...]
+    unknown: int
+    sampled: int
+    wrong: tuple[str, ...]
+    redelivered: int
+    live: int
+    archived: int
+    held_at_kill: int
+    came_back: int
+    kill_missing: bool
+    by_server: Mapping[str, int]
+
+    @property
+    def balanced(self) -> bool:
+        """Whether files, messages and results agree, each exactly once."""
+        return not self.problems()
+
+    def problems(self) -> list[str]:
+        """What does not balance, one sentence each."""
+        found = [
+            (self.files == 0, "there was no file to work on"),
+            (self.published != self.files, f"{self.published} of {self.files} were published"),
+            (bool(self.lost), f"no result: {_some(self.lost)}"),
+            (bool(self.twice), f"more than one result: {_some(self.twice)}"),
+            (self.unknown > 0, f"{self.unknown} results of files that were never published"),
+            (bool(self.wrong), f"wrong checksum or size: {_some(self.wrong)}"),
+            (self.live > 0, f"{self.live} messages are still in the queue"),
+            (self.archived > 0, f"{self.archived} messages failed and are in the archive"),
+            (self.kill_missing, "no server was killed while it held messages"),
+            (
+                self.came_back != self.held_at_kill,
+                f"of {self.held_at_kill} messages of the killed server {self.came_back} came back",
+            ),
+        ]
+        return [sentence for wrong, sentence in found if wrong]
+
+
+def settle(ledger: Ledger) -> Account:
+    """Compare what went in with what came out; computes the checksums of the sample again."""
+    counts = Counter(result.file_number for result in ledger.results)
+    held = ledger.rescue.held if ledger.rescue else frozenset()
+    redelivered = {result.message_id for result in ledger.results if result.attempt > 1}
+    return Account(
+        files=len(ledger.files),
+        published=ledger.published,
+        results=len(ledger.results),
+        size=sum(result.size for result in ledger.results),
+        lost=tuple(path for number, path in ledger.files.items() if not counts[number]),
+        twice=tuple(path for number, path in ledger.files.items() if counts[number] > 1),
+        unknown=sum(result.file_number not in ledger.files for result in ledger.results),
+        sampled=len(ledger.sample),
+        wrong=_wrong(ledger),
+        redelivered=len(redelivered),
+        live=ledger.live,
+        archived=ledger.archived,
+        held_at_kill=len(held),
+        came_back=len(held & redelivered),
+        kill_missing=ledger.kill_wanted and not held,
+        by_server=dict(Counter(result.server for result in ledger.results)),
+    )
+
+
+def _wrong(ledger: Ledger) -> tuple[str, ...]:
+    stored = {result.file_number: (result.sha256, result.size) for result in ledger.results}
+    paths = {number: ledger.files[number] for number in ledger.sample}
+    return tuple(
+        path
+        for number, path in paths.items()
+        if number in stored and stored[number] != ledger.check(path)
+    )
+
+
+def _some(paths: Sequence[str]) -> str:
+    shown = ", ".join(paths[:SHOWN_PATHS])
+    more = len(paths) - SHOWN_PATHS
+    return f"{shown} and {more} more" if more > 0 else shown

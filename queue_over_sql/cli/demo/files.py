@@ -1,0 +1,78 @@
+"""The demo's real input: the files below a folder, and what is computed of each."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """One file to work on: its place in the order of the scan, and its path below the folder."""
+
+    number: int
+    path: str
+
+    def payload(self) -> dict[str, object]:
+        """The message that asks for this file."""
+        return {"number": self.number, "path": self.path}
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What was found below a folder: the files, and how many others could not be taken."""
+
+    files: tuple[InputFile, ...]
+    skipped: int
+
+
+def standard_library() -> Path:
+    """The folder of the running interpreter's standard library."""
+    return Path(sysconfig.get_path("stdlib"))
+
+
+def scan(folder: Path, limit: int | None = None) -> Scan:
+    """Find the regular, readable files below `folder`, sorted by path.
+
+    Links are not followed. A file that cannot be read, or whose name is no Unicode text, is
+    counted as skipped. `limit` keeps the first so many.
+    """
+    paths: list[str] = []
+    skipped = 0
+    for path in _regular_files(folder):
+        if os.access(path, os.R_OK) and _is_unicode(path):
+            paths.append(str(Path(path).relative_to(folder)))
+        else:
+            skipped += 1
+    paths.sort()
+    return Scan(
+        tuple(InputFile(number, path) for number, path in enumerate(paths[:limit])), skipped
+    )
+
+
+def _regular_files(folder: Path) -> Iterator[str]:
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(parent, name)  # noqa: PTH118 - thousands of them
+            if stat.S_ISREG(os.lstat(path).st_mode):
+                yield path
+
+
+def _is_unicode(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def digest(path: Path) -> tuple[str, int]:
+    """The SHA-256 of the file at `path` in hexadecimal, and the number of bytes it was taken of."""
+    with path.open("rb") as stream:
+        checksum = hashlib.file_digest(stream, "sha256").hexdigest()
+        return checksum, stream.tell()

@@ -1,0 +1,42 @@
+"""What the command's exit codes mean, and which error ends in which code."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from queue_over_sql import DatabaseUnavailable, QueueError, QueueNotFound
+
+
+class ExitCode(IntEnum):
+    """The exit codes of ``queue-over-sql``: the same for every command."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOTHING = 3
+    UNAVAILABLE = 4
+    INCOMPLETE = 5
+    INTERRUPTED = 130
+
+
+MEANINGS: dict[ExitCode, str] = {
+    ExitCode.OK: "done; also a worker, reaper or consumer that was asked to stop and did",
+    ExitCode.FAILED: "the operation was refused or failed; the reason is on standard error",
+    ExitCode.USAGE: "wrong usage: an unknown option, a value that cannot be read, no database URL",
+    ExitCode.NOTHING: "nothing there: no such queue, no message (in time), nothing to list",
+    ExitCode.UNAVAILABLE: "the database cannot be reached",
+    ExitCode.INCOMPLETE: (
+        "it ran to its end, but not everything succeeded: a command of `consume --exec` failed, "
+        "or the account of `demo` does not balance"
+    ),
+    ExitCode.INTERRUPTED: "interrupted from the keyboard",
+}
+
+
+def exit_code_for(error: QueueError) -> ExitCode:
+    """The exit code that tells a script what kind of `error` this was."""
+    if isinstance(error, QueueNotFound):
+        return ExitCode.NOTHING
+    if isinstance(error, DatabaseUnavailable):
+        return ExitCode.UNAVAILABLE
+    return ExitCode.FAILED

@@ -1,0 +1,210 @@
+"""Commands that put messages in and look at them: `publish` and `peek`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from queue_over_sql import Message, Queue, Selection
+from queue_over_sql.cli import publishing
+from queue_over_sql.cli.exits import ExitCode
+from queue_over_sql.cli.options import (
+    MESSAGES_PANEL,
+    AtOption,
+    DelayOption,
+    KeyFilter,
+    KindFilter,
+    LeaseOption,
+    QueueName,
+)
+from queue_over_sql.cli.session import Session, command
+from queue_over_sql.cli.values import format_instant, parse_pairs
+from queue_over_sql.cli.wire import LineFormat, LineReader, message_fields, payload_line
+
+LONGEST_SHOWN = 500
+PAYLOAD_HELP = (
+    "The message: JSON, or for a queue of text the text itself (see --format). "
+    "Without it JSON Lines are read from --file or standard input."
+)
+FORMAT_HELP = (
+    "What the argument or a line is. payload: the payload as JSON (bytes: a JSON string of "
+    "Base64). text: the payload as plain text. message: a JSON object with payload, key, kind, "
+    "headers, priority, delay, at, max_attempts, lease, columns, as peek --json writes it. "
+    "Unless given, text for an argument to a queue of text or bytes, payload otherwise."
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's commands to `app`."""
+    command(app, "publish", panel=MESSAGES_PANEL)(publish)
+    command(app, "peek", panel=MESSAGES_PANEL)(peek)
+
+
+def publish(
+    session: Session,
+    *,
+    queue: QueueName,
+    payload: Annotated[
+        str | None, typer.Argument(metavar="PAYLOAD", show_default=False, help=PAYLOAD_HELP)
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", "-f", metavar="PATH", help="Read JSON Lines from here; - is stdin."),
+    ] = None,
+    line_format: Annotated[
+        LineFormat | None,
+        typer.Option(
+            "--format", metavar="payload|text|message", show_default=False, help=FORMAT_HELP
+        ),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="KEY", help="At most one live message has this key."),
+    ] = None,
+    on_conflict: Annotated[
+        str,
+        typer.Option(
+            "--on-conflict",
+            metavar="raise|skip|replace",
+            help="When a live message has the key: fail, keep that one, or replace its content.",
+        ),
+    ] = "raise",
+    kind: Annotated[
+        str | None, typer.Option("--kind", metavar="KIND", help="The payload's type name.")
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; repeatable."),
+    ] = None,
+    priority: Annotated[
+        int, typer.Option("--priority", metavar="N", min=0, help="0 is the most urgent.")
+    ] = 0,
+    delay: DelayOption = None,
+    at: AtOption = None,
+    max_attempts: Annotated[
+        int | None,
+        typer.Option(
+            "--max-attempts", metavar="N", min=1, help="Deliveries before the message is dead."
+        ),
+    ] = None,
+    lease: LeaseOption = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--column", metavar="NAME=VALUE", help="A column of the queue's own; repeatable."
+        ),
+    ] = None,
+    batch: Annotated[
+        int, typer.Option("--batch", metavar="N", min=1, help="Lines in one transaction.")
+    ] = 1000,
+) -> None:
+    """Publish one message, or one per line of a file or of standard input.
+
+    Lines go in transaction by transaction (--batch); after an error the message says how many
+    lines are published, so that the rest can be sent again.
+    """
+    given = {
+        "key": key,
+        "kind": kind,
+        "headers": parse_pairs(header or (), "--header") or None,
+        "priority": priority or None,
+        "delay": delay,
+        "at": at,
+        "max_attempts": max_attempts,
+        "lease": lease,
+        "columns": parse_pairs(column or (), "--column") or None,
+    }
+    defaults = {name: value for name, value in given.items() if value is not None}
+    if payload is not None and file is not None:
+        raise typer.BadParameter("give either a PAYLOAD or --file, not both")
+    with session.queue(queue) as target:
+        if payload is not None:
+            reader = LineReader(
+                target.settings.payload, line_format or _argument_format(target), defaults
+            )
+            publishing.publish_one(session.output, target, reader, payload, on_conflict)
+            return
+        if key is not None:
+            raise typer.BadParameter("one --key cannot serve many lines: use --format message")
+        reader = LineReader(target.settings.payload, line_format or LineFormat.PAYLOAD, defaults)
+        publishing.publish_lines(
+            session.output, target, reader, file, on_conflict=on_conflict, batch=batch
+        )
+
+
+def _argument_format(queue: Queue) -> LineFormat:
+    return LineFormat.PAYLOAD if queue.settings.payload == "json" else LineFormat.TEXT
+
+
+def peek(
+    session: Session,
+    *,
+    queue: QueueName,
+    status: Annotated[
+        str | None,
+        typer.Option(
+            "--status",
+            metavar="STATUS",
+            help="Only ready, delayed, claimed or held ones; with --archive only done, failed, "
+            "rejected or expired ones.",
+        ),
+    ] = None,
+    key: KeyFilter = None,
+    kind: KindFilter = None,
+    archive: Annotated[
+        bool, typer.Option("--archive", help="Look at finished messages, in the archive.")
+    ] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", metavar="N", min=1, help="At most this many.")
+    ] = 20,
+    after: Annotated[
+        int | None,
+        typer.Option("--after", metavar="ID", help="Only messages after this id: the next page."),
+    ] = None,
+) -> None:
+    """Look at messages without claiming them, by id; exit code 3 when there is none."""
+    with session.queue(queue) as looked_at:
+        place = looked_at.archive if archive else looked_at
+        selection: Selection = place.messages(status=status, key=key, kind=kind)
+        found = selection.list(limit=limit, after=after)
+        if session.output.machine:
+            for message in found:
+                session.output.record(message_fields(message))
+        elif found:
+            _show(session, looked_at, found, archive=archive)
+    if not found:
+        session.output.note(f"No such message in {'the archive of ' * archive}queue {queue}.")
+        raise typer.Exit(ExitCode.NOTHING)
+
+
+def _show(session: Session, queue: Queue, found: list[Message], *, archive: bool) -> None:
+    payload_type = queue.settings.payload
+    when = ("outcome", "finished") if archive else ("due",)
+    session.output.table(
+        None,
+        ("#id", "#prio", "#tried", *when, "key", "…payload", "…last error"),
+        [
+            (
+                message.id,
+                message.priority,
+                f"{message.attempt}/{message.max_attempts}",
+                *_when(message, archive=archive),
+                message.key or "",
+                _one_line(payload_line(message, payload_type)),
+                _one_line(message.last_error or ""),
+            )
+            for message in found
+        ],
+    )
+
+
+def _when(message: Message, *, archive: bool) -> tuple[Any, ...]:
+    if archive:
+        return message.outcome, format_instant(message.finished_at)
+    return (format_instant(message.available_at) or "held",)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text[:LONGEST_SHOWN].split())

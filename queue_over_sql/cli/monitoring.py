@@ -1,0 +1,136 @@
+"""Commands that look: `stats` of queues, also live, and `consumers`."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import timedelta
+from typing import Annotated, Any
+
+import typer
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from queue_over_sql import QueueService, QueueStats
+from queue_over_sql.cli.exits import ExitCode
+from queue_over_sql.cli.options import MONITORING_PANEL
+from queue_over_sql.cli.output import build_table
+from queue_over_sql.cli.session import Session, command
+from queue_over_sql.cli.signals import stop_on_signals
+from queue_over_sql.cli.values import format_duration, format_instant, parse_duration
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's commands to `app`."""
+    command(app, "stats", panel=MONITORING_PANEL)(stats)
+    command(app, "consumers", panel=MONITORING_PANEL)(consumers)
+
+
+def stats(
+    session: Session,
+    *,
+    queue: Annotated[
+        str | None,
+        typer.Argument(metavar="QUEUE", show_default=False, help="Only this queue."),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Show it anew again and again, until Ctrl-C.")
+    ] = False,
+    interval: Annotated[
+        float,
+        typer.Option(
+            "--interval",
+            metavar="DURATION",
+            parser=parse_duration,
+            show_default="1s",
+            help="Time between two looks of --watch.",
+        ),
+    ] = 1.0,
+) -> None:
+    """Count the messages of one queue or of all, by status; exit code 3 when there is no queue."""
+    with session.connect() as service:
+        found = _collect(service, queue)
+        if not found:
+            session.output.note("There is no queue yet: queue-over-sql create NAME makes one.")
+            raise typer.Exit(ExitCode.NOTHING)
+        if not watch:
+            _show(session, found)
+        elif session.output.machine:
+            with stop_on_signals() as stop:
+                while not stop.asked.wait(interval):
+                    _show(session, _collect(service, queue))
+        else:
+            _watch(session, service, queue, interval)
+
+
+def _watch(session: Session, service: QueueService, queue: str | None, interval: float) -> None:
+    with (
+        stop_on_signals() as stop,
+        Live(console=session.output.out, auto_refresh=False, transient=False) as live,
+    ):
+        while True:
+            live.update(_table(_collect(service, queue)), refresh=True)
+            if stop.asked.wait(interval):
+                return
+
+
+def _collect(service: QueueService, name: str | None) -> dict[str, QueueStats]:
+    queues = service.queues() if name is None else [service.queue(name)]
+    return {queue.name: queue.stats() for queue in queues}
+
+
+def _show(session: Session, found: dict[str, QueueStats]) -> None:
+    if not session.output.machine:
+        session.output.out.print(_table(found))
+        return
+    for name, counted in found.items():
+        session.output.record({"queue": name, **dataclasses.asdict(counted)})
+
+
+def _table(found: dict[str, QueueStats]) -> Table:
+    return build_table(
+        None,
+        ("queue", "#ready", "#delayed", "#claimed", "#held", "#archived", "#oldest ready", ""),
+        [
+            (
+                name,
+                *(f"{count:,}" for count in (s.ready, s.delayed, s.claimed, s.held, s.archived)),
+                _age(s.oldest_ready_age),
+                Text("paused", style="yellow") if s.paused else "",
+            )
+            for name, s in found.items()
+        ],
+    )
+
+
+def _age(age: timedelta | None) -> str:
+    return format_duration(None if age is None else age.total_seconds())
+
+
+def consumers(session: Session) -> None:
+    """List the consumers that are registered; exit code 3 when there is none."""
+    with session.connect() as service:
+        found = service.consumers()
+    if session.output.machine:
+        for consumer in found:
+            session.output.record(dataclasses.asdict(consumer))
+    elif found:
+        session.output.table(
+            None,
+            ("consumer", "name", "host", "#pid", "started", "last heartbeat"),
+            [_consumer_row(consumer) for consumer in found],
+        )
+    if not found:
+        session.output.note("No consumer is registered.")
+        raise typer.Exit(ExitCode.NOTHING)
+
+
+def _consumer_row(consumer: Any) -> tuple[object, ...]:
+    return (
+        consumer.consumer_id,
+        consumer.name,
+        consumer.host,
+        consumer.pid,
+        format_instant(consumer.started_at),
+        format_instant(consumer.heartbeat_at),
+    )

@@ -1,0 +1,152 @@
+"""Where the command's words go: results on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+from rich.console import Console, JustifyMethod
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+PASSWORD_IN_URL = re.compile(r"(?P<before>\w[\w+]*://[^:/?#\s]*:)(?P<password>[^\s/]+)(?=@)")
+PASSWORD_IN_QUERY = re.compile(
+    r"(?P<before>\b(?:password|passwd|pwd)=)(?P<password>[^&;\s'\"]+)", re.IGNORECASE
+)
+
+NARROWEST_CUT = 10
+
+
+def hide_passwords(text: str) -> str:
+    """`text` with the password of every URL in it replaced by ``***``."""
+    return PASSWORD_IN_QUERY.sub(r"\g<before>***", PASSWORD_IN_URL.sub(r"\g<before>***", text))
+
+
+def to_json(value: object) -> str:
+    """One compact line of JSON; instants as ISO 8601, durations as seconds."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_json_default)
+
+
+def _json_default(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, UUID):
+        return str(value)
+    return str(value)
+
+
+class RateColumn(ProgressColumn):
+    """How many steps a second the task makes, e.g. ``12,400/s``."""
+
+    def render(self, task: Task) -> Text:
+        """The rate of `task`, or nothing while it is unknown."""
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:,.0f}/s", style="dim")
+
+
+@dataclass
+class Output:
+    """Writes for a person (Rich tables and notes) or, with `machine`, as JSON lines."""
+
+    machine: bool = False
+    out: Console = field(default_factory=Console)
+    err: Console = field(default_factory=lambda: Console(stderr=True))
+
+    def line(self, text: str) -> None:
+        """Write one plain line to standard output and flush it, so that a pipe has it at once."""
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+    def record(self, fields: Mapping[str, Any], *, human: str | None = None) -> None:
+        """Write a result: a JSON line for a machine, the sentence `human` (if any) for a person."""
+        if self.machine:
+            self.line(to_json(fields))
+        elif human is not None:
+            self.out.print(escape(human), highlight=False)
+
+    def note(self, text: str) -> None:
+        """A remark on standard error for a person."""
+        self.err.print(escape(hide_passwords(text)), style="dim", highlight=False)
+
+    def error(self, text: str) -> None:
+        """What went wrong, on standard error; passwords of URLs are hidden."""
+        label = Text("Error: ", style="bold red")
+        self.err.print(label + Text(hide_passwords(text)), highlight=False, soft_wrap=True)
+
+    def table(
+        self, title: str | None, columns: Sequence[str], rows: Sequence[Sequence[object]]
+    ) -> None:
+        """Show a table to a person; see `build_table` for the names of columns."""
+        self.out.print(build_table(title, columns, rows, self.out.width))
+
+    def progress(self, *, total_known: bool = True) -> Progress:
+        """A progress bar on standard error, silent when that is no terminal or with ``--json``."""
+        bar: list[ProgressColumn] = [BarColumn()] if total_known else []
+        count: ProgressColumn = (
+            MofNCompleteColumn() if total_known else TextColumn("{task.completed:,}")
+        )
+        return Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            *bar,
+            count,
+            RateColumn(),
+            TimeElapsedColumn(),
+            console=self.err,
+            disable=self.machine or not self.err.is_terminal,
+        )
+
+
+def build_table(
+    title: str | None, columns: Sequence[str], rows: Sequence[Sequence[object]], width: int = 80
+) -> Table:
+    """A plain Rich table.
+
+    A column named with a leading ``#`` is set to the right; those with a leading ``…`` share what
+    the others leave of `width`, and longer texts in them are cut.
+    """
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for name in columns:
+        justify: JustifyMethod = "right" if name.startswith("#") else "left"
+        table.add_column(name.lstrip("#…"), justify=justify, header_style="bold", no_wrap=True)
+    texts = [[cell if isinstance(cell, Text) else Text(str(cell)) for cell in row] for row in rows]
+    share = _share_of_cut_columns(columns, texts, width)
+    for row in texts:
+        for name, cell in zip(columns, row, strict=True):
+            if name.startswith("…"):
+                cell.truncate(share, overflow="ellipsis")
+        table.add_row(*row)
+    return table
+
+
+def _share_of_cut_columns(columns: Sequence[str], rows: list[list[Text]], width: int) -> int:
+    widths = [
+        max([len(name.lstrip("#")), *(row[place].cell_len for row in rows)])
+        for place, name in enumerate(columns)
+        if not name.startswith("…")
+    ]
+    cut = len(columns) - len(widths)
+    left = width - sum(widths) - 2 * (len(columns) - 1)
+    return max(NARROWEST_CUT, left // cut) if cut else width

@@ -1,0 +1,200 @@
+"""Commands that make, list and manage queues."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from queue_over_sql import Queue
+from queue_over_sql.cli.columns import COLUMN_HELP, parse_column
+from queue_over_sql.cli.exits import ExitCode
+from queue_over_sql.cli.options import QUEUES_PANEL, LeaseOption, QueueName, YesOption, confirm
+from queue_over_sql.cli.retries import RETRY_HELP, parse_retry
+from queue_over_sql.cli.session import Session, command
+from queue_over_sql.cli.values import format_duration, parse_duration
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's commands to `app`."""
+    command(app, "create", panel=QUEUES_PANEL)(create)
+    command(app, "list", panel=QUEUES_PANEL)(list_queues)
+    command(app, "pause", panel=QUEUES_PANEL)(pause)
+    command(app, "resume", panel=QUEUES_PANEL)(resume)
+    command(app, "purge", panel=QUEUES_PANEL)(purge)
+    command(app, "drop", panel=QUEUES_PANEL)(drop)
+
+
+def create(
+    session: Session,
+    *,
+    queue: QueueName,
+    lease: LeaseOption = None,
+    max_attempts: Annotated[
+        int | None,
+        typer.Option(
+            "--max-attempts",
+            metavar="N",
+            min=1,
+            help="Deliveries before a message is dead. 5 for a new queue.",
+        ),
+    ] = None,
+    retry: Annotated[str | None, typer.Option("--retry", metavar="POLICY", help=RETRY_HELP)] = None,
+    payload: Annotated[
+        str | None,
+        typer.Option(
+            "--payload",
+            metavar="json|text|bytes",
+            help="What messages carry. json for a new queue; cannot change later.",
+        ),
+    ] = None,
+    priorities: Annotated[
+        int | None,
+        typer.Option(
+            "--priorities",
+            metavar="N",
+            min=1,
+            help="Number of priority levels, 0 being most urgent. 1 for a new queue.",
+        ),
+    ] = None,
+    archive: Annotated[
+        str | None,
+        typer.Option(
+            "--archive",
+            metavar="none|failed|all",
+            help="Which finished messages are kept. failed for a new queue.",
+        ),
+    ] = None,
+    archive_ttl: Annotated[
+        str | None,
+        typer.Option(
+            "--archive-ttl",
+            metavar="DURATION|forever",
+            help="How long the archive keeps them. forever for a new queue.",
+        ),
+    ] = None,
+    max_payload_bytes: Annotated[
+        int | None,
+        typer.Option(
+            "--max-payload-bytes",
+            metavar="N",
+            min=1,
+            help="Size limit of a payload. 1048576 for a new queue.",
+        ),
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option("--column", metavar="NAME:TYPE", help=COLUMN_HELP)
+    ] = None,
+) -> None:
+    """Create a queue, or change the settings of one that is there.
+
+    Safe to run from every server at every start. Settings that are not given keep their values, or
+    get the defaults in a new queue.
+    """
+    settings: dict[str, Any] = {
+        "lease": lease,
+        "max_attempts": max_attempts,
+        "retry": None if retry is None else parse_retry(retry),
+        "payload": payload,
+        "priorities": priorities,
+        "archive": archive,
+        "max_payload_bytes": max_payload_bytes,
+        "columns": [parse_column(spec) for spec in column] if column else None,
+    }
+    settings = {name: value for name, value in settings.items() if value is not None}
+    if archive_ttl is not None:
+        settings["archive_ttl"] = None if archive_ttl == "forever" else parse_duration(archive_ttl)
+    with session.connect() as service:
+        made = service.create_queue(queue, **settings)
+        session.output.record(
+            {"queue": made.name, **describe(made)}, human=f"Queue {made.name} is ready."
+        )
+
+
+def describe(queue: Queue) -> dict[str, Any]:
+    """The settings of `queue` as JSON-ready values."""
+    settings = queue.settings
+    return {
+        "payload": settings.payload,
+        "lease": settings.lease,
+        "max_attempts": settings.max_attempts,
+        "retry": str(settings.retry),
+        "priorities": settings.priorities,
+        "archive": settings.archive,
+        "archive_ttl": settings.archive_ttl,
+        "max_payload_bytes": settings.max_payload_bytes,
+        "columns": [column.name for column in settings.columns],
+    }
+
+
+def list_queues(session: Session) -> None:
+    """List the queues of the database with their settings; exit code 3 when there is none."""
+    with session.connect() as service:
+        queues = service.queues()
+        if session.output.machine:
+            for queue in queues:
+                session.output.record({"queue": queue.name, **describe(queue)})
+        elif queues:
+            session.output.table(
+                None,
+                ("queue", "payload", "#lease", "#attempts", "#priorities", "archive", "retry"),
+                [_listed(queue) for queue in queues],
+            )
+    if not queues:
+        session.output.note("There is no queue yet: queue-over-sql create NAME makes one.")
+        raise typer.Exit(ExitCode.NOTHING)
+
+
+def _listed(queue: Queue) -> tuple[object, ...]:
+    settings = queue.settings
+    return (
+        queue.name,
+        settings.payload,
+        format_duration(settings.lease.total_seconds()),
+        settings.max_attempts,
+        settings.priorities,
+        settings.archive,
+        type(settings.retry).__name__,
+    )
+
+
+def pause(session: Session, *, queue: QueueName) -> None:
+    """Stop handing out messages of a queue, on every server; publishing goes on."""
+    with session.queue(queue) as paused:
+        paused.pause()
+    session.output.record({"queue": queue, "paused": True}, human=f"Queue {queue} is paused.")
+
+
+def resume(session: Session, *, queue: QueueName) -> None:
+    """Hand out messages of a paused queue again."""
+    with session.queue(queue) as resumed:
+        resumed.resume()
+    session.output.record({"queue": queue, "paused": False}, human=f"Queue {queue} goes on.")
+
+
+def purge(
+    session: Session,
+    *,
+    queue: QueueName,
+    claimed: Annotated[
+        bool,
+        typer.Option("--claimed", help="Also remove messages that somebody holds at this moment."),
+    ] = False,
+    yes: YesOption = False,
+) -> None:
+    """Remove the messages of a queue: ready, delayed and held ones. The archive stays."""
+    with session.queue(queue) as purged:
+        confirm(f"Remove the messages of queue {queue} for ever?", yes=yes)
+        count = purged.purge(claimed=claimed)
+    session.output.record(
+        {"queue": queue, "removed": count}, human=f"Removed {count:,} messages of queue {queue}."
+    )
+
+
+def drop(session: Session, *, queue: QueueName, yes: YesOption = False) -> None:
+    """Drop a queue: its messages, its archive and its settings."""
+    with session.connect() as service:
+        service.queue(queue)
+        confirm(f"Drop queue {queue} with its messages and its archive for ever?", yes=yes)
+        dropped = service.drop_queue(queue)
+    session.output.record({"queue": queue, "dropped": dropped}, human=f"Queue {queue} is dropped.")

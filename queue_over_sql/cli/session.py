@@ -1,0 +1,218 @@
+"""What every command shares: the options for the database, and errors turned into exit codes."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, get_type_hints
+
+import typer
+from sqlalchemy.exc import SQLAlchemyError
+
+from queue_over_sql import Queue, QueueError, QueueService
+from queue_over_sql.cli.exits import ExitCode, exit_code_for
+from queue_over_sql.cli.output import Output
+
+URL_VARIABLE = "QUEUE_OVER_SQL_URL"
+SCHEMA_VARIABLE = "QUEUE_OVER_SQL_SCHEMA"
+PREFIX_VARIABLE = "QUEUE_OVER_SQL_TABLE_PREFIX"
+DATABASE_PANEL = "Database and output"
+NO_URL = f"""no database is given. Say where the queues live with --url or {URL_VARIABLE}, e.g.
+  --url sqlite:///queues.db
+  --url postgresql://user:password@host/database
+  --url mysql://user:password@host/database
+  --url h2+jaydebeapi://sa@host:9092/./database"""
+
+UrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        rich_help_panel=DATABASE_PANEL,
+        help=f"SQLAlchemy URL of the database, else from {URL_VARIABLE}.",
+    ),
+]
+SchemaOption = Annotated[
+    str | None,
+    typer.Option(
+        "--schema",
+        metavar="NAME",
+        rich_help_panel=DATABASE_PANEL,
+        help=f"Database schema of the tables, else from {SCHEMA_VARIABLE}.",
+    ),
+]
+PrefixOption = Annotated[
+    str | None,
+    typer.Option(
+        "--table-prefix",
+        metavar="PREFIX",
+        rich_help_panel=DATABASE_PANEL,
+        help=f"Prefix of the queues' tables, else from {PREFIX_VARIABLE}, else queue_.",
+    ),
+]
+JsonOption = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        rich_help_panel=DATABASE_PANEL,
+        help="Write results as JSON lines on standard output; everything else on standard error.",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Where the queues live, as far as one place of the command line said; None: not said there."""
+
+    url: str | None = None
+    schema: str | None = None
+    table_prefix: str | None = None
+    machine: bool = False
+
+    def over(self, other: Connection) -> Connection:
+        """These options, filled up with those of `other`."""
+        return Connection(
+            self.url or other.url,
+            self.schema or other.schema,
+            self.table_prefix or other.table_prefix,
+            self.machine or other.machine,
+        )
+
+
+def environment() -> Connection:
+    """The connection options given by environment variables."""
+    return Connection(
+        os.environ.get(URL_VARIABLE) or None,
+        os.environ.get(SCHEMA_VARIABLE) or None,
+        os.environ.get(PREFIX_VARIABLE) or None,
+    )
+
+
+class Session:
+    """One run of a command: its database and its output."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.output = Output(machine=connection.machine)
+
+    @property
+    def url(self) -> str:
+        """The database's URL; a usage error that says how to give one when there is none."""
+        if self.connection.url is None:
+            raise typer.BadParameter(NO_URL)
+        return self.connection.url
+
+    def service(self, **options: Any) -> QueueService:
+        """A service on the given database; `options` go to `QueueService`. Not started."""
+        if self.connection.schema is not None:
+            options["schema"] = self.connection.schema
+        if self.connection.table_prefix is not None:
+            options["table_prefix"] = self.connection.table_prefix
+        return QueueService(self.url, **options)
+
+    @contextmanager
+    def connect(self, **options: Any) -> Iterator[QueueService]:
+        """A service that is not started (no heartbeat, no reaper), stopped at the end."""
+        service = self.service(**options)
+        try:
+            yield service
+        finally:
+            service.stop()
+
+    @contextmanager
+    def queue(self, name: str) -> Iterator[Queue]:
+        """The queue `name` on a service as of `connect`."""
+        with self.connect() as service:
+            yield service.queue(name)
+
+
+def command(
+    app: typer.Typer, name: str, *, panel: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register ``function(session, …)`` as command `name`, with the shared options added.
+
+    Errors of the library end the process with their exit code and one message, never a traceback.
+    """
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        text = unwrapped(inspect.getdoc(function) or "")
+        app.command(name, rich_help_panel=panel, help=text)(_with_shared_options(function))
+        return function
+
+    return register
+
+
+def unwrapped(text: str) -> str:
+    """`text` with each paragraph on one line, for the terminal to wrap."""
+    return "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(text).split("\n\n"))
+
+
+def _with_shared_options(function: Callable[..., None]) -> Callable[..., None]:
+    hints = get_type_hints(function, include_extras=True)
+
+    @functools.wraps(function)
+    def run(**values: Any) -> None:
+        context: typer.Context = values.pop("context")
+        given = Connection(
+            values.pop("url"),
+            values.pop("schema"),
+            values.pop("table_prefix"),
+            values.pop("as_json"),
+        )
+        session = Session(given.over(context.obj or Connection()).over(environment()))
+        with errors_as_exit_codes(session.output):
+            function(session, **values)
+
+    own = [
+        parameter.replace(annotation=hints[parameter.name])
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.name != "session"
+    ]
+    parameters = [_keyword("context", typer.Context, inspect.Parameter.empty), *own, *_SHARED]
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    del run.__wrapped__
+    return run
+
+
+def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default
+    )
+
+
+_SHARED = (
+    _keyword("url", UrlOption, None),
+    _keyword("schema", SchemaOption, None),
+    _keyword("table_prefix", PrefixOption, None),
+    _keyword("as_json", JsonOption, False),  # noqa: FBT003
+)
+
+
+@contextmanager
+def errors_as_exit_codes(output: Output) -> Iterator[None]:
+    """End with the exit code of a library, database or input error, after saying what it was."""
+    try:
+        yield
+    except QueueError as error:
+        output.error(str(error))
+        raise typer.Exit(exit_code_for(error)) from error
+    except BrokenPipeError:
+        # The reader of our output has gone, as `head` does: no error, but no more output either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        raise typer.Exit(ExitCode.FAILED) from None
+    except ValueError as error:
+        # The library's word for an argument that it refuses: here that came from an option.
+        output.error(str(error))
+        raise typer.Exit(ExitCode.USAGE) from error
+    except (SQLAlchemyError, OSError) as error:
+        output.error(str(error) or type(error).__name__)
+        raise typer.Exit(ExitCode.FAILED) from error
+    except KeyboardInterrupt:
+        output.note("Interrupted.")
+        raise typer.Exit(ExitCode.INTERRUPTED) from None

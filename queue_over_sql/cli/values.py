@@ -1,0 +1,89 @@
+"""Reading the values of options: durations, instants, headers, retry policies, columns."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import typer
+
+UNIT_SECONDS = {
+    "us": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+    "w": 604800.0,
+}
+NUMBER_WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)")
+SHOWN_WITH_TENTHS = 10
+DURATION_HELP = "Seconds, or with units: 250ms, 90s, 1h30m, 7d."
+
+
+def parse_duration(text: str | float) -> float:
+    """Seconds from ``"1.5"``, ``"250ms"`` or ``"1h30m"``; else `typer.BadParameter`."""
+    if isinstance(text, int | float):
+        return float(text)
+    if re.fullmatch(r"\d+(\.\d+)?", text.strip()):
+        return float(text)
+    compact = text.replace(" ", "")
+    parts = NUMBER_WITH_UNIT.findall(compact)
+    if not parts or "".join(number + unit for number, unit in parts) != compact:
+        raise typer.BadParameter(f"{text!r} is not a duration. {DURATION_HELP}")
+    return sum(float(number) * UNIT_SECONDS[unit] for number, unit in parts)
+
+
+def parse_instant(text: str | datetime) -> datetime:
+    """An aware instant from ISO 8601 text; without a zone or offset it is refused, not guessed."""
+    try:
+        instant = text if isinstance(text, datetime) else datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is not an ISO 8601 instant, such as 2030-01-31T09:00:00+01:00"
+        ) from None
+    if instant.tzinfo is None:
+        example = instant.replace(tzinfo=UTC).isoformat()
+        raise typer.BadParameter(
+            f"{text!r} has no time zone: write {example} for UTC, or your own offset"
+        )
+    return instant
+
+
+def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, Any]:
+    """``["a=1", "b=x"]`` as ``{"a": 1, "b": "x"}``: JSON values where they are, text otherwise."""
+    return dict(_parse_pair(pair, option) for pair in pairs)
+
+
+def _parse_pair(pair: str, option: str) -> tuple[str, Any]:
+    name, separator, value = pair.partition("=")
+    if not separator or not name:
+        raise typer.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint=option)
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
+
+
+def format_duration(seconds: float | None) -> str:
+    """A duration for people: ``0.2s``, ``42s``, ``3m 20s``, ``2h 05m``, ``4d 1h``; none: ``-``."""
+    if seconds is None:
+        return "-"
+    if seconds < SHOWN_WITH_TENTHS:
+        return f"{seconds:.1f}s"
+    minutes, whole_seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}d {hours}h"
+    if hours:
+        return f"{hours}h {minutes:02d}m"
+    return f"{minutes}m {whole_seconds:02d}s" if minutes else f"{whole_seconds}s"
+
+
+def format_instant(at: datetime | None) -> str:
+    """An instant for people, in this machine's time zone, to the second; empty for none."""
+    return "" if at is None else at.astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,1 @@
+"""Tests, laid out by what they prove: contract, engine, chaos, interfaces, unit."""

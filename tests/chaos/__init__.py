@@ -1,0 +1,1 @@
+"""Tests with real processes: kills, stops, outages, and an account of every message afterwards."""

@@ -1,0 +1,1 @@
+"""The programs that the chaos tests start: one module per part, run as `python -m`."""

@@ -1,0 +1,116 @@
+"""A publisher that writes down what it is about to publish and what was committed."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+from sqlalchemy import create_engine
+
+from queue_over_sql import Queue, QueueService
+from tests.chaos.journal import Journal
+from tests.chaos.roles.protocol import Reins, emit, play
+
+MANY = 50
+LOAD = 1_000
+LOAD_BATCH = 250
+OWN_TRANSACTION = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """What to publish: `mode` is one of `one`, `many`, `load` and `transaction`."""
+
+    url: str
+    journal: str
+    mode: str
+    name: str
+    queue: str = "jobs"
+    pause: float = 0.0
+    """Seconds between two publishes."""
+
+
+Publish = Callable[[Sequence[str]], None]
+
+
+def payloads(tokens: Sequence[str]) -> list[dict[str, str]]:
+    """Each token with ballast, so that a half-written message would be noticed."""
+    return [{"token": token, "ballast": token * 20} for token in tokens]
+
+
+def publish_one(queue: Queue) -> tuple[int, Publish]:
+    """Publish singly."""
+
+    def publish(tokens: Sequence[str]) -> None:
+        for payload in payloads(tokens):
+            queue.publish(payload)
+
+    return 1, publish
+
+
+def publish_many(queue: Queue) -> tuple[int, Publish]:
+    """Publish a batch at once."""
+
+    def publish(tokens: Sequence[str]) -> None:
+        queue.publish_many(payloads(tokens))
+
+    return MANY, publish
+
+
+def publish_load(queue: Queue) -> tuple[int, Publish]:
+    """Publish in bulk, several batches a call."""
+
+    def publish(tokens: Sequence[str]) -> None:
+        queue.load(payloads(tokens), batch_size=LOAD_BATCH)
+
+    return LOAD, publish
+
+
+def publish_in_transaction(queue: Queue, url: str) -> tuple[int, Publish]:
+    """Publish some in one transaction of the caller's own."""
+    engine = create_engine(url)
+
+    def publish(tokens: Sequence[str]) -> None:
+        with engine.begin() as connection:
+            for payload in payloads(tokens):
+                queue.publish(payload, connection=connection)
+
+    return OWN_TRANSACTION, publish
+
+
+def way_of_publishing(arguments: Arguments, queue: Queue) -> tuple[int, Publish]:
+    """How many tokens this mode takes at a time, and what to do with them."""
+    if arguments.mode == "transaction":
+        return publish_in_transaction(queue, arguments.url)
+    ways = {"one": publish_one, "many": publish_many, "load": publish_load}
+    return ways[arguments.mode](queue)
+
+
+def tokens_by(name: str, count: int) -> Iterator[list[str]]:
+    """Endless lists of `count` new tokens."""
+    numbers = itertools.count()
+    while True:
+        yield [f"{name}-{number}" for number in itertools.islice(numbers, count)]
+
+
+def main(arguments: Arguments) -> None:
+    """Publish from `go` until `stop` or until killed."""
+    service = QueueService(arguments.url)
+    journal = Journal(arguments.journal, arguments.name)
+    count, publish = way_of_publishing(arguments, service.queue(arguments.queue))
+    reins = Reins()
+    emit("ready")
+    reins.go.wait()
+    for tokens in tokens_by(arguments.name, count):
+        if reins.stop.wait(arguments.pause):
+            break
+        journal.intends(tokens)
+        publish(tokens)
+        journal.published(tokens)
+    service.stop()
+    emit("done")
+
+
+if __name__ == "__main__":
+    play(main, Arguments)

@@ -1,0 +1,76 @@
+"""A consumer that does nothing by itself: each step is a command of the test."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from queue_over_sql import Message, Queue, QueueError, QueueService
+from tests.chaos.roles.protocol import commands, emit, play
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """Where the puppet consumes, and how soon it counts as dead."""
+
+    url: str
+    queue: str = "jobs"
+    consumer_timeout: float = 30.0
+    reaper_interval: float = 0.2
+    started: bool = True
+    """False: never `start()`ed, so without a reaper; only its heartbeat runs."""
+
+
+class Puppet:
+    """Holds what it was given until it is told what to do with it."""
+
+    def __init__(self, service: QueueService, queue: Queue) -> None:
+        """Obey on this queue."""
+        self._service = service
+        self._queue = queue
+        self._held: dict[int, Message] = {}
+
+    def obey(self, command: str, details: dict[str, Any]) -> dict[str, Any]:
+        """Run one verb; an error of the library is an answer, not the end."""
+        try:
+            return {"error": None, **self._run(command, details)}
+        except QueueError as error:
+            return {"error": type(error).__name__}
+
+    def _run(self, command: str, details: dict[str, Any]) -> dict[str, Any]:
+        if command == "consume":
+            return {"messages": [self._keep(m) for m in self._queue.consume(**details)]}
+        if command == "consumer_id":
+            return {"consumer_id": self._service.consumer_id}
+        message = self._held[details.pop("id")]
+        getattr(message, command)(**details)
+        return {}
+
+    def _keep(self, message: Message) -> dict[str, Any]:
+        self._held[message.id] = message
+        return {
+            "id": message.id,
+            "attempt": message.attempt,
+            "consumer_id": message.consumer_id,
+            "consumer_round": message.consumer_round,
+        }
+
+
+def main(arguments: Arguments) -> None:
+    """Obey until the pipe is closed."""
+    service = QueueService(
+        arguments.url,
+        consumer_timeout=arguments.consumer_timeout,
+        reaper_interval=arguments.reaper_interval,
+    )
+    if arguments.started:
+        service.start()
+    puppet = Puppet(service, service.queue(arguments.queue))
+    emit("ready")
+    for order in commands():
+        emit("reply", **puppet.obey(order.pop("command"), order))
+    service.stop()
+
+
+if __name__ == "__main__":
+    play(main, Arguments)

@@ -1,0 +1,101 @@
+"""A server that runs a Worker; its handler can take its time, or take the whole process with it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import time
+from pathlib import Path
+from typing import NoReturn
+
+from sqlalchemy import Connection, text
+
+from queue_over_sql import Message, QueueService
+from tests.chaos.journal import Journal
+from tests.chaos.roles.protocol import emit, play
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """What the worker handles, and how long that takes it."""
+
+    url: str
+    journal: str
+    queue: str = "jobs"
+    concurrency: int = 2
+    batch: int = 10
+    seconds: float = 0.0
+    """How long a handler takes."""
+    transactional: bool = False
+    """Write `effects (token, attempt)` in the transaction of the ack."""
+    deadly: str = ""
+    """The handling of this token kills the process, after its effect was written."""
+    deadly_once: str = ""
+    """A file: with it the deadly token kills only the first time."""
+    consumer_timeout: float = 30.0
+    reaper_interval: float = 0.2
+
+
+class Handler:
+    """Handles a message as the arguments say."""
+
+    def __init__(self, arguments: Arguments) -> None:
+        """Begin a journal of what is handled."""
+        self._arguments = arguments
+        self._journal = Journal(arguments.journal)
+
+    def handle(self, message: Message) -> None:
+        """Take the time, without effects."""
+        self._journal.note("started", message)
+        self._perhaps_die(message)
+        time.sleep(self._arguments.seconds)
+        self._journal.note("finished", message)
+
+    def handle_in_transaction(self, message: Message, connection: Connection) -> None:
+        """Write one effect in the transaction which the worker ends with the ack."""
+        self._journal.note("started", message)
+        connection.execute(
+            text("INSERT INTO effects (token, attempt) VALUES (:token, :attempt)"),
+            {"token": message.payload["token"], "attempt": message.attempt},
+        )
+        self._perhaps_die(message)
+        time.sleep(self._arguments.seconds)
+        self._journal.note("finished", message)
+
+    def _perhaps_die(self, message: Message) -> None:
+        if message.payload["token"] != self._arguments.deadly:
+            return
+        if self._arguments.deadly_once:
+            try:
+                Path(self._arguments.deadly_once).touch(exist_ok=False)
+            except FileExistsError:
+                return
+        _die()
+
+
+def _die() -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+def main(arguments: Arguments) -> None:
+    """Run until a signal; `drained` is said when the worker has ended by itself."""
+    service = QueueService(
+        arguments.url,
+        consumer_timeout=arguments.consumer_timeout,
+        reaper_interval=arguments.reaper_interval,
+    )
+    worker = service.worker(concurrency=arguments.concurrency, batch=arguments.batch)
+    handler = Handler(arguments)
+    if arguments.transactional:
+        worker.handle(arguments.queue, transactional=True)(handler.handle_in_transaction)
+    else:
+        worker.handle(arguments.queue)(handler.handle)
+    emit("ready")
+    worker.run()
+    emit("drained")
+
+
+if __name__ == "__main__":
+    play(main, Arguments)

@@ -1,0 +1,50 @@
+"""Twenty servers that boot at once and all create the same queues."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, inspect
+
+from queue_over_sql.testing.plugin import MakeService, TestDatabase
+from tests.chaos.processes import Crew
+from tests.chaos.roles import booter
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
+
+SERVERS = 20
+QUEUES = ("mails", "orders", "reports", "thumbnails", "webhooks")
+
+
+def indexes(sql: Engine, queue: str) -> list[dict[str, Any]]:
+    """What the database knows of the indexes of a queue's table."""
+    return [dict(index) for index in inspect(sql).get_indexes(f"queue_{queue}")]
+
+
+def test_twenty_servers_boot_the_same_queues(
+    make_service: MakeService,
+    database: TestDatabase,
+    sql: Engine,
+    crew: Crew,
+) -> None:
+    """All twenty get through; each queue exists once, has its own indexes, and works."""
+    servers = [crew.spawn(booter.Arguments(database.url, QUEUES)) for _ in range(SERVERS)]
+    for server in servers:
+        server.expect("ready", within=120)
+    for server in servers:
+        server.tell("go")
+    for server in servers:
+        server.expect("done")
+        assert server.join() == 0
+
+    service = make_service()
+    assert sorted(QUEUES) == sorted(queue.name for queue in service.queues())
+    assert [SERVERS] * len(QUEUES) == [service.queue(name).stats().ready for name in QUEUES]
+    found = {name: indexes(sql, name) for name in QUEUES}
+    first = [index["column_names"] for index in found[QUEUES[0]]]
+    for name in QUEUES:
+        assert sorted(map(str, first)) == sorted(str(i["column_names"]) for i in found[name])
+    every = [index["name"] for name in QUEUES for index in found[name]]
+    assert sorted(set(every)) == sorted(every)
+    assert first

@@ -1,0 +1,142 @@
+"""Many consumers on one queue: nothing twice, nothing lost, each consumer in order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import Engine
+
+from queue_over_sql import Queue
+from queue_over_sql.testing.plugin import MakeService, TestDatabase
+from tests.chaos.account import Account, archived_count, archived_tokens, live_tokens, repeated
+from tests.chaos.journal import Journal
+from tests.chaos.processes import Crew, Process
+from tests.chaos.roles import consumer
+from tests.chaos.waiting import eventually
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
+
+EARLY = [f"early-{number:05}" for number in range(3_000)]
+LATE = [f"late-{number:05}" for number in range(1_000)]
+BATCHES = (1, 2, 5, 10, 10, 25, 50, 100)
+
+
+def payloads(tokens: Sequence[str]) -> list[dict[str, str]]:
+    """The messages that carry these tokens."""
+    return [{"token": token} for token in tokens]
+
+
+def publish_late(queue: Queue) -> None:
+    """Publish while others consume: some one by one, most in batches."""
+    singles, rest = LATE[:100], LATE[100:]
+    for payload in payloads(singles):
+        queue.publish(payload)
+    for start in range(0, len(rest), 100):
+        queue.publish_many(payloads(rest[start : start + 100]))
+
+
+def check_exactly_once(account: Account, sql: Engine) -> None:
+    """Each message was delivered once, acknowledged once, and is finished."""
+    published = sorted(EARLY + LATE)
+    assert [] == account.double_holds()
+    assert [] == repeated(account.tokens("delivered"))
+    assert published == sorted(account.tokens("settled", "ack"))
+    assert published == sorted(archived_tokens(sql, "done"))
+    assert [] == live_tokens(sql)
+
+
+def early(tokens: Sequence[str]) -> list[str]:
+    """Those that were all there before the first claim, so that their order is known."""
+    return [token for token in tokens if token.startswith("early")]
+
+
+def all_alive(consumers: Sequence[Process]) -> bool:
+    """True; a consumer that ended too early fails the test with what it said."""
+    for process in consumers:
+        process.check_alive()
+    return True
+
+
+def finish(consumers: Sequence[Process]) -> None:
+    """Stop the consumers, each after its current batch."""
+    for process in consumers:
+        process.tell("stop")
+    for process in consumers:
+        process.expect("done")
+        assert process.join() == 0
+
+
+def test_eight_processes_get_each_message_once(
+    make_service: MakeService,
+    database: TestDatabase,
+    sql: Engine,
+    crew: Crew,
+) -> None:
+    """Eight processes with 4,000 messages: none delivered twice, none lost, each one in order."""
+    queue = make_service().create_queue("jobs", archive="all")
+    queue.load(payloads(EARLY))
+    consumers = [
+        crew.spawn(
+            consumer.Arguments(database.url, str(crew.journals), batch=size, reaper_interval=1.0)
+        )
+        for size in BATCHES
+    ]
+    for process in consumers:
+        process.expect("ready")
+    for process in consumers:
+        process.tell("go")
+    publish_late(queue)
+    eventually(
+        lambda: all_alive(consumers) and archived_count(sql) >= len(EARLY + LATE),
+        "every message in the archive",
+        within=90,
+        every=0.2,
+    )
+    finish(consumers)
+
+    account = crew.account()
+    check_exactly_once(account, sql)
+    sequences = [early(tokens) for tokens in account.sequences().values()]
+    assert [sorted(tokens) for tokens in sequences] == sequences
+
+
+def consume_until(stop: threading.Event, queue: Queue, size: int, journal: Journal) -> None:
+    """One thread's share of the shared service."""
+    while not stop.is_set():
+        messages = queue.consume(size, wait=0.1)
+        if messages:
+            journal.delivered(messages)
+            with journal.settling("ack", messages):
+                queue.ack(messages)
+
+
+def test_eight_threads_share_one_service(
+    make_service: MakeService, sql: Engine, crew: Crew
+) -> None:
+    """Eight threads of one QueueService: no round is used twice, and each message comes once."""
+    service = make_service()
+    queue = service.create_queue("jobs", archive="all")
+    queue.load(payloads(EARLY))
+    journal = Journal(crew.journals)
+    stop = threading.Event()
+    with service, ThreadPoolExecutor(len(BATCHES)) as threads:
+        work = [threads.submit(consume_until, stop, queue, size, journal) for size in BATCHES]
+        try:
+            publish_late(queue)
+            eventually(
+                lambda: archived_count(sql) >= len(EARLY + LATE) or any(w.done() for w in work),
+                "every message in the archive",
+                within=90,
+                every=0.2,
+            )
+        finally:
+            stop.set()
+        for share in work:
+            share.result()
+
+    account = crew.account()
+    assert [] == account.rounds_shared_by_batches()
+    check_exactly_once(account, sql)

@@ -1,0 +1,158 @@
+"""`kill -9` of consumers and publishers: what was claimed comes back, what was committed stays."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import partial
+
+import pytest
+from sqlalchemy import Engine
+
+from queue_over_sql.testing.plugin import MakeService, TestDatabase
+from tests.chaos.account import Account, archived_tokens, live_payloads, live_tokens, repeated
+from tests.chaos.processes import Crew
+from tests.chaos.roles import publisher, puppet, worker
+from tests.chaos.waiting import eventually
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(90)]
+
+A_LITTLE = 5.0
+"""Seconds that a busy machine may add to any wait."""
+
+
+def test_the_messages_of_a_killed_consumer_come_back_to_their_place(
+    make_service: MakeService, database: TestDatabase, crew: Crew
+) -> None:
+    """Killed in the middle of a batch: the rest of it returns in time, before all younger ones."""
+    timeout, interval = 2.0, 0.2
+    with make_service(reaper_interval=interval) as service:
+        queue = service.create_queue("jobs")
+        ids = [p.id for p in queue.publish_many([{"token": str(n)} for n in range(20)])]
+        victim = crew.spawn(puppet.Arguments(database.url, consumer_timeout=timeout))
+        victim.expect("ready")
+        claimed = [m["id"] for m in victim.ask("consume", count=10)["messages"]]
+        for message_id in claimed[:3]:
+            assert victim.ask("ack", id=message_id)["error"] is None
+        victim.kill()
+
+        eventually(
+            lambda: queue.stats().claimed == 0,
+            "the claims of the dead consumer are gone",
+            within=timeout + interval + A_LITTLE,
+        )
+        messages = queue.consume(20)
+        assert ids[:10] == claimed
+        assert ids[3:] == [message.id for message in messages]
+        assert [2] * 7 + [1] * 10 == [message.attempt for message in messages]
+        queue.ack(messages)
+
+
+def test_a_killed_consumer_is_replaced_without_a_reaper(
+    make_service: MakeService, database: TestDatabase, crew: Crew
+) -> None:
+    """No service is started anywhere: a consume that comes back short restores by itself."""
+    queue = make_service().create_queue("jobs")
+    published = queue.publish({"token": "orphan"})
+    victim = crew.spawn(puppet.Arguments(database.url, consumer_timeout=1.0, started=False))
+    victim.expect("ready")
+    assert len(victim.ask("consume")["messages"]) == 1
+    victim.kill()
+
+    [message] = eventually(lambda: queue.consume(wait=0.5), "the message of the dead consumer")
+    assert (published.id, 2) == (message.id, message.attempt)
+    message.ack()
+
+
+def test_a_message_that_kills_its_consumers_ends_in_the_archive(
+    make_service: MakeService,
+    database: TestDatabase,
+    sql: Engine,
+    crew: Crew,
+) -> None:
+    """Three workers die of a message; then it is a dead letter with its reason; work goes on."""
+    with make_service(reaper_interval=0.2) as service:
+        queue = service.create_queue("jobs", archive="all", max_attempts=50)
+        queue.publish({"token": "poison"}, max_attempts=3)
+        queue.publish_many([{"token": f"harmless-{n}"} for n in range(3)])
+        arguments = worker.Arguments(
+            database.url, str(crew.journals), deadly="poison", consumer_timeout=1.0
+        )
+        workers = [crew.spawn(arguments) for _ in range(4)]
+        for process in workers:
+            process.expect("ready")
+
+        eventually(lambda: archived_tokens(sql, "failed"), "the poison in the archive")
+        eventually(lambda: not live_tokens(sql), "all others done")
+        assert 3 == crew.account().tokens("started").count("poison")
+        eventually(lambda: sum(process.alive for process in workers) == 1, "three dead workers")
+
+        [dead] = queue.archive.messages(status="failed").list()
+        assert {"token": "poison"} == dead.payload
+        assert 3 == dead.attempt
+        assert dead.last_error
+        assert ["poison"] == archived_tokens(sql, "failed")
+        assert [f"harmless-{n}" for n in range(3)] == sorted(archived_tokens(sql, "done"))
+
+
+def numbers_by_writer(tokens: Iterable[str]) -> dict[str, list[int]]:
+    """The running numbers of each publisher's tokens, in order."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for token in tokens:
+        writer, _, number = token.rpartition("-")
+        found[writer].append(int(number))
+    return {writer: sorted(numbers) for writer, numbers in found.items()}
+
+
+def check_no_half_batches(account: Account, present: set[str]) -> None:
+    """Each publish that was begun is there whole or not at all."""
+    for batch in account.batches("intends"):
+        assert batch & present in (set(), batch)
+
+
+def check_whole_loads(present: Iterable[str]) -> None:
+    """A load was cut off between two of its batches, without holes."""
+    for numbers in numbers_by_writer(present).values():
+        assert list(range(len(numbers))) == numbers
+        assert 0 == len(numbers) % publisher.LOAD_BATCH
+
+
+def has_published(crew: Crew, name: str) -> bool:
+    """Whether this publisher has reported several publishes as committed."""
+    return (crew.journals / f"{name}.jsonl").read_text().count('"published"') > 20
+
+
+@pytest.mark.parametrize("mode", ["one", "many", "load", "transaction"])
+def test_a_killed_publisher_leaves_what_it_committed(
+    mode: str,
+    make_service: MakeService,
+    database: TestDatabase,
+    sql: Engine,
+    crew: Crew,
+) -> None:
+    """Whatever was reported as committed is there, once and complete; no batch is there in half."""
+    make_service().create_queue("jobs")
+    publishers = [
+        crew.spawn(publisher.Arguments(database.url, str(crew.journals), mode, name))
+        for name in ("first", "second")
+    ]
+    for process in publishers:
+        process.expect("ready")
+        process.tell("go")
+    for process, name in zip(publishers, ("first", "second"), strict=True):
+        eventually(partial(has_published, crew, name), f"{name} has published")
+        time.sleep(0.15)  # somewhere within a later publish
+        process.kill()
+
+    account = crew.account()
+    payloads = live_payloads(sql)
+    present = [str(payload["token"]) for payload in payloads]
+    assert [] == repeated(present)
+    assert set() == set(account.tokens("published")) - set(present)
+    assert set() == set(present) - set(account.tokens("intends"))
+    assert [] == [p for p in payloads if p["ballast"] != str(p["token"]) * 20]
+    if mode == "load":
+        check_whole_loads(present)
+    else:
+        check_no_half_batches(account, set(present))

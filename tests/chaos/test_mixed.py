@@ -1,0 +1,101 @@
+"""Everything at once for some seconds, with kills; then the account must balance."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine
+
+from queue_over_sql import FixedDelay
+from queue_over_sql.testing.plugin import MakeService, TestDatabase
+from tests.chaos.account import archived_count, archived_tokens, live_tokens, repeated
+from tests.chaos.processes import Crew, Process
+from tests.chaos.roles import consumer, publisher
+from tests.chaos.waiting import eventually
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(150)]
+
+CONSUMERS = 4
+KILLS = 5
+
+
+def habits(crew: Crew, url: str) -> Iterator[consumer.Arguments]:
+    """Fickle consumers, each with its own luck and batch size."""
+    for seed in range(CONSUMERS + KILLS):
+        yield consumer.Arguments(
+            url,
+            str(crew.journals),
+            batch=1 + 4 * (seed % 4),
+            fickle=True,
+            seed=seed,
+            consumer_timeout=2.0,
+        )
+
+
+def publishers(crew: Crew, url: str) -> list[Process]:
+    """One that publishes singly and one that publishes in batches."""
+    pauses = {"one": 0.01, "many": 0.3}
+    return [
+        crew.spawn(publisher.Arguments(url, str(crew.journals), mode, mode, pause=pause))
+        for mode, pause in pauses.items()
+    ]
+
+
+def start(process: Process) -> Process:
+    """Let a role begin its loop."""
+    process.expect("ready")
+    process.tell("go")
+    return process
+
+
+def finish(processes: list[Process]) -> None:
+    """Let all roles end by themselves."""
+    for process in processes:
+        process.tell("stop")
+    for process in processes:
+        process.expect("done")
+
+
+def test_the_account_balances_after_mixed_load_and_kills(
+    make_service: MakeService,
+    database: TestDatabase,
+    sql: Engine,
+    crew: Crew,
+) -> None:
+    """Random verbs and `kill -9`: each message is finished once, and none was ever in two hands."""
+    make_service().create_queue(
+        "jobs", archive="all", max_attempts=10_000, retry=FixedDelay(0.05), lease=60.0
+    )
+    luck = random.Random(7)  # noqa: S311 - chance, not a secret
+    kinds = habits(crew, database.url)
+    writers = publishers(crew, database.url)
+    readers = [crew.spawn(next(kinds)) for _ in range(CONSUMERS)]
+    for process in writers + readers:
+        start(process)
+    for kind in kinds:
+        time.sleep(luck.uniform(0.3, 0.9))
+        victim = readers.pop(luck.randrange(len(readers)))
+        victim.kill()
+        readers.append(start(crew.spawn(kind)))
+    finish(writers)
+    published = sorted(crew.account().tokens("published"))
+    for process in readers:
+        process.check_alive()
+    eventually(
+        lambda: archived_count(sql) >= len(published),
+        "all published messages finished",
+        within=60,
+        every=0.2,
+    )
+    finish(readers)
+
+    account = crew.account()
+    assert published == sorted(archived_tokens(sql, "done"))
+    assert [] == live_tokens(sql)
+    assert [] == account.double_holds()
+    assert [] == account.repeated_stamps()
+    assert [] == repeated(account.tokens("settled", "ack"))
+    assert set(published) == set(account.tokens("delivered"))

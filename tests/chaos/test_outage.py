@@ -1,0 +1,152 @@
+"""The database is down: at the start it is an error, later it is a pause."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.pool import NullPool
+
+from queue_over_sql import DatabaseUnavailable, FixedDelay, Queue, QueueService
+from queue_over_sql.testing.plugin import TestServer
+from tests.chaos.account import create_effects, effects, live_tokens
+from tests.chaos.processes import Crew
+from tests.chaos.roles import booter, worker
+from tests.chaos.waiting import eventually
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def connect(server: TestServer) -> Iterator[Callable[[], QueueService]]:
+    """Makes services on the private server; all are stopped after the test."""
+    with ExitStack() as stack:
+
+        def make() -> QueueService:
+            service = QueueService(server.url)
+            stack.callback(service.stop)
+            return service
+
+        yield make
+        server.start()
+
+
+@pytest.fixture
+def server_sql(server: TestServer) -> Iterator[Engine]:
+    """Plain SQLAlchemy on the private server; it keeps no connection that an outage could break."""
+    engine = create_engine(server.url, poolclass=NullPool)
+    yield engine
+    engine.dispose()
+
+
+def persist(act: Callable[[], object]) -> None:
+    """Repeat an act for as long as the database does not answer."""
+
+    def look() -> bool:
+        try:
+            act()
+        except DatabaseUnavailable:
+            return False
+        return True
+
+    eventually(look, "the database answers again", every=0.1)
+
+
+def publish_all(queue: Queue, tokens: list[str]) -> None:
+    """Publish each exactly once, whatever became of an earlier try."""
+    for token in tokens:
+        persist(partial(queue.publish, {"token": token}, key=token, on_conflict="skip"))
+
+
+def test_a_server_without_its_database_ends_with_an_error(server: TestServer, crew: Crew) -> None:
+    """A server that boots while its database is down ends by itself, and says why."""
+    server.stop()
+    process = crew.spawn(booter.Arguments(server.url, ("mails",)))
+    process.expect("ready")
+    process.tell("go")
+    assert process.join(within=45) != 0
+    assert "DatabaseUnavailable" in process.errors()
+
+
+def test_a_missing_folder_is_an_unavailable_database(tmp_path: Path) -> None:
+    """The embedded database cannot be down, but its folder may be missing: the same error."""
+    service = QueueService(f"sqlite:///{tmp_path}/missing/queues.db")
+    with pytest.raises(DatabaseUnavailable):
+        service.create_queue("jobs")
+    service.stop()
+
+
+def test_every_verb_says_that_the_database_is_gone(
+    server: TestServer, connect: Callable[[], QueueService]
+) -> None:
+    """No error is swallowed as an empty answer; afterwards the same objects work again."""
+    service = connect()
+    queue = service.create_queue("jobs")
+    queue.publish({"token": "claimed"})
+    queue.publish({"token": "waiting"})
+    [message] = queue.consume()
+    server.stop()
+    for verb in (
+        lambda: queue.publish({"token": "unseen"}),
+        lambda: queue.publish_many([{"token": "unseen"}]),
+        queue.consume,
+        queue.stats,
+        message.ack,
+        message.nack,
+        service.queues,
+    ):
+        with pytest.raises(DatabaseUnavailable):
+            verb()
+    server.start()
+
+    persist(message.ack)
+    persist(lambda: queue.publish({"token": "later"}, key="later", on_conflict="skip"))
+    messages = queue.consume(10)
+    assert ["waiting", "later"] == [m.payload["token"] for m in messages]
+    queue.ack(messages)
+
+
+@pytest.mark.parametrize("outage", [("stop", 3.0), ("kill", 0.5)], ids=["long", "crash"])
+def test_a_worker_outlives_an_outage(
+    outage: tuple[str, float],
+    server: TestServer,
+    connect: Callable[[], QueueService],
+    server_sql: Engine,
+    crew: Crew,
+) -> None:
+    """The database goes away under a busy worker: it goes on, and each effect is there once.
+
+    Once the outage is longer than the consumer's timeout, and once it is a crash.
+    """
+    queue = connect().create_queue("jobs", retry=FixedDelay(0.1), max_attempts=100)
+    create_effects(server_sql)
+    early = [f"early-{number:03}" for number in range(200)]
+    late = [f"late-{number:03}" for number in range(20)]
+    queue.publish_many([{"token": token} for token in early])
+    process = crew.spawn(
+        worker.Arguments(
+            server.url,
+            str(crew.journals),
+            concurrency=4,
+            seconds=0.03,
+            transactional=True,
+            consumer_timeout=2.0,
+        )
+    )
+    process.expect("ready")
+    eventually(lambda: len(crew.account().tokens("finished")) >= 40, "forty messages handled")
+    ending, seconds = outage
+    getattr(server, ending)()
+    time.sleep(seconds)
+    assert process.alive
+    server.start()
+    publish_all(queue, late)
+
+    eventually(lambda: not live_tokens(server_sql), "nothing left", within=60, every=0.1)
+    assert early + late == [token for token, _ in effects(server_sql)]
+    assert process.alive

@@ -1,0 +1,18 @@
+"""Retry policies of a user's own, importable by path."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+
+@dataclass(frozen=True)
+class TwiceThenNever:
+    """Retry twice after ``seconds``, then give the message up."""
+
+    seconds: float
+
+    def next_delay(self, attempt: int, error: str | None) -> timedelta | None:
+        """Give up from the third attempt on, whatever the error was."""
+        del error
+        return timedelta(seconds=self.seconds) if attempt <= 2 else None

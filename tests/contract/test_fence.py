@@ -1,0 +1,123 @@
+"""The fence: only the holder of the current claim may change a message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from queue_over_sql import ClaimLost, Message, Queue
+from tests.contract.looking import archived, ids, live_rows
+from tests.contract.waiting import consume_exactly, wait_until
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from queue_over_sql.testing.plugin import MakeService
+
+Verb = Callable[[Queue, list[Message]], object]
+
+VERBS: dict[str, Verb] = {
+    "ack": lambda _, messages: messages[0].ack(),
+    "nack": lambda _, messages: messages[0].nack("too late", delay=0),
+    "release": lambda _, messages: messages[0].release(),
+    "reject": lambda _, messages: messages[0].reject("too late"),
+    "extend": lambda _, messages: messages[0].extend(lease=900),
+    "batch ack": lambda queue, messages: queue.ack(messages),
+    "batch nack": lambda queue, messages: queue.nack(messages, error="too late", delay=0),
+    "batch release": lambda queue, messages: queue.release(messages),
+    "batch reject": lambda queue, messages: queue.reject(messages, "too late"),
+    "batch extend": lambda queue, messages: queue.extend(messages, lease=900),
+    "exchange": lambda queue, messages: queue.exchange(messages, 1),
+}
+
+
+def assert_refused(engine: Engine, queue: Queue, verb: Verb, messages: list[Message]) -> None:
+    """The verb raises ClaimLost for these messages and changes nothing."""
+    before, dead = live_rows(engine, queue), len(archived(queue))
+    with pytest.raises(ClaimLost) as caught:
+        verb(queue, messages)
+    assert ids(messages) == ids(caught.value.messages)
+    assert (before, dead) == (live_rows(engine, queue), len(archived(queue)))
+
+
+def unclaimed(engine: Engine, queue: Queue) -> bool:
+    """Whether no live row carries a claim."""
+    return all(row[4] is None for row in live_rows(engine, queue))
+
+
+@pytest.mark.parametrize("verb", VERBS.values(), ids=list(VERBS))
+def test_a_zombie_changes_nothing_after_another_claimed(
+    make_service: MakeService, engine: Engine, verb: Verb
+) -> None:
+    """A's lease expires and B claims: A is refused, and B's ack works."""
+    a = make_service().create_queue("jobs")
+    b = make_service(reaper_interval=0.1).queue("jobs")
+    a.publish("x")
+    zombie = a.consume(lease=0.15)
+    holder = consume_exactly(b, 1)
+    assert ids(zombie) == ids(holder)
+    assert holder[0].attempt == 2
+    assert_refused(engine, a, verb, zombie)
+    holder[0].ack()
+    assert live_rows(engine, b) == []
+
+
+@pytest.mark.parametrize("verb", VERBS.values(), ids=list(VERBS))
+def test_a_zombie_changes_nothing_after_it_was_restored(
+    make_service: MakeService, engine: Engine, verb: Verb
+) -> None:
+    """A's lease expires and a reaper restores: A is refused though nobody claimed."""
+    a = make_service().create_queue("jobs")
+    a.publish("x")
+    zombie = a.consume(lease=0.1)
+    with make_service(reaper_interval=0.05) as reaper:
+        wait_until(lambda: unclaimed(engine, a))
+        assert_refused(engine, a, verb, zombie)
+        assert ids(consume_exactly(reaper.queue("jobs"), 1)) == ids(zombie)
+
+
+@pytest.mark.parametrize("verb", VERBS.values(), ids=list(VERBS))
+def test_an_older_claim_of_the_same_consumer_is_no_claim(
+    queue: Queue, engine: Engine, verb: Verb
+) -> None:
+    """The round tells two claims of one consumer apart."""
+    queue.publish("x")
+    old = queue.consume()
+    queue.release(old)
+    new = consume_exactly(queue, 1)
+    assert (old[0].id, old[0].consumer_id) == (new[0].id, new[0].consumer_id)
+    assert_refused(engine, queue, verb, old)
+    new[0].ack()
+    assert live_rows(engine, queue) == []
+
+
+@pytest.mark.parametrize("name", [name for name in VERBS if " " in name or name == "exchange"])
+def test_a_service_cannot_settle_the_message_of_another(
+    make_service: MakeService, engine: Engine, name: str
+) -> None:
+    """A message handed to another service is not that service's to change."""
+    a = make_service().create_queue("jobs")
+    b = make_service(reaper_interval=0.1).queue("jobs")
+    a.publish_many(["for a", "for b"])
+    of_a, of_b = a.consume(), b.consume()
+    assert_refused(engine, a, VERBS[name], of_b)
+    a.ack(of_a)
+    b.ack(of_b)
+    assert live_rows(engine, a) == []
+
+
+def test_a_mixed_batch_settles_only_the_own(make_service: MakeService, engine: Engine) -> None:
+    """In one batch of valid and zombie claims the zombie's are lost, the valid settled."""
+    a = make_service().create_queue("jobs")
+    b = make_service(reaper_interval=0.1).queue("jobs")
+    a.publish_many(["slow", "quick"])
+    zombie = a.consume(lease=0.15)
+    held = a.consume(lease=60)
+    taken = consume_exactly(b, 1)
+    with pytest.raises(ClaimLost) as caught:
+        a.ack([*zombie, *held])
+    assert ids(zombie) == ids(caught.value.messages)
+    assert ids(taken) == [row[0] for row in live_rows(engine, b)]
+    b.ack(taken)

@@ -1,0 +1,211 @@
+"""Retries: policies, attempts, and the way into the archive."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from queue_over_sql import Delays, ExponentialBackoff, FixedDelay, NoRetry
+from tests.contract.looking import archived, counts, outcomes
+from tests.contract.policies import TwiceThenNever
+from tests.contract.waiting import consume_exactly
+
+if TYPE_CHECKING:
+    from queue_over_sql import Queue, QueueService, RetryPolicy
+    from queue_over_sql.testing.plugin import MakeService
+
+
+def fail_times(queue: Queue, times: int, **options: Any) -> None:
+    """Claim and nack the only message so many times."""
+    for _ in range(times):
+        (message,) = consume_exactly(queue, 1)
+        message.nack("again", **options)
+
+
+def waiting_time(queue: Queue) -> timedelta:
+    """How long after its last failure the only message is due."""
+    (message,) = queue.messages().list()
+    assert message.available_at is not None
+    assert message.last_attempt_at is not None
+    return message.available_at - message.last_attempt_at
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        ExponentialBackoff(base=2, factor=3, maximum=timedelta(minutes=5), jitter=0),
+        FixedDelay(1.5),
+        Delays([0, 1, timedelta(minutes=1)]),
+        NoRetry(),
+        TwiceThenNever(0.5),
+    ],
+    ids=lambda policy: type(policy).__name__,
+)
+def test_a_policy_is_stored_with_the_queue(make_service: MakeService, policy: RetryPolicy) -> None:
+    """Another server, which says nothing of the policy, decides alike."""
+    make_service().create_queue("jobs", retry=policy)
+    stored = make_service().queue("jobs").settings.retry
+    assert type(stored) is type(policy)
+    decided = [[each.next_delay(n, "why") for n in range(1, 6)] for each in (policy, stored)]
+    assert decided[0] == decided[1]
+
+
+def test_a_policy_that_servers_cannot_import_is_refused(service: QueueService) -> None:
+    """A class defined inside a function is known to this process only."""
+
+    class Local:
+        def next_delay(self, attempt: int, error: str | None) -> timedelta:
+            del attempt, error
+            return timedelta(0)
+
+    with pytest.raises((TypeError, ValueError)):
+        service.create_queue("jobs", retry=Local())
+    assert service.queues() == []
+
+
+def test_a_fixed_delay_is_kept_to(service: QueueService) -> None:
+    """After a nack the message is due one delay later."""
+    queue = service.create_queue("jobs", retry=FixedDelay(90))
+    queue.publish("x")
+    fail_times(queue, 1)
+    assert timedelta(seconds=90) == waiting_time(queue)
+    assert queue.consume() == []
+
+
+def test_the_backoff_grows_with_the_attempts(service: QueueService) -> None:
+    """The policy is asked with the number of the attempt that failed."""
+    policy = ExponentialBackoff(base=0.001, factor=60_000, maximum=7200, jitter=0)
+    queue = service.create_queue("jobs", retry=policy)
+    queue.publish("x")
+    fail_times(queue, 1)
+    assert timedelta(milliseconds=1) == waiting_time(queue)
+    fail_times(queue, 1)
+    assert timedelta(seconds=60) == waiting_time(queue)
+
+
+def test_delays_repeat_the_last(service: QueueService) -> None:
+    """A list of delays is walked, and its last entry serves from then on."""
+    queue = service.create_queue("jobs", retry=Delays([0.02, 0.01]), max_attempts=9)
+    queue.publish("x")
+    seen = []
+    for _ in range(4):
+        fail_times(queue, 1)
+        seen.append(waiting_time(queue))
+    assert seen == [timedelta(milliseconds=ms) for ms in (20, 10, 10, 10)]
+
+
+def test_no_retry_gives_up_at_once(service: QueueService) -> None:
+    """The first failure is the last, with attempts left or not."""
+    queue = service.create_queue("jobs", retry=NoRetry())
+    queue.publish("x")
+    fail_times(queue, 1)
+    assert counts(queue) == (0, 0, 1)
+    assert outcomes(queue) == ["failed"]
+
+
+def test_an_own_policy_decides(service: QueueService) -> None:
+    """A class of the user's own retries, then gives up, by its import path."""
+    queue = service.create_queue("jobs", retry=TwiceThenNever(0.01), max_attempts=50)
+    queue.publish("x")
+    fail_times(queue, 3)
+    (dead,) = archived(queue)
+    assert ("failed", 3) == (dead.outcome, dead.attempt)
+
+
+def test_out_of_attempts_is_a_dead_letter_with_its_reason(service: QueueService) -> None:
+    """The last allowed attempt fails: archived, with all its facts."""
+    queue = service.create_queue("jobs", max_attempts=2, retry=FixedDelay(0))
+    published = queue.publish({"a": 1}, key="k", headers={"h": 1})
+    fail_times(queue, 2)
+    (dead,) = archived(queue)
+    assert queue.messages().count() == 0
+    assert published.id == dead.id
+    assert ({"a": 1}, "k", {"h": 1}) == (dead.payload, dead.key, dead.headers)
+    assert ("failed", 2) == (dead.outcome, dead.attempt)
+    assert dead.last_error is not None
+    assert "again" in dead.last_error
+    assert dead.finished_at is not None
+
+
+def test_a_messages_own_limit_goes_over_the_queues(service: QueueService) -> None:
+    """More attempts or fewer than the queue gives, for one message."""
+    queue = service.create_queue("jobs", max_attempts=2, retry=FixedDelay(0))
+    queue.publish("once", max_attempts=1)
+    fail_times(queue, 1)
+    assert queue.stats().archived == 1
+    queue.publish("thrice", max_attempts=3)
+    fail_times(queue, 2)
+    assert queue.stats().archived == 1
+    fail_times(queue, 1)
+    assert queue.stats().archived == 2
+
+
+def test_an_explicit_delay_goes_over_the_policys(service: QueueService) -> None:
+    """A delay given to nack replaces the policy's, its refusal included."""
+    queue = service.create_queue("jobs", retry=NoRetry())
+    queue.publish("x")
+    fail_times(queue, 1, delay=30)
+    assert timedelta(seconds=30) == waiting_time(queue)
+    assert counts(queue) == (0, 0, 0)
+
+
+def test_an_explicit_delay_does_not_go_over_the_attempts(service: QueueService) -> None:
+    """Out of attempts is the end, whatever the delay."""
+    queue = service.create_queue("jobs", max_attempts=2)
+    queue.publish("x")
+    fail_times(queue, 2, delay=0)
+    assert counts(queue) == (0, 0, 1)
+
+
+def test_a_batch_nack_decides_for_each_message(service: QueueService) -> None:
+    """In one batch a message may be retried and another be out of attempts."""
+    queue = service.create_queue("jobs", retry=FixedDelay(0))
+    queue.publish("last", max_attempts=1)
+    queue.publish("more")
+    queue.nack(queue.consume(2), error="both failed")
+    assert [message.payload for message in archived(queue)] == ["last"]
+    (more,) = consume_exactly(queue, 1)
+    assert ("more", 2, "both failed") == (more.payload, more.attempt, more.last_error)
+
+
+@pytest.mark.parametrize(
+    ("archive", "expected"),
+    [("none", []), ("failed", ["failed", "rejected"]), ("all", ["done", "failed", "rejected"])],
+)
+def test_the_archive_keeps_what_the_queue_says(
+    service: QueueService, archive: Any, expected: list[str]
+) -> None:
+    """None, failures only, or everything."""
+    queue = service.create_queue("jobs", archive=archive, retry=NoRetry())
+    queue.publish_many(["done", "failed", "rejected"])
+    done, failed, rejected = queue.consume(3)
+    done.ack()
+    failed.nack("broken")
+    rejected.reject("bad")
+    assert counts(queue) == (0, 0, len(expected))
+    assert expected == outcomes(queue)
+    for status in expected:
+        (found,) = queue.archive.messages(status=status).list()
+        assert status == found.payload
+
+
+def test_archived_messages_of_one_key_may_be_many(service: QueueService) -> None:
+    """The key is free after the end, so the archive has no unique keys."""
+    queue = service.create_queue("jobs", archive="all")
+    for _ in range(3):
+        queue.publish("x", key="k")
+        queue.consume()[0].ack()
+    assert [message.key for message in archived(queue)] == ["k"] * 3
+
+
+def test_any_reason_can_be_kept(service: QueueService) -> None:
+    """NUL, surrogates and great length in a reason never keep a message from being settled."""
+    queue = service.create_queue("jobs", retry=NoRetry())
+    reasons = ["NUL \x00", "surrogate \ud800", "emoji 🐘", "long " * 50_000, ""]
+    queue.publish_many(list(range(len(reasons))))
+    for message, reason in zip(queue.consume(10), reasons, strict=True):
+        message.nack(reason)
+    assert counts(queue) == (0, 0, len(reasons))
+    assert "emoji 🐘" in [message.last_error for message in archived(queue)]

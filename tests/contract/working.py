@@ -1,0 +1,38 @@
+"""Run a worker beside a test."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from queue_over_sql.worker import Worker
+
+
+class HandlerFailed(Exception):
+    """What a handler of a test raises."""
+
+
+@contextmanager
+def running(worker: Worker) -> Iterator[threading.Thread]:
+    """Run the worker in a thread, and stop and join it at the end."""
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            worker.run()
+        except BaseException as error:  # noqa: BLE001 - handed to the test below
+            failures.append(error)
+
+    thread = threading.Thread(target=run, name="worker of a test")
+    thread.start()
+    try:
+        yield thread
+    finally:
+        worker.stop()
+        thread.join(10)
+    assert not thread.is_alive()
+    assert failures == []

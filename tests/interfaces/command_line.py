@@ -1,0 +1,115 @@
+"""Runs the real command in a process of its own, as a user or a script would."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 60.0
+SETTINGS = ("QUEUE_OVER_SQL_URL", "QUEUE_OVER_SQL_SCHEMA", "QUEUE_OVER_SQL_TABLE_PREFIX")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    exit_code: int
+    out: str
+    err: str
+
+    @property
+    def records(self) -> list[Any]:
+        """Standard output read as JSON lines."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def record(self) -> Any:
+        """The one JSON line of standard output."""
+        [record] = self.records
+        return record
+
+
+def command(*arguments: str) -> list[str]:
+    """The command line of ``queue-over-sql`` with `arguments`."""
+    return [sys.executable, "-m", "queue_over_sql", *arguments]
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """This process's environment without settings of the command, plus `variables`."""
+    inherited = {name: value for name, value in os.environ.items() if name not in SETTINGS}
+    paths = [str(ROOT), *filter(None, [inherited.get("PYTHONPATH")])]
+    return {
+        **inherited,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "COLUMNS": "100",
+        "TERMINAL_WIDTH": "100",
+        **variables,
+    }
+
+
+def run(
+    *arguments: str,
+    url: str | None = None,
+    stdin: str | bytes = b"",
+    cwd: Path | None = None,
+    seconds: float = SECONDS,
+    **variables: str,
+) -> Ended:
+    """Run the command to its end; `url` goes by the environment."""
+    if url is not None:
+        variables["QUEUE_OVER_SQL_URL"] = url
+    ended = subprocess.run(
+        command(*arguments),
+        input=stdin.encode() if isinstance(stdin, str) else stdin,
+        capture_output=True,
+        env=environment(**variables),
+        cwd=cwd,
+        timeout=seconds,
+        check=False,
+    )
+    return Ended(ended.returncode, ended.stdout.decode(), ended.stderr.decode())
+
+
+def succeed(*arguments: str, url: str, stdin: str | bytes = b"") -> Ended:
+    """Run the command and insist on exit code 0."""
+    ended = run(*arguments, url=url, stdin=stdin)
+    assert 0 == ended.exit_code, ended.err
+    return ended
+
+
+@contextmanager
+def started(
+    *arguments: str, url: str, log: Path, cwd: Path | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the command and let it run; standard error goes to `log`, output to ``log + .out``."""
+    with log.open("wb") as err, Path(f"{log}.out").open("wb") as out:
+        process = subprocess.Popen(
+            command(*arguments),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env=environment(QUEUE_OVER_SQL_URL=url),
+            cwd=cwd,
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def eventually(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+    """Return as soon as `condition` holds; fail when it does not within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.05)

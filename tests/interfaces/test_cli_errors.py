@@ -1,0 +1,96 @@
+"""Errors help: an exit code for scripts, one message for people, no traceback and no password."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from queue_over_sql.cli.output import hide_passwords
+from tests.interfaces.command_line import run, succeed
+
+
+def test_without_a_url_the_error_says_how_to_give_one() -> None:
+    """Exit code 2, with the option, the variable and examples."""
+    ended = run("list")
+    assert (2, "", True, True) == (
+        ended.exit_code,
+        ended.out,
+        "--url" in ended.err,
+        "QUEUE_OVER_SQL_URL" in ended.err,
+    )
+
+
+def test_a_url_that_is_none_is_explained() -> None:
+    """Text that is no URL, and an unknown engine: an error in words."""
+    for url in ("not a url", "nosuchengine://host/db"):
+        ended = run("list", url=url)
+        assert (True, False) == (ended.exit_code in {1, 2}, "Traceback" in ended.err)
+        assert ended.err.strip()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("consume", "none"), ("publish", "none", "1"), ("stats", "none"), ("drop", "none", "--yes")],
+    ids=lambda arguments: arguments[0],
+)
+def test_an_unknown_queue_is_code_3(sqlite_url: str, arguments: tuple[str, ...]) -> None:
+    """The message names the queue; nothing is on standard output."""
+    ended = run(*arguments, url=sqlite_url)
+    assert (3, "", True, False) == (
+        ended.exit_code,
+        ended.out,
+        "none" in ended.err,
+        "Traceback" in ended.err,
+    )
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
+def test_an_unreachable_server_is_code_4_and_hides_the_password(scheme: str) -> None:
+    """The host is in the message, the password is not."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    ended = run("list", url=f"{scheme}://someone:s3cret-pw@127.0.0.1:{port}/db")
+    assert (4, False, False, True) == (
+        ended.exit_code,
+        "s3cret-pw" in ended.err + ended.out,
+        "Traceback" in ended.err,
+        "127.0.0.1" in ended.err,
+    )
+
+
+def test_a_file_that_cannot_be_opened_is_an_error_in_words(tmp_path: Path) -> None:
+    """A SQLite file in a folder that is not there."""
+    ended = run("create", "jobs", url=f"sqlite:///{tmp_path / 'missing' / 'queues.db'}")
+    assert (True, False) == (ended.exit_code in {1, 4}, "Traceback" in ended.err)
+
+
+def test_arguments_that_the_library_refuses_are_wrong_usage(sqlite_url: str) -> None:
+    """A priority out of range and an unknown column: code 2 and the argument's name."""
+    succeed("create", "jobs", url=sqlite_url)
+    priority = run("publish", "jobs", "1", "--priority", "5", url=sqlite_url)
+    column = run("publish", "jobs", "1", "--column", "tenant=a", url=sqlite_url)
+    assert (2, True, 2, True) == (
+        priority.exit_code,
+        "priority" in priority.err,
+        column.exit_code,
+        "tenant" in column.err,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("postgresql://u:pw@h/db", "postgresql://u:***@h/db"),
+        ("at mysql+pymysql://u:p%40w:x@h:1/db now", "at mysql+pymysql://u:***@h:1/db now"),
+        ("jdbc:h2:tcp://h;USER=sa;PASSWORD=pw;X=1", "jdbc:h2:tcp://h;USER=sa;PASSWORD=***;X=1"),
+        ("postgresql://h/db?user=u&password=pw", "postgresql://h/db?user=u&password=***"),
+        ("sqlite:////tmp/a:b@c.db", "sqlite:////tmp/a:b@c.db"),
+        ("nothing to hide", "nothing to hide"),
+    ],
+)
+def test_passwords_are_hidden_in_any_text(text: str, hidden: str) -> None:
+    """Whatever a driver writes into its error, the password of a URL never gets out."""
+    assert hidden == hide_passwords(text)

@@ -1,0 +1,77 @@
+"""The command explains itself: help everywhere, a current reference page, a version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import typer
+
+from queue_over_sql import __version__
+from queue_over_sql.cli.app import build_app
+from queue_over_sql.cli.reference import render
+from tests.interfaces.command_line import ROOT, run
+
+EXPECTED = [
+    "create",
+    "list",
+    "pause",
+    "resume",
+    "purge",
+    "drop",
+    "publish",
+    "peek",
+    "consume",
+    "stats",
+    "consumers",
+    "worker",
+    "reaper",
+    "demo",
+]
+
+
+def _commands() -> dict[str, Any]:
+    root: Any = typer.main.get_command(build_app())
+    return {"": root, **root.commands}
+
+
+def test_the_commands_are_those_that_are_promised() -> None:
+    """No command is missing, and none has come without being listed here."""
+    assert EXPECTED == list(_commands())[1:]
+
+
+@pytest.mark.parametrize("name", ["", *EXPECTED])
+def test_every_command_argument_and_option_has_help(name: str) -> None:
+    """A command, argument or option without a help text cannot be merged."""
+    command = _commands()[name]
+    without = [p.name for p in command.params if not (getattr(p, "help", None) or "").strip()]
+    assert (True, []) == (bool((command.help or "").strip()), without)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_every_command_takes_the_options_for_the_database(name: str) -> None:
+    """--url, --schema, --table-prefix and --json work after the name of every command, too."""
+    options = {opt for p in _commands()[name].params for opt in p.opts}
+    assert {"--url", "--schema", "--table-prefix", "--json"} <= options
+
+
+def test_the_reference_page_is_current() -> None:
+    """docs/cli.md is what the commands say of themselves today."""
+    assert render() == (ROOT / "docs" / "cli.md").read_text()
+
+
+def test_help_needs_no_database() -> None:
+    """Help of a command is shown without a URL, and names its own options."""
+    ended = run("publish", "--help")
+    assert (0, True) == (ended.exit_code, "--on-conflict" in ended.out)
+
+
+def test_version() -> None:
+    """--version prints the version of the package."""
+    assert f"queue-over-sql {__version__}\n" == run("--version").out
+
+
+def test_an_unknown_command_is_wrong_usage() -> None:
+    """Exit code 2, nothing on standard output."""
+    ended = run("nonsense")
+    assert (2, "") == (ended.exit_code, ended.out)

@@ -1,0 +1,116 @@
+"""Commands that look: `peek`, `stats`, `consumers`."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from sqlalchemy import update
+
+from queue_over_sql import Queue, QueueService
+from queue_over_sql.testing.plugin import MakeService, TestDatabase
+from tests.interfaces.command_line import eventually, run, started, succeed
+
+
+def test_stats_count_each_status(database: TestDatabase, make_service: MakeService) -> None:
+    """Ready, delayed, claimed, held and archived messages are counted apart, on every engine."""
+    service = make_service()
+    queue = service.create_queue("jobs", max_attempts=1)
+    queue.publish_many(range(4))
+    queue.consume()[0].reject("no")
+    queue.consume()
+    queue.publish(4, delay=3600)
+    _hold_ready(service, queue)
+    queue.publish(5)
+    stats = succeed("stats", "jobs", "--json", url=database.url).record
+    assert {"ready": 1, "delayed": 1, "claimed": 1, "held": 2, "archived": 1} == {
+        name: stats[name] for name in ("ready", "delayed", "claimed", "held", "archived")
+    }
+    assert stats["oldest_ready_age"] >= 0
+
+
+def _hold_ready(service: QueueService, queue: Queue) -> None:
+    held = update(queue.table).values(available_at=None)
+    ready = queue.messages(status="ready").list()
+    ids = [message.id for message in ready]
+    service.connections.run(lambda c: c.execute(held.where(queue.table.c.id.in_(ids))))
+
+
+def test_stats_of_all_queues(sqlite_url: str) -> None:
+    """Without a name every queue has its line, for machines and for people."""
+    for queue in ("a", "b"):
+        succeed("create", queue, url=sqlite_url)
+    succeed("publish", "b", url=sqlite_url, stdin="1\n" * 1234)
+    records = succeed("stats", "--json", url=sqlite_url).records
+    assert [("a", 0), ("b", 1234)] == [(r["queue"], r["ready"]) for r in records]
+    assert "1,234" in succeed("stats", url=sqlite_url).out
+
+
+def test_stats_watch_goes_on_until_it_is_told(sqlite_url: str, tmp_path: Path) -> None:
+    """--watch --json writes a line per look and ends with code 0 on SIGTERM."""
+    succeed("create", "jobs", url=sqlite_url)
+    log = tmp_path / "watch"
+    arguments = ("stats", "--watch", "--interval", "50ms", "--json")
+    with started(*arguments, url=sqlite_url, log=log) as process:
+        out = Path(f"{log}.out")
+        eventually(lambda: len(out.read_text().splitlines()) >= 3, "three looks")
+        process.send_signal(signal.SIGTERM)
+        assert 0 == process.wait(30)
+
+
+def test_nothing_to_show_is_code_3(sqlite_url: str) -> None:
+    """Scripts can tell an empty answer from a full one without reading it."""
+    assert [3, 3] == [run(name, url=sqlite_url).exit_code for name in ("stats", "consumers")]
+    succeed("create", "jobs", url=sqlite_url)
+    assert 3 == run("peek", "jobs", url=sqlite_url).exit_code
+
+
+def test_peek_claims_nothing_and_pages(database: TestDatabase, make_service: MakeService) -> None:
+    """Looking at messages leaves them ready with no attempt counted; --after turns the page."""
+    make_service().create_queue("jobs").publish_many(range(5))
+    first = succeed("peek", "jobs", "--limit", "3", "--json", url=database.url).records
+    last = str(first[-1]["id"])
+    second = succeed("peek", "jobs", "--after", last, "--json", url=database.url).records
+    assert ([0, 1, 2], [3, 4], {0}) == (
+        [m["payload"] for m in first],
+        [m["payload"] for m in second],
+        {m["attempt"] for m in first + second},
+    )
+    assert 5 == succeed("stats", "jobs", "--json", url=database.url).record["ready"]
+
+
+def test_peek_filters(sqlite_url: str, tmp_path: Path) -> None:
+    """By status, key and kind."""
+    del tmp_path
+    succeed("create", "jobs", url=sqlite_url)
+    succeed("publish", "jobs", "1", "--key", "k", url=sqlite_url)
+    succeed("publish", "jobs", "2", "--kind", "mail", url=sqlite_url)
+    succeed("publish", "jobs", "3", "--delay", "1h", url=sqlite_url)
+    filters = (("--key", "k"), ("--kind", "mail"), ("--status", "delayed"))
+    found = [
+        succeed("peek", "jobs", *f, "--json", url=sqlite_url).record["payload"] for f in filters
+    ]
+    assert [1, 2, 3] == found
+    assert 2 == run("peek", "jobs", "--status", "lost", url=sqlite_url).exit_code
+
+
+def test_peek_into_the_archive(sqlite_url: str) -> None:
+    """--archive shows what died, with its reason, for machines and for people."""
+    succeed("create", "jobs", "--max-attempts", "1", url=sqlite_url)
+    succeed("publish", "jobs", '{"a":1}', url=sqlite_url)
+    run("consume", "jobs", "--exec", "echo broken >&2; exit 1", url=sqlite_url)
+    record = succeed("peek", "jobs", "--archive", "--json", url=sqlite_url).record
+    shown = succeed("peek", "jobs", "--archive", url=sqlite_url).out
+    assert ("failed", "exit code 1: broken", True) == (
+        record["outcome"],
+        record["last_error"],
+        "broken" in shown,
+    )
+
+
+def test_consumers_names_who_runs(database: TestDatabase, make_service: MakeService) -> None:
+    """A started service is listed with its name, host and process."""
+    with make_service(consumer_name="mailer") as service:
+        record = succeed("consumers", "--json", url=database.url).record
+        assert (service.consumer_id, "mailer") == (record["consumer_id"], record["name"])
+        assert "mailer" in succeed("consumers", url=database.url).out

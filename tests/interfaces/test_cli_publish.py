@@ -1,0 +1,215 @@
+"""The command `publish`: one message with its options, or lines by the thousand."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from queue_over_sql.testing.plugin import TestDatabase
+from tests.interfaces.command_line import command, environment, eventually, run, succeed
+
+
+def test_lines_from_a_file_come_back_in_order(database: TestDatabase, tmp_path: Path) -> None:
+    """2,500 JSON Lines, more than two batches, arrive each once and in order on every engine."""
+    payloads = [{"n": n, "text": f"é {n} \U0001f600"} for n in range(2500)]
+    source = tmp_path / "lines.jsonl"
+    source.write_text("".join(json.dumps(p) + "\n" for p in payloads))
+    succeed("create", "jobs", url=database.url)
+    published = succeed("publish", "jobs", "--file", str(source), "--json", url=database.url)
+    assert 2500 == published.record["published"]
+    consumed = succeed("consume", "jobs", "--batch", "500", url=database.url)
+    assert payloads == consumed.records
+
+
+def test_one_message_with_all_its_options(sqlite_url: str) -> None:
+    """Key, kind, headers, priority, delay, attempts and a column of the queue's own arrive."""
+    succeed("create", "jobs", "--priorities", "3", "--column", "tenant:string(9)", url=sqlite_url)
+    published = succeed(
+        "publish",
+        "jobs",
+        '{"to": "a"}',
+        *("--key", "k1", "--kind", "mail", "-H", "trace=abc", "-H", 'deep={"n": 1}'),
+        *("--priority", "2", "--delay", "1h", "--max-attempts", "9", "--column", "tenant=acme"),
+        "--json",
+        url=sqlite_url,
+    )
+    [message] = succeed("peek", "jobs", "--json", url=sqlite_url).records
+    due = datetime.fromisoformat(message["available_at"])
+    assert ("created", {"to": "a"}, "k1", "mail", 2, 9, {"tenant": "acme"}) == (
+        published.record["outcome"],
+        *(message[f] for f in ("payload", "key", "kind", "priority", "max_attempts", "columns")),
+    )
+    assert {"trace": "abc", "deep": {"n": 1}} == message["headers"]
+    assert timedelta(minutes=59) < due - datetime.now(UTC) <= timedelta(hours=1)
+
+
+def test_at_takes_an_instant_with_an_offset(sqlite_url: str) -> None:
+    """--at sets the instant exactly; one without an offset is refused, not guessed."""
+    succeed("create", "jobs", url=sqlite_url)
+    succeed("publish", "jobs", "1", "--at", "2099-01-31T09:00:00+01:00", url=sqlite_url)
+    [message] = succeed("peek", "jobs", "--json", url=sqlite_url).records
+    at = datetime.fromisoformat(message["scheduled_at"])
+    naive = run("publish", "jobs", "1", "--at", "2099-01-31T09:00:00", url=sqlite_url)
+    assert (datetime(2099, 1, 31, 8, tzinfo=UTC), 2, True) == (
+        at,
+        naive.exit_code,
+        "time zone" in naive.err,
+    )
+
+
+def test_conflicts_of_keys(sqlite_url: str) -> None:
+    """Raise fails with code 1, skip and replace say what they did."""
+    succeed("create", "jobs", url=sqlite_url)
+    succeed("publish", "jobs", "1", "--key", "k", url=sqlite_url)
+    refused = run("publish", "jobs", "2", "--key", "k", url=sqlite_url)
+    outcomes = [
+        succeed(
+            "publish", "jobs", "2", "--key", "k", "--on-conflict", how, "--json", url=sqlite_url
+        )
+        for how in ("skip", "replace")
+    ]
+    assert (1, ["skipped", "replaced"]) == (
+        refused.exit_code,
+        [ended.record["outcome"] for ended in outcomes],
+    )
+    assert "2\n" == succeed("consume", "jobs", url=sqlite_url).out
+
+
+def test_an_argument_that_is_no_json_is_explained(sqlite_url: str) -> None:
+    """The error shows how to write a plain string; with --format text it is one."""
+    succeed("create", "jobs", url=sqlite_url)
+    refused = run("publish", "jobs", "hello", url=sqlite_url)
+    succeed("publish", "jobs", "hello", "--format", "text", url=sqlite_url)
+    assert (2, True, '"hello"\n') == (
+        refused.exit_code,
+        "--format" in refused.err,
+        succeed("consume", "jobs", url=sqlite_url).out,
+    )
+
+
+def test_queues_of_text_and_bytes(sqlite_url: str) -> None:
+    """Text is given and printed as it is; bytes are UTF-8 in, Base64 in lines and out."""
+    succeed("create", "texts", "--payload", "text", url=sqlite_url)
+    succeed("create", "blobs", "--payload", "bytes", url=sqlite_url)
+    succeed("publish", "texts", "plain é", url=sqlite_url)
+    succeed("publish", "blobs", url=sqlite_url, stdin='"AAH/"\n')
+    blob = succeed("consume", "blobs", "--json", url=sqlite_url).record
+    assert ("plain é\n", "AAH/", "base64") == (
+        succeed("consume", "texts", url=sqlite_url).out,
+        blob["payload"],
+        blob["payload_encoding"],
+    )
+
+
+def test_messages_travel_from_queue_to_queue(sqlite_url: str) -> None:
+    """What peek --json writes, publish --format message reads: content kept, delivery anew."""
+    for queue in ("a", "b"):
+        succeed("create", queue, url=sqlite_url)
+    succeed("publish", "a", "[1]", "--key", "k", "--kind", "x", "-H", "h=1", url=sqlite_url)
+    lines = succeed("peek", "a", "--json", url=sqlite_url).out
+    succeed("publish", "b", "--format", "message", url=sqlite_url, stdin=lines)
+    [copy] = succeed("peek", "b", "--json", url=sqlite_url).records
+    fields = ("payload", "key", "kind", "headers", "attempt")
+    assert ([1], "k", "x", {"h": 1}, 0) == tuple(copy[name] for name in fields)
+
+
+def test_keys_in_lines_with_skip(sqlite_url: str) -> None:
+    """With --on-conflict skip the same lines may be sent again; the outcomes are counted."""
+    succeed("create", "jobs", url=sqlite_url)
+    lines = "".join(json.dumps({"payload": n, "key": f"k{n}"}) + "\n" for n in range(5))
+    options = ("--format", "message", "--on-conflict", "skip", "--json")
+    first = succeed("publish", "jobs", *options, url=sqlite_url, stdin=lines).record
+    second = succeed("publish", "jobs", *options, url=sqlite_url, stdin=lines).record
+    assert ({"created": 5}, {"skipped": 5}) == (
+        {name: first[name] for name in first.keys() - {"queue", "published"}},
+        {name: second[name] for name in second.keys() - {"queue", "published"}},
+    )
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ("{oops", "not JSON"),
+        ("NaN", "NaN"),
+        ("\udce9".encode("utf-8", "surrogateescape"), "utf-8"),
+        ("[" * 100_000, "line 3"),
+    ],
+    ids=["syntax", "nan", "encoding", "depth"],
+)
+def test_a_bad_line_stops_after_those_before_it(
+    sqlite_url: str, bad: str | bytes, reason: str
+) -> None:
+    """The error names the line; what stands before it is published, what follows is not."""
+    succeed("create", "jobs", url=sqlite_url)
+    middle = bad.encode() if isinstance(bad, str) else bad
+    ended = run("publish", "jobs", url=sqlite_url, stdin=b"1\n2\n" + middle + b"\n4\n")
+    assert (2, True, True, False) == (
+        ended.exit_code,
+        "line 3" in ended.err,
+        reason in ended.err,
+        "Traceback" in ended.err,
+    )
+    assert "1\n2\n" == succeed("consume", "jobs", url=sqlite_url).out
+
+
+def test_an_error_in_a_later_batch_tells_how_many_are_in(sqlite_url: str) -> None:
+    """A batch that fails leaves nothing of itself; the message counts the batches before it."""
+    succeed("create", "jobs", "--max-payload-bytes", "10", url=sqlite_url)
+    lines = "".join(f"{n}\n" for n in range(4)) + f'"{"x" * 50}"\n'
+    ended = run("publish", "jobs", "--batch", "2", url=sqlite_url, stdin=lines)
+    assert (1, True) == (ended.exit_code, "4 lines" in ended.err)
+    assert "0\n1\n2\n3\n" == succeed("consume", "jobs", url=sqlite_url).out
+
+
+def test_blank_lines_and_a_missing_last_newline(sqlite_url: str) -> None:
+    """Blank lines are no messages; the last line counts without its newline; CRLF is fine."""
+    succeed("create", "jobs", url=sqlite_url)
+    succeed("publish", "jobs", url=sqlite_url, stdin="1\r\n\n  \n2")
+    assert "1\n2\n" == succeed("consume", "jobs", url=sqlite_url).out
+
+
+def test_lines_of_a_slow_pipe_do_not_wait_for_more(sqlite_url: str) -> None:
+    """A line is published when it comes, though the pipe stays open and the batch is not full."""
+    succeed("create", "jobs", url=sqlite_url)
+    read_end, write_end = os.pipe()
+    with subprocess.Popen(
+        command("publish", "jobs"),
+        stdin=read_end,
+        env=environment(QUEUE_OVER_SQL_URL=sqlite_url),
+        stdout=subprocess.DEVNULL,
+    ) as process:
+        os.close(read_end)
+        os.write(write_end, b"1\n")
+        eventually(
+            lambda: succeed("stats", "jobs", "--json", url=sqlite_url).record["ready"] == 1,
+            "the line is published",
+        )
+        os.close(write_end)
+        assert 0 == process.wait(30)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("jobs", "1", "--file", "x"), ("jobs", "--key", "k")],
+    ids=["argument and file", "one key for many lines"],
+)
+def test_contradictions_are_wrong_usage(sqlite_url: str, arguments: tuple[str, ...]) -> None:
+    """Options that cannot go together end with code 2 before anything is published."""
+    succeed("create", "jobs", url=sqlite_url)
+    assert 2 == run("publish", *arguments, url=sqlite_url, stdin="1\n").exit_code
+
+
+def test_a_missing_file_is_an_error_in_words(sqlite_url: str, tmp_path: Path) -> None:
+    """Exit code 1 and the name of the file, no traceback."""
+    succeed("create", "jobs", url=sqlite_url)
+    ended = run("publish", "jobs", "--file", str(tmp_path / "none.jsonl"), url=sqlite_url)
+    assert (1, True, False) == (
+        ended.exit_code,
+        "none.jsonl" in ended.err.replace("\n", ""),
+        "Traceback" in ended.err,
+    )

@@ -1,0 +1,90 @@
+"""The demo's account: it balances when everything was done exactly once, and only then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from queue_over_sql.cli.demo.account import Ledger, Rescue, Result, settle
+
+FILES = {number: f"file-{number}" for number in range(10)}
+
+
+def _result(number: int, *, attempt: int = 1, sha256: str = "sum") -> Result:
+    return Result(number + 100, number, sha256, 5, "server-1", attempt)
+
+
+RESULTS = [_result(n, attempt=2 if n in {3, 4} else 1) for n in FILES]
+RIGHT = Ledger(
+    files=FILES,
+    published=10,
+    results=RESULTS,
+    live=0,
+    archived=0,
+    rescue=Rescue("server-2", 1, frozenset({103, 104}), 3.5),
+    kill_wanted=True,
+    sample=[0, 5, 9],
+    check=lambda _: ("sum", 5),
+)
+
+
+def test_a_right_run_balances() -> None:
+    """Ten files, ten results, two of them redelivered after the kill: no problem found."""
+    account = settle(RIGHT)
+    assert (True, [], 10, 2, 2, 50) == (
+        account.balanced,
+        account.problems(),
+        account.results,
+        account.redelivered,
+        account.came_back,
+        account.size,
+    )
+
+
+@pytest.mark.parametrize(
+    ("ledger", "problem"),
+    [
+        (replace(RIGHT, results=RESULTS[:-1]), "no result: file-9"),
+        (replace(RIGHT, results=[*RESULTS, RESULTS[0]]), "more than one result: file-0"),
+        (replace(RIGHT, results=[*RESULTS, _result(77)]), "1 results of files that were never"),
+        (replace(RIGHT, results=[_result(0, sha256="bad"), *RESULTS[1:]]), "wrong checksum"),
+        (replace(RIGHT, published=9), "9 of 10 were published"),
+        (replace(RIGHT, live=1), "1 messages are still in the queue"),
+        (replace(RIGHT, archived=2), "2 messages failed"),
+        (replace(RIGHT, rescue=None), "no server was killed"),
+        (
+            replace(RIGHT, rescue=Rescue("s", 1, frozenset({103, 105}))),
+            "of 2 messages of the killed",
+        ),
+        (replace(RIGHT, files={}, published=0, results=[], sample=[]), "no file"),
+    ],
+    ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
+)
+def test_anything_wrong_unbalances_it(ledger: Ledger, problem: str) -> None:
+    """Each way in which messages may be lost, doubled or bent is found and named."""
+    account = settle(ledger)
+    assert (False, True) == (account.balanced, any(problem in p for p in account.problems()))
+
+
+def test_long_lists_are_shortened() -> None:
+    """A thousand lost files are told by three of them and the number of the others."""
+    files = {number: f"f{number}" for number in range(1000)}
+    [problem] = settle(
+        replace(
+            RIGHT,
+            files=files,
+            published=1000,
+            results=[],
+            rescue=None,
+            kill_wanted=False,
+            sample=[],
+        )
+    ).problems()
+    assert "no result: f0, f1, f2 and 997 more" == problem
+
+
+def test_without_a_kill_none_is_missed() -> None:
+    """--no-kill: the account asks for no redelivery."""
+    results = [_result(n) for n in FILES]
+    assert settle(replace(RIGHT, results=results, rescue=None, kill_wanted=False)).balanced
