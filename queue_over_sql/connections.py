@@ -39,6 +39,8 @@ T = TypeVar("T")
 
 # A lane that was idle for longer is asked whether it still lives before it is used.
 _IDLE_SECONDS = 5.0
+# How long the stop of a service waits for a thread that is using its connection.
+_CLOSE_SECONDS = 1.0
 # How long conflicts between transactions are retried before they become an error.
 _PATIENCE_SECONDS = 30.0
 # How often an act that is safe to repeat is tried again on a fresh connection.
@@ -51,6 +53,7 @@ class Lane:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.lock = threading.RLock()
+        self._closed = False
         self.used_at = time.monotonic()
 
     def alive(self) -> bool:
@@ -66,9 +69,20 @@ class Lane:
         return True
 
     def close(self) -> None:
-        """Give the connection back to the pool; a broken one is only forgotten."""
-        with contextlib.suppress(SQLAlchemyError):
-            self.connection.close()
+        """Give the connection back to the pool, once; a broken or busy one is only forgotten.
+
+        The end of its thread and the stop of the service may come here at the same moment.
+        """
+        if not self.lock.acquire(timeout=_CLOSE_SECONDS):
+            return
+        try:
+            if not self._closed:
+                self._closed = True
+                self.connection.close()
+        except Exception as error:  # noqa: BLE001 - drivers raise what they like on a dead socket
+            _log.debug("A connection could not be given back: %s", error)
+        finally:
+            self.lock.release()
 
 
 class _ThreadLanes:
@@ -202,8 +216,7 @@ class Connections:
         self._closed = True
         for lanes in [*self._all, *([self._shared] if self._shared else [])]:
             for lane in list(lanes.lanes.values()):
-                with lane.lock:
-                    lane.close()
+                lane.close()
             lanes.lanes.clear()
         if self._opened.owned:
             self.engine.dispose(close=self._pid == os.getpid())
