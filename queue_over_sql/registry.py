@@ -6,7 +6,9 @@ Acts on a ``Connection`` like those of ``store``; instants and durations are mic
 from __future__ import annotations
 
 import dataclasses
+import time
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
@@ -21,22 +23,23 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.schema import CreateIndex, CreateTable, DropTable
+from sqlalchemy.schema import CreateIndex, CreateTable, DropTable, ExecutableDDLElement
 
 from queue_over_sql.dialects.base import ErrorKind
 from queue_over_sql.durations import instant
 from queue_over_sql.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from sqlalchemy import ColumnElement, Connection
+    from sqlalchemy import ColumnElement, Connection, Index
 
     from queue_over_sql.dialects.base import QueueDialect
     from queue_over_sql.schema import QueueTables, SystemTables
 
 # How often creators that meet in spite of the creation lock look again.
-_CREATION_RACES = 30
+_CREATION_RACES = 20
+_RACE_SECONDS = 0.05
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,29 +91,49 @@ def ensure_tables(connection: Connection, tables: Sequence[Table], dialect: Queu
 def create_tables(connection: Connection, tables: Iterable[Table], dialect: QueueDialect) -> None:
     """Create tables and their indexes where they are missing; safe beside other creators."""
     for table in tables:
-        _tolerant(connection, CreateTable(table, if_not_exists=True), dialect)
-        present: set[str | None] = set()
-        if not dialect.index_if_not_exists:
-            found = inspect(connection).get_indexes(table.name, schema=table.schema)
-            present = {index["name"] for index in found}
+        create = CreateTable(table, if_not_exists=True)
+        _create(connection, create, dialect, partial(_has_table, connection, table))
+        present = _indexes(connection, table) if not dialect.index_if_not_exists else set()
         for index in sorted(table.indexes, key=lambda index: str(index.name)):
             if index.name not in present:
-                create = CreateIndex(index, if_not_exists=dialect.index_if_not_exists)
-                _tolerant(connection, create, dialect)
+                create_index = CreateIndex(index, if_not_exists=dialect.index_if_not_exists)
+                _create(connection, create_index, dialect, partial(_has_index, connection, index))
 
 
-def _tolerant(connection: Connection, statement: Any, dialect: QueueDialect) -> None:
+def _create(
+    connection: Connection,
+    statement: ExecutableDDLElement,
+    dialect: QueueDialect,
+    exists: Callable[[], bool],
+) -> None:
+    """Create something, or see that another creator did: IF NOT EXISTS races with itself."""
     for race in range(_CREATION_RACES):
         try:
             connection.execute(statement)
         except DBAPIError as error:
             kind = dialect.classify(error)
-            if kind is ErrorKind.TABLE_EXISTS:
-                return
-            if kind is not ErrorKind.DUPLICATE or race == _CREATION_RACES - 1:
+            if kind in (ErrorKind.TRANSIENT, ErrorKind.DISCONNECT) or dialect.aborts_on_error:
                 raise
+            if kind is ErrorKind.TABLE_EXISTS or exists():
+                return
+            if race == _CREATION_RACES - 1:
+                raise
+            time.sleep(_RACE_SECONDS)
         else:
             return
+
+
+def _has_table(connection: Connection, table: Table) -> bool:
+    return inspect(connection).has_table(table.name, schema=table.schema)
+
+
+def _has_index(connection: Connection, index: Index) -> bool:
+    return index.table is not None and index.name in _indexes(connection, index.table)
+
+
+def _indexes(connection: Connection, table: Table) -> set[str | None]:
+    found = inspect(connection).get_indexes(table.name, schema=table.schema)
+    return {index["name"] for index in found}
 
 
 def drop_tables(connection: Connection, tables: QueueTables) -> None:

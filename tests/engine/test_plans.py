@@ -52,7 +52,9 @@ class Lived:
 
     def request(self) -> ClaimRequest:
         """A claim of 100 above the mark."""
-        low = int(self.held[-1].available_at.timestamp() * 1e6)
+        newest = self.held[-1].available_at
+        assert newest is not None
+        low = int(newest.timestamp() * 1e6)
         return ClaimRequest(
             consumer_id="00000000-0000-0000-0000-000000000000",
             consumer_round=1,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -100,10 +99,15 @@ class _ThreadEnd(threading.local):
 class _Detacher:
     """Takes its thread off the JVM's list, where ended threads would pile up."""
 
+    def __init__(self) -> None:
+        # Kept here: when the interpreter ends the names of this module are gone before this.
+        self._state = _State
+        self._jvm = jvm
+
     def __del__(self) -> None:
         """Detach, while there is a JVM that belongs to this process."""
-        if not (_State.ending or sys.is_finalizing() or jvm.is_forked()):
-            jvm.java().Thread.detach()
+        if not (self._state.ending or self._jvm.is_forked()):
+            self._jvm.java().Thread.detach()
 
 
 _thread_end = _ThreadEnd()
