@@ -322,5 +322,7 @@ class Connections:
                 f"The database {self.where} stayed locked by other transactions: {reason}."
             )
         if kind is ErrorKind.INVALID_VALUE:
-            return PayloadInvalid(f"The database refused a value: {reason}.")
+            return PayloadInvalid(
+                f"The database refused a value{self.dialect.value_hint}: {reason}."
+            )
         return DatabaseRefused(f"The database {self.where} refused a statement: {reason}.")

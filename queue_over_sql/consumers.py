@@ -16,7 +16,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from queue_over_sql import registry
-from queue_over_sql.errors import ConsumerExpired, QueueError
+from queue_over_sql.errors import ConsumerExpired, QueueError, ServiceClosed
 from queue_over_sql.message import Claim
 
 if TYPE_CHECKING:
@@ -129,6 +129,11 @@ class Consumer:
         """Whether this consumer made the claim in its present life."""
         return self._identity is not None and claim.consumer_id == self._identity.consumer_id
 
+    def holds(self, claim: Claim | None) -> bool:
+        """Whether a claim is of this life and this life is not over, without asking anybody."""
+        identity = self._identity
+        return claim is not None and identity is not None and self.made(claim) and identity.alive
+
     def heartbeat(self) -> None:
         """Renew the registration; called at a third of the timeout on a connection of its own."""
         identity = self._identity
@@ -146,6 +151,8 @@ class Consumer:
                 ),
                 durable=False,
             )
+        except ServiceClosed:
+            return
         except QueueError as error:
             _log.warning("The heartbeat of consumer %s failed: %s", identity.consumer_id, error)
             return

@@ -75,6 +75,9 @@ class HandlerRun:
                 if not go_on():
                     self._give_back(messages[start:])
                     break
+                if not self._queue.holds(messages[start]):
+                    _log.warning("Queue %s: expired; the rest is others' work.", self._queue.name)
+                    break
                 finished += self._call(list(messages[start : start + size]))
         return finished
 

@@ -73,10 +73,11 @@ class LowWaterMark:
     def _pause(self) -> float:
         """How long after a full look the next one may come.
 
-        One slow measurement may be the machine's fault, so the cheaper of the last two counts.
+        One slow measurement may be the machine's fault, so the cheaper of the last two counts,
+        and a single one, which prepared the statement too, counts for nothing.
         """
         cost = min(self._full_costs)
-        if cost == float("inf"):
+        if max(self._full_costs) == float("inf"):
             return 0.0
         usual = 0.0 if self._bounded_cost == float("inf") else self._bounded_cost
         if cost - usual <= _CHEAP_SECONDS:

@@ -217,7 +217,7 @@ class Queue(QueueAdministration):
                 waiting = self.consume(prefetch, lease=lease, wait=patience)
                 if not waiting and wait is not None:
                     return
-                while waiting:
+                while waiting and self.holds(waiting[0]):
                     yield waiting.pop(0)
         finally:
             if waiting:
@@ -384,6 +384,10 @@ class Queue(QueueAdministration):
         return f"<Queue {self.name}>"
 
     # -- for the service and the worker
+
+    def holds(self, message: Message) -> bool:
+        """Whether this consumer may still work on a message, as far as it knows by itself."""
+        return self._context.consumer.holds(message.claim)
 
     def announce(self) -> None:
         """Wake those in this process who wait for a message, and look fully next."""

@@ -167,6 +167,8 @@ class QueueDialect:
     """The move to the archive is one statement."""
     exchanges_at_once = False
     """Ack and claim are one statement."""
+    value_hint = ""
+    """What else to say when the server refuses a value."""
     look_first = False
     """An idle claim should look before it writes, because writing takes the only write lock."""
     separate_durable_lanes = False

@@ -34,6 +34,7 @@ class MySQLDialect(QueueDialect):
     identifier_limit = 64
     skip_locked = True
     consecutive_ids = True
+    value_hint = " (its check of JSON takes at most 100 levels of nesting, MariaDB's 31)"
     index_if_not_exists = False
     aborts_on_error = False
     oldest_version: ClassVar[tuple[int, ...]] = (8, 0, 17)

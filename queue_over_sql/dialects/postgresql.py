@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy import (
@@ -20,6 +21,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import UserDefinedType
 
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect, microseconds
@@ -35,7 +37,7 @@ from queue_over_sql.dialects.statements.parameters import (
 from queue_over_sql.errors import UnsupportedByEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from sqlalchemy import ColumnElement, Connection, Insert, Table
     from sqlalchemy.types import TypeEngine
@@ -168,17 +170,15 @@ class PostgreSQLDialect(QueueDialect):
         columns = ", ".join(preparer.quote(name) for name in names)
         converters = [sql.bind_converter(tables.live.c[name].type) for name in names]
         cursor: Any = connection.connection.cursor()
-        try:
-            with cursor.copy(f"COPY {target} ({columns}) FROM STDIN") as copy:
-                for row in rows:
-                    copy.write_row(
-                        [
-                            row[name] if convert is None else convert(row[name])
-                            for name, convert in zip(names, converters, strict=True)
-                        ]
-                    )
-        finally:
-            cursor.close()
+        copy_from = f"COPY {target} ({columns}) FROM STDIN"
+        with _driver_errors(connection, cursor), cursor.copy(copy_from) as copy:
+            for row in rows:
+                copy.write_row(
+                    [
+                        row[name] if convert is None else convert(row[name])
+                        for name, convert in zip(names, converters, strict=True)
+                    ]
+                )
         return True
 
     def archive(
@@ -212,6 +212,27 @@ class PostgreSQLDialect(QueueDialect):
         if rows[0][0] == 0:
             settled = set()
         return settled, read_rows(sql, [row[2:] for row in rows if row[2] is not None])
+
+
+@contextlib.contextmanager
+def _driver_errors(connection: Connection, cursor: Any) -> Iterator[None]:
+    """What SQLAlchemy does for its own cursors: its errors around the driver's, and the close."""
+    driver_error = connection.dialect.loaded_dbapi.Error
+    try:
+        yield
+    except driver_error as error:
+        raw: Any = connection.connection.dbapi_connection
+        lost = connection.dialect.is_disconnect(error, raw, cursor)
+        raise DBAPIError.instance(
+            "COPY",
+            None,
+            error,
+            driver_error,
+            connection_invalidated=lost,
+            dialect=connection.dialect,
+        ) from error
+    finally:
+        cursor.close()
 
 
 def _held_values(held: Claim) -> dict[str, Any]:

@@ -187,3 +187,13 @@ def test_equal_publishers_at_once_create_one(make_service: MakeService, on_confl
     allowed = {"skip": {"skipped"}, "replace": {"unchanged", "replaced"}}[on_conflict]
     assert set(found) - {"created"} <= allowed
     assert services[0].queue("jobs").stats().ready == 1
+
+
+def test_load_refuses_a_taken_key_and_publishes_nothing_of_that_batch(queue: Queue) -> None:
+    """The bulk path names the key too, and the batches before it stay."""
+    taken = queue.publish("first", key="taken")
+    items = [1, 2, Publication(3, key="free"), Publication(4, key="taken")]
+    with pytest.raises(DuplicateKey) as caught:
+        queue.load(items, batch_size=2)
+    assert ("taken", taken.id) == (caught.value.key, caught.value.id)
+    assert ["first", 1, 2] == [message.payload for message in queue.consume(10)]

@@ -131,7 +131,9 @@ def goes_by_the_primary_key(lived: Lived, builder: Any, count: int) -> None:
     values = {
         **id_values(settlement.ids),
         **settlement.fence_values(),
-        **{"p_error": None, "p_delay": 0, "p_expires": 0},
+        "p_error": None,
+        "p_delay": 0,
+        "p_expires": 0,
     }
     statement = lived.sql.get(builder, bucket_of(count))
     values = {name: value for name, value in values.items() if name in statement._defaults}

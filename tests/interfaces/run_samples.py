@@ -1,0 +1,112 @@
+"""Runs the samples of one page in this process: ``python run_samples.py plan.json``.
+
+Python blocks share one namespace, as a reader would type them; shell blocks run in between, in
+the same folder, and what they export holds from then on. Commands that stay (``worker``,
+``reaper``) are asked to stop soon after they have started, and must end well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+STAYING = re.compile(r"queue-over-sql (worker|reaper)\b")
+EXPORT = re.compile(r"export (\w+)=(\S*)\Z")
+RUNNING = "in process"
+SECONDS_TO_START = 60.0
+SECONDS_TO_RUN = 1.0
+SECONDS_TO_STOP = 30.0
+
+
+def main(plan: Path) -> None:
+    """Run the blocks of a plan in order; what they print goes beside the plan."""
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    sys.path.insert(0, str(Path.cwd()))
+    printed = []
+    for step in json.loads(plan.read_text()):
+        sys.stderr.write(f"--- {step['page']}:{step['line']}\n")
+        printed.append(run_step(step, namespace))
+    plan.with_suffix(".out").write_text(json.dumps(printed))
+
+
+def run_step(step: dict[str, Any], namespace: dict[str, Any]) -> str:
+    """Run one block; returns what it printed."""
+    if step["file"] is not None:
+        Path(step["file"]).write_text(step["text"])
+        return ""
+    if step["language"] == "python":
+        return run_python(step, namespace)
+    return run_shell(step["text"])
+
+
+def run_python(step: dict[str, Any], namespace: dict[str, Any]) -> str:
+    """Run Python, its lines numbered as on the page."""
+    code = compile("\n" * step["line"] + step["text"], step["page"], "exec")
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(code, namespace)  # noqa: S102 - the samples are this project's own
+    return out.getvalue()
+
+
+def run_shell(text: str) -> str:
+    """Run shell commands; those that stay are run by themselves, line by line."""
+    printed, together = "", list[str]()
+    for line in text.splitlines():
+        if export := EXPORT.match(line):
+            os.environ[export[1]] = export[2]
+        elif STAYING.match(line):
+            printed += bash("\n".join(together))
+            together = []
+            stay_and_stop(line)
+        else:
+            together.append(line)
+    return printed + bash("\n".join(together))
+
+
+def bash(text: str) -> str:
+    """Run shell commands, of which none may fail."""
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", text], stdout=subprocess.PIPE, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"exit code {done.returncode}: {text}")
+    return done.stdout
+
+
+def stay_and_stop(line: str) -> None:
+    """Start a command that stays, let it run for a moment, and insist that SIGTERM ends it well."""
+    process = subprocess.Popen(["bash", "-c", f"exec {line}"], stderr=subprocess.PIPE, text=True)
+    running = threading.Event()
+
+    def follow() -> None:
+        for logged in process.stderr or ():
+            sys.stderr.write(logged)
+            if RUNNING in logged:
+                running.set()
+
+    follower = threading.Thread(target=follow, daemon=True)
+    follower.start()
+    try:
+        if not running.wait(SECONDS_TO_START):
+            raise SystemExit(f"did not start: {line}")
+        time.sleep(SECONDS_TO_RUN)
+        process.send_signal(signal.SIGTERM)
+        if process.wait(SECONDS_TO_STOP) != 0:
+            raise SystemExit(f"exit code {process.returncode} after SIGTERM: {line}")
+    finally:
+        process.kill()
+        process.wait()
+        follower.join(5.0)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,159 @@
+"""README.md and docs/ are true: samples run, links lead somewhere, nothing public is missing."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import queue_over_sql
+from queue_over_sql.testing.plugin import TestDatabase
+from queue_over_sql.testing.servers import SERVER_ENGINES
+from tests.interfaces.command_line import ROOT
+from tests.interfaces.samples import (
+    RUN,
+    SHOWN,
+    Block,
+    blocks,
+    for_engine,
+    pages,
+    prose_of,
+    run,
+    runnable,
+    scripts_named,
+    text_of,
+    with_url,
+)
+
+# What no test can run: it needs the network, root or Docker. A new one needs a reason here.
+NOT_RUN = {
+    ("docs/quickstart.md", "python3 -m venv .venv"): "installs from a package index",
+    ("docs/engines.md", "apt-get install"): "installs system packages as root",
+    ("docs/operations.md", "docker compose"): "builds images; test_compose_file.py checks the file",
+}
+# Its blocks are the usage lines of the commands.
+GENERATED = "docs/cli.md"
+WITH_SAMPLES = [page for page in pages() if any(not b.marked("file") for b in runnable(page))]
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", WITH_SAMPLES)
+def test_samples_run(page: str, tmp_path: Path) -> None:
+    """All samples of a page, in their order, do what the page says, and print what it shows."""
+    steps = runnable(page)
+    printed = dict(zip(steps, run(steps, tmp_path), strict=True))
+    for before, after in pairwise(blocks(page)):
+        if after.mark == "output":
+            assert after.text == printed[before], f"{page}:{after.line}"
+
+
+@pytest.mark.engines(*SERVER_ENGINES)
+def test_samples_run_on_their_engine(database: TestDatabase, tmp_path: Path) -> None:
+    """Samples for a server do what they say on such a server."""
+    steps = [with_url(block, database.url) for block in for_engine(database.engine)]
+    assert steps
+    run(steps, tmp_path)
+
+
+def test_every_server_engine_has_a_sample() -> None:
+    """A page shows each engine that has a server, and none that tests do not know."""
+    named = {b.marked("runs on") for page in pages() for b in blocks(page)} - {None}
+    assert set(SERVER_ENGINES) == named
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if page != GENERATED])
+def test_every_block_is_run_or_on_the_list(page: str) -> None:
+    """A block is run, or is output or a drawing, or a console session whose reason is known."""
+    for block in blocks(page):
+        where = f"{page}:{block.line}"
+        assert block.language in (*RUN, *SHOWN), where
+        assert ("text" == block.language) == ("output" == block.mark), where
+    shown = [block for block in blocks(page) if block.language == "console"]
+    reasons = [key for key in NOT_RUN if key[0] == page]
+    assert len(reasons) == len(shown)
+    assert all(any(words in block.text for _, words in reasons) for block in shown)
+
+
+@pytest.mark.parametrize("page", pages())
+def test_scripts_that_are_named_can_be_run(page: str) -> None:
+    """Scripts in shell blocks exist and are executable; the two of the README are among them."""
+    named = {script for block in blocks(page) for script in scripts_named(block)}
+    assert set() == {name for name in named if not os.access(ROOT / name, os.X_OK)}
+    if page == "README.md":
+        assert {"./scripts/demo", "./scripts/test"} <= named
+
+
+@pytest.mark.parametrize("page", pages())
+def test_links_resolve(page: str) -> None:
+    """Each relative link leads to a file of the repository, and to a heading that it has."""
+    folder = (ROOT / page).parent
+    broken = []
+    for target in _LINK.findall(prose_of(page)):
+        if "://" in target:
+            continue
+        name, _, heading = target.partition("#")
+        file = (folder / name).resolve() if name else ROOT / page
+        if not file.exists() or (heading and heading not in _anchors(file)):
+            broken.append(target)
+    assert [] == broken
+
+
+def _anchors(file: Path) -> set[str]:
+    """The anchors that a page's headings get."""
+    headings = _HEADING.findall(prose_of(str(file.relative_to(ROOT))))
+    plain = (re.sub(r"[^\w\- ]", "", heading) for heading in headings)
+    return {heading.strip().lower().replace(" ", "-") for heading in plain}
+
+
+def test_readme_is_short_and_shows_code_early() -> None:
+    """The README has at most 150 lines, and working code within its first third."""
+    lines = text_of("README.md").splitlines()
+    first_code: Block = next(block for block in blocks("README.md") if block.language == "python")
+    assert len(lines) <= 150
+    assert first_code.line + first_code.text.count("\n") <= len(lines) / 3
+
+
+def test_every_page_is_in_the_index() -> None:
+    """docs/README.md leads to each page."""
+    linked = set(_LINK.findall(text_of("docs/README.md")))
+    assert set() == {path.name for path in (ROOT / "docs").glob("*.md")} - linked - {"README.md"}
+
+
+def test_every_public_name_is_documented() -> None:
+    """Each name of the public API has its place in docs/, as code."""
+    text = "\n".join(text_of(page) for page in pages() if page.startswith("docs/"))
+    missing = [n for n in queue_over_sql.__all__ if not re.search(rf"\b{re.escape(n)}\b", text)]
+    assert [] == missing
+
+
+def test_the_api_page_is_current() -> None:
+    """docs/api.md is what the docstrings say today."""
+    script = [sys.executable, str(ROOT / "scripts" / "docs" / "api.py")]
+    made = subprocess.run(script, capture_output=True, text=True, check=True).stdout
+    assert made == text_of("docs/api.md"), "run: python scripts/docs/api.py > docs/api.md"
+
+
+def test_every_dependency_is_justified() -> None:
+    """docs/dependencies.md has a row for each requirement, with a reason and a licence."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras: dict[str, list[str]] = project["optional-dependencies"]
+    asked = [*project["dependencies"], *(item for extra in extras.values() for item in extra)]
+    names = {re.split(r"[\[<>=~! ]", item)[0] for item in asked} - {"queue-over-sql"}
+    rows = [line for line in text_of("docs/dependencies.md").splitlines() if line.startswith("|")]
+    justified = {n for n in names for row in rows if re.search(rf"\b{re.escape(n)}\b", row)}
+    assert set() == names - justified
+    assert set() == {extra for extra in extras if not any(f"`{extra}`" in row for row in rows)}
+
+
+def test_versions_agree() -> None:
+    """Package, pyproject.toml and changelog speak of the same version."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == queue_over_sql.__version__
+    assert queue_over_sql.__version__ in text_of("CHANGELOG.md")
