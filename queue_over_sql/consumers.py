@@ -172,9 +172,11 @@ class Consumer:
         return identity.consumer_id
 
     def _retire(self, identity: Identity) -> None:
+        if identity.pid != os.getpid():
+            _log.info("This process was forked; it becomes a consumer of its own.")
+            return
         _log.warning("Consumer %s has expired; registering anew.", identity.consumer_id)
-        if identity.pid == os.getpid():
-            self._former.add(identity.consumer_id)
+        self._former.add(identity.consumer_id)
 
     def _register(self) -> Identity:
         identity = Identity(self._deadline())
