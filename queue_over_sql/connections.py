@@ -110,6 +110,9 @@ class Connections:
         self._shared: _ThreadLanes | None = _ThreadLanes() if self._opened.shared else None
         self._closed = False
         self._pid = os.getpid()
+        # Kept for ever in a forked child: to free them would send a rollback down the sockets
+        # that the parent still uses.
+        self._inherited: list[_ThreadLanes] = []
 
     @property
     def engine(self) -> Engine:
@@ -214,7 +217,8 @@ class Connections:
     def close(self) -> None:
         """Give all connections back, and dispose the engine where it is ours."""
         self._closed = True
-        for lanes in [*self._all, *([self._shared] if self._shared else [])]:
+        everybody = [*self._all, *([self._shared] if self._shared else [])]
+        for lanes in [lanes for lanes in everybody if lanes.pid == os.getpid()]:
             for lane in list(lanes.lanes.values()):
                 lane.close()
             lanes.lanes.clear()
@@ -272,6 +276,9 @@ class Connections:
                 # After a fork the parent's connections are not ours to use or to close.
                 self.engine.dispose(close=False)
                 self._pid = os.getpid()
+        inherited = getattr(self._local, "lanes", None)
+        if inherited is not None:
+            self._inherited.append(inherited)
         lanes = self._local.lanes = _ThreadLanes()
         self._all.add(lanes)
         return lanes
