@@ -85,8 +85,13 @@ class Catalog:
         system, prefix = self.system(), self._settings.table_prefix
 
         def act(connection: Connection) -> None:
-            registry.remove_queue(connection, system, prefix, name)
-            registry.drop_tables(connection, tables)
+            dialect = self.connections.dialect
+            dialect.creation_lock(connection)
+            try:
+                registry.remove_queue(connection, system, prefix, name)
+                registry.drop_tables(connection, tables)
+            finally:
+                dialect.creation_unlock(connection)
 
         self.connections.run(act, atomic=True)
         self._queues.pop(name, None)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import random
 import time
+from collections import deque
 from typing import TYPE_CHECKING, TypeVar
 
 from queue_over_sql import store
 from queue_over_sql.durations import to_microseconds
-from queue_over_sql.errors import DatabaseUnavailable
+from queue_over_sql.errors import DatabaseUnavailable, QueueError
 from queue_over_sql.marks import LowWaterMark
+from queue_over_sql.pacing import Pace
 from queue_over_sql.settings import check_whole
-from queue_over_sql.store import ClaimRequest, Where
+from queue_over_sql.store import ClaimRequest, TakenFate, Where
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,10 +39,10 @@ class Claimer:
     def __init__(self, context: QueueContext, restore: Callable[[], int]) -> None:
         self._context = context
         self._restore = restore
-        self._restored_at = time.monotonic()
+        self._pace = Pace(context.service.reaper_seconds, ready=False)
         self._marks: dict[int, LowWaterMark] = {}
         # Claims whose answer was lost with the connection: nobody works on what they stamped.
-        self._unanswered: list[Claim] = []
+        self._unanswered: deque[Claim] = deque()
 
     def claim(
         self, count: int, lease: Duration | None, where: Where | None = None
@@ -48,10 +51,17 @@ class Claimer:
         check_whole("count", count)
         lease_us = None if lease is None else to_microseconds(lease, "lease")
         self._give_back_unanswered()
-        rows = self._claim_levels(count, lease_us, where)
-        if len(rows) < count and self._restore_is_due() and self._restore():
-            self.look_fully()
-            rows += self._claim_levels(count - len(rows), lease_us, where)
+        rows: list[MessageRow] = []
+        try:
+            self._claim_levels(rows, count, lease_us, where)
+            if len(rows) < count and self._restore_if_due():
+                self.look_fully()
+                self._claim_levels(rows, count, lease_us, where)
+        except QueueError as error:
+            # What was claimed before it failed is in hand, and must not wait for its lease to end.
+            if not rows:
+                raise
+            _log.warning("Queue %s: %s", self._context.name, error)
         return rows
 
     def wait(
@@ -85,39 +95,58 @@ class Claimer:
         """Settle, then claim if nothing was lost, in one transaction."""
         check_whole("count", count)
         lease_us = None if lease is None else to_microseconds(lease, "lease")
-        expected = sum(len(settlement.ids) for settlement in settlements)
-        mark = self._mark(0)
-        low = mark.bound()
-        request = self._request(0, count, lease_us, low)
+        levels = range(self._context.settings.priorities)
         sql = self._context.sql
-        at_once = store.exchanges_at_once(sql, settlements)
+        at_once = len(levels) == 1 and store.exchanges_at_once(sql, settlements)
+        expected = sum(len(settlement.ids) for settlement in settlements)
+        lows = [self._mark(level).bound() for level in levels]
+        requests = [self._request(level, count, lease_us, lows[level]) for level in levels]
+        asked: dict[int, tuple[int, list[MessageRow]]] = {}
 
         def act(connection: Connection) -> tuple[set[int], list[MessageRow]]:
+            asked.clear()
             if at_once:
-                return store.exchange(connection, sql, settlements[0], request, keep=keep)
-            settled: set[int] = set()
+                settled, rows = store.exchange(
+                    connection, sql, settlements[0], requests[0], keep=keep
+                )
+                asked[0] = count, rows
+                return settled, rows
+            settled = set()
             for settlement in settlements:
                 settled |= settle(connection, settlement)
             if len(settled) < expected:
                 return settled, []
-            return settled, store.claim_messages(connection, sql, request)
+            rows = []
+            for level, request in enumerate(requests):
+                left = count - len(rows)
+                if left:
+                    wanted = dataclasses.replace(request, count=left)
+                    asked[level] = left, store.claim_messages(connection, sql, wanted)
+                    rows = rows + asked[level][1]
+            return settled, rows
 
         began = time.monotonic()
-        settled, rows = self._answered(request, act, atomic=not at_once)
+        settled, rows = self._answered(requests, act, atomic=not at_once)
+        seconds = time.monotonic() - began
         if len(settled) == expected:
-            mark.claimed(rows, count, low, time.monotonic() - began)
-            rows = rows or self.claim(count, lease)
+            for level, (wanted, found) in asked.items():
+                self._mark(level).claimed(found, wanted, lows[level], seconds)
         return settled, rows
 
     def take(
-        self, connection: Connection, count: int, *, keep: bool, where: Where | None
+        self,
+        connection: Connection,
+        count: int,
+        *,
+        fate: Callable[[MessageRow], TakenFate],
+        where: Where | None,
     ) -> list[MessageRow]:
-        """Remove messages inside the caller's transaction."""
+        """Remove messages inside the caller's transaction; ``fate`` says what becomes of each."""
         check_whole("count", count)
         rows: list[MessageRow] = []
         for level in range(self._context.settings.priorities):
             wanted = {"p_priority": level, "p_low": 0, "p_count": count - len(rows)}
-            rows += store.take(connection, self._context.sql, wanted, keep=keep, where=where)
+            rows += store.take(connection, self._context.sql, wanted, fate=fate, where=where)
             if len(rows) >= count:
                 break
         return rows
@@ -128,18 +157,17 @@ class Claimer:
             mark.lower(available_at)
 
     def _claim_levels(
-        self, count: int, lease_us: int | None, where: Where | None
-    ) -> list[MessageRow]:
-        rows: list[MessageRow] = []
+        self, rows: list[MessageRow], count: int, lease_us: int | None, where: Where | None
+    ) -> None:
+        """Add to ``rows`` until there are ``count``, one level after the other."""
         for level in range(self._context.settings.priorities):
             left = count - len(rows)
+            if left <= 0:
+                return
             if where is None:
                 rows += self._claim_level(level, left, lease_us)
             else:
                 rows += self._claim_where(level, left, lease_us, where)
-            if len(rows) >= count:
-                break
-        return rows
 
     def _claim_level(self, level: int, count: int, lease_us: int | None) -> list[MessageRow]:
         mark = self._mark(level)
@@ -154,7 +182,7 @@ class Claimer:
     ) -> list[MessageRow]:
         """Claim among the messages that match; the mark knows nothing of those, so look fully."""
         request = self._request(level, count, lease_us, 0, where)
-        return self._answered(request, self._act(request))
+        return self._answered([request], self._act(request))
 
     def _look(self, level: int, count: int, lease_us: int | None, low: int) -> list[MessageRow]:
         context = self._context
@@ -169,7 +197,7 @@ class Claimer:
         if dialect.look_first and mark.idle and not context.run(look):
             mark.claimed([], count, low, time.monotonic() - began)
             return []
-        rows = self._answered(request, self._act(request))
+        rows = self._answered([request], self._act(request))
         mark.claimed(rows, count, low, time.monotonic() - began)
         return rows
 
@@ -197,33 +225,44 @@ class Claimer:
         )
 
     def _answered(
-        self, request: ClaimRequest, act: Callable[[Connection], T], *, atomic: bool | None = None
+        self,
+        requests: Sequence[ClaimRequest],
+        act: Callable[[Connection], T],
+        *,
+        atomic: bool | None = None,
     ) -> T:
-        """Run a claim, and remember it where its answer was lost with the connection."""
+        """Run claims, and remember them where their answer was lost with the connection."""
         if atomic is None:
             atomic = not self._context.tables.dialect.claims_at_once
         try:
             return self._context.run(act, atomic=atomic, repeat=False)
         except DatabaseUnavailable:
-            self._unanswered.append(request.claim)
+            self._unanswered.extend(request.claim for request in requests)
             raise
 
     def _give_back_unanswered(self) -> None:
         while self._unanswered:
-            stamp = self._unanswered[-1]
-            count = self._context.run(
-                lambda connection: store.unclaim_round(connection, self._context.sql, stamp)  # noqa: B023 - runs at once
-            )
+            try:
+                stamp = self._unanswered.popleft()
+            except IndexError:  # another thread was quicker
+                return
+            try:
+                count = self._context.run(
+                    lambda connection: store.unclaim_round(connection, self._context.sql, stamp)  # noqa: B023 - runs at once
+                )
+            except QueueError:
+                self._unanswered.append(stamp)
+                raise
             if count:
                 _log.info("Gave %d messages back whose claim was never answered.", count)
                 self.look_fully()
-            self._unanswered.remove(stamp)
 
-    def _restore_is_due(self) -> bool:
-        due = time.monotonic() - self._restored_at >= self._context.service.reaper_seconds
-        if due:
-            self._restored_at = time.monotonic()
-        return due
+    def _restore_if_due(self) -> bool:
+        """Take back what the dead hold, as the reaper does and at its share of the time."""
+        if not self._pace.due():
+            return False
+        with self._pace.running():
+            return self._restore() > 0
 
     def _mark(self, level: int) -> LowWaterMark:
         mark = self._marks.get(level)

@@ -41,6 +41,8 @@ T = TypeVar("T")
 _IDLE_SECONDS = 5.0
 # How long the stop of a service waits for a thread that is using its connection.
 _CLOSE_SECONDS = 1.0
+# How long it waits for acts of other threads to end, so that it releases what they claim.
+_DRAIN_SECONDS = 5.0
 # How long conflicts between transactions are retried before they become an error.
 _PATIENCE_SECONDS = 30.0
 # How often an act that is safe to repeat is tried again on a fresh connection.
@@ -109,6 +111,7 @@ class Connections:
         self._lock = threading.RLock()
         self._shared: _ThreadLanes | None = _ThreadLanes() if self._opened.shared else None
         self._closed = False
+        self._left_to: int | None = None
         self._pid = os.getpid()
         # Kept for ever in a forked child: to free them would send a rollback down the sockets
         # that the parent still uses.
@@ -141,8 +144,14 @@ class Connections:
             with self._lock:
                 if self._dialect is None:
                     with self._connect() as connection:
-                        self._dialect = dialect_of(connection)
+                        self._dialect = self._choose(connection)
         return self._dialect
+
+    def _choose(self, connection: Connection) -> QueueDialect:
+        try:
+            return dialect_of(connection)
+        except DBAPIError as error:
+            raise self._unavailable(str(error.orig)) from error
 
     def run(
         self,
@@ -194,10 +203,8 @@ class Connections:
         It is begun by its first statement, so that a handler that works before it writes does
         not hold a lock meanwhile.
         """
-        if self._closed:
-            raise ServiceClosed
-        guard = self._shared_lane(durable=True).lock if self._shared else contextlib.nullcontext()
-        with guard, self._connect() as connection:
+        self._check_open()
+        with self._guard(), self._connect() as connection:
             try:
                 yield connection
                 connection.commit()
@@ -214,23 +221,29 @@ class Connections:
         except DBAPIError as error:
             raise self._in_our_words(error, self.dialect.classify(error)) from error
 
+    def close_to_others(self) -> None:
+        """Let only this thread work from now on, and wait for acts of others that run."""
+        self._left_to = threading.get_ident()
+        for lane in self._own_lanes():
+            if lane.lock.acquire(timeout=_DRAIN_SECONDS):
+                lane.lock.release()
+
     def close(self) -> None:
         """Give all connections back, and dispose the engine where it is ours."""
         self._closed = True
-        everybody = [*self._all, *([self._shared] if self._shared else [])]
-        for lanes in [lanes for lanes in everybody if lanes.pid == os.getpid()]:
-            for lane in list(lanes.lanes.values()):
-                lane.close()
-            lanes.lanes.clear()
+        for lane in self._own_lanes():
+            lane.close()
         if self._opened.owned:
             self.engine.dispose(close=self._pid == os.getpid())
 
     def _run_once(self, act: Callable[[Connection], T], *, atomic: bool, durable: bool) -> T:
         if self._opened.borrowed:
+            self._check_open()
             with self._lock, self.engine.begin() as connection:
                 return act(connection)
         lane = self._lane(durable=durable and self.dialect.separate_durable_lanes)
         with lane.lock:
+            self._check_open()
             try:
                 result = self._in_transaction(lane, act) if atomic else act(lane.connection)
             except DBAPIError as error:
@@ -245,20 +258,19 @@ class Connections:
         dialect.begin(connection)
         try:
             result = act(connection)
+            dialect.commit(connection)
         except BaseException:
             try:
                 dialect.rollback(connection)
             except SQLAlchemyError:
                 self._drop(lane)
             raise
-        dialect.commit(connection)
         return result
 
     def _lane(self, *, durable: bool) -> Lane:
-        if self._closed:
-            raise ServiceClosed
+        self._check_open()
         if self._shared is not None:
-            return self._shared_lane(durable=durable)
+            return self._shared_lane()
         lanes = getattr(self._local, "lanes", None)
         if lanes is None or lanes.pid != os.getpid():
             lanes = self._new_thread_lanes()
@@ -280,11 +292,31 @@ class Connections:
         if inherited is not None:
             self._inherited.append(inherited)
         lanes = self._local.lanes = _ThreadLanes()
-        self._all.add(lanes)
+        with self._lock:
+            self._all.add(lanes)
         return lanes
 
-    def _shared_lane(self, *, durable: bool) -> Lane:
-        del durable
+    def _check_open(self) -> None:
+        if self._closed or self._left_to not in (None, threading.get_ident()):
+            raise ServiceClosed
+
+    def _own_lanes(self) -> list[Lane]:
+        with self._lock:
+            everybody = [*self._all, *([self._shared] if self._shared else [])]
+        return [
+            lane
+            for lanes in everybody
+            if lanes.pid == os.getpid()
+            for lane in list(lanes.lanes.values())
+        ]
+
+    def _guard(self) -> contextlib.AbstractContextManager[object]:
+        """What keeps other threads off a connection that all of them share."""
+        if self._opened.borrowed:
+            return self._lock
+        return self._shared_lane().lock if self._shared else contextlib.nullcontext()
+
+    def _shared_lane(self) -> Lane:
         lanes = self._shared.lanes if self._shared else {}
         with self._lock:
             if False not in lanes:

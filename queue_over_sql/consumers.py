@@ -77,6 +77,7 @@ class Consumer:
         self._identity: Identity | None = None
         self._former: set[str] = set()
         self._lock = threading.Lock()
+        self._closed = False
 
     @property
     def consumer_id(self) -> str | None:
@@ -94,11 +95,14 @@ class Consumer:
 
         Raises:
             DatabaseUnavailable: it could not be registered.
+            ServiceClosed: the service was stopped.
         """
         identity = self._identity
         if identity is not None and identity.alive:
             return identity
         with self._lock:
+            if self._closed:
+                raise ServiceClosed
             identity = self._identity
             if identity is None or not identity.alive:
                 if identity is not None:
@@ -162,9 +166,13 @@ class Consumer:
             _log.warning("Consumer %s was taken for dead; it fences itself.", identity.consumer_id)
             identity.deadline = float("-inf")
 
-    def deregister(self) -> str | None:
-        """End this life; returns the id whose claims are to be given back, or None."""
+    def close(self) -> str | None:
+        """End this life and let no other begin; returns the id whose claims are to be given back.
+
+        None where there is none: never registered, or registered by the process that forked this.
+        """
         with self._lock:
+            self._closed = True
             identity, self._identity = self._identity, None
         if identity is None or identity.pid != os.getpid():
             return None

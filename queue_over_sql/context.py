@@ -14,9 +14,9 @@ from sqlalchemy.orm import Session, scoped_session
 from queue_over_sql import payload as payloads
 from queue_over_sql import registry
 from queue_over_sql.dialects.compiled import StatementCache
-from queue_over_sql.errors import DatabaseRefused, QueueNotFound
+from queue_over_sql.errors import DatabaseRefused, QueueNotFound, QueueSchemaMismatch
 from queue_over_sql.message import Message
-from queue_over_sql.settings import EffectiveSettings
+from queue_over_sql.settings import EffectiveSettings, stored_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +32,9 @@ T = TypeVar("T")
 
 # Settings changed elsewhere are seen after the reaper's interval, and after this at the latest.
 _LONGEST_REFRESH = 5.0
+
+UNDECODABLE = (ValueError, RecursionError)
+"""What decoding a stored payload may raise."""
 
 
 class QueueContext:
@@ -78,7 +81,15 @@ class QueueContext:
         record = self.connections.run(self._record)
         if record is None:
             raise QueueNotFound(self.name)
-        self._settings = EffectiveSettings.from_json(record.settings, self._settings.columns)
+        fresh = EffectiveSettings.from_json(record.settings, self._settings.columns)
+        names = tuple(stored_columns(record.settings))
+        if fresh.payload != self._settings.payload or names != self.tables.own_columns:
+            msg = (
+                f"Queue {self.name!r} was dropped and created anew with another payload type or "
+                "other columns; make a new QueueService to use it."
+            )
+            raise QueueSchemaMismatch(msg)
+        self._settings = fresh
         self._read_at = time.monotonic()
 
     def run(
@@ -120,6 +131,17 @@ class QueueContext:
             payload=payloads.decode(settings.payload, row.payload),
             headers=payloads.decode_headers(row.headers),
             queue_max_attempts=settings.max_attempts,
+        )
+
+    def raw_message(self, row: MessageRow, settler: Settler) -> Message:
+        """Turn a row whose payload cannot be decoded into a message with the stored payload."""
+        return Message(
+            row,
+            queue=self.name,
+            settler=settler,
+            payload=row.payload,
+            headers={},
+            queue_max_attempts=self._settings.max_attempts,
         )
 
     def announce(self) -> None:

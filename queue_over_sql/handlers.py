@@ -123,13 +123,14 @@ class HandlerRun:
             raise
 
     def _fail(self, messages: Sequence[Message], error: BaseException) -> None:
-        unsettled = [message for message in messages if not message.settled]
-        if not unsettled:
+        if not messages:
             return
 
         def nack() -> None:
+            # Also of those that the handler settled: that may have been rolled back, and where it
+            # was not the fence refuses.
             try:
-                self._queue.nack(unsettled, error=error)
+                self._queue.nack(list(messages), error=error)
             except ClaimLost as lost:
                 _log.info("Queue %s: %s", self._queue.name, lost)
 

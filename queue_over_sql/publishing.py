@@ -48,11 +48,10 @@ class Publisher:
 
         if connection is not None:
             return context.run_on(connection, act)
-        # Repeating is safe only for a key, and only where a second try changes nothing.
-        repeat = message.key is not None and on_conflict != "raise"
         atomic = message.key is not None and not context.tables.dialect.conflict_clause
         atomic = atomic or on_conflict == "replace"
-        published = context.run(act, atomic=atomic, durable=True, repeat=repeat)
+        # Not even with a key is it safe to repeat: the message may be there and finished by now.
+        published = context.run(act, atomic=atomic, durable=True, repeat=False)
         context.announce()
         return published
 
@@ -148,6 +147,11 @@ class Publisher:
                 f"queue {self._context.name!r} has no column {', '.join(unknown)}; "
                 f"its own columns are: {', '.join(own) or 'none'}"
             )
+            raise TypeError(msg)
+        columns = self._context.tables.live.c
+        missing = [n for n in own if given.get(n) is None and not columns[n].nullable]
+        if missing:
+            msg = f"queue {self._context.name!r} needs a value of its column {', '.join(missing)}"
             raise TypeError(msg)
         return {name: given.get(name) for name in own}
 

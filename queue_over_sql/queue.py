@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 from queue_over_sql import store
 from queue_over_sql.administration import QueueAdministration
 from queue_over_sql.claiming import Claimer
-from queue_over_sql.context import undecodable
+from queue_over_sql.context import UNDECODABLE, undecodable
 from queue_over_sql.durations import Duration, to_timedelta
-from queue_over_sql.errors import QueueError
+from queue_over_sql.errors import ClaimLost, QueueError
 from queue_over_sql.message import Message, Publication, Published
 from queue_over_sql.publishing import Publisher
 from queue_over_sql.restoring import QueueReaper
 from queue_over_sql.settings import check_whole
 from queue_over_sql.settling import SettlerOfQueue
-from queue_over_sql.store import Where
+from queue_over_sql.store import TakenFate, Where
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection
@@ -192,9 +192,9 @@ class Queue(QueueAdministration):
         try:
             yield message
         except BaseException as error:
-            if not message.settled:
-                with contextlib.suppress(QueueError):
-                    message.nack(error)
+            # Even if it was settled: that may have been rolled back, and the fence refuses if not.
+            with contextlib.suppress(QueueError):
+                message.nack(error)
             raise
         if not message.settled:
             message.ack()
@@ -249,9 +249,9 @@ class Queue(QueueAdministration):
         settled, rows = self._claimer.exchange(
             count, lease, groups, self._settler.finish, keep=self._settler.keeps_finished
         )
-        _settled(messages, settled)
+        _settled(messages)
         self._settler.refuse(messages, settled)
-        return self._messages(rows)
+        return self._messages(rows) if rows else self.consume(count, lease=lease)
 
     def take(
         self,
@@ -273,10 +273,10 @@ class Queue(QueueAdministration):
         Returns:
             The messages, oldest first; they need no ack.
         """
-        keep, wanted = self._settler.keeps_finished, _where(where)
+        wanted = _where(where)
 
         def act(target: Connection) -> list[MessageRow]:
-            return self._claimer.take(target, count, keep=keep, where=wanted)
+            return self._claimer.take(target, count, fate=self._fate, where=wanted)
 
         return self._messages(self._context.run_on(connection, act))
 
@@ -408,20 +408,28 @@ class Queue(QueueAdministration):
         for row in rows:
             try:
                 messages.append(self._context.message(row, self))
-            except ValueError as error:
+            except UNDECODABLE as error:
                 self._set_aside(row, error)
         return messages
 
-    def _set_aside(self, row: MessageRow, error: ValueError) -> None:
+    def _set_aside(self, row: MessageRow, error: Exception) -> None:
         """Nack what cannot be decoded, so that it never keeps the rest of its batch."""
         reason = undecodable(error)
         _log.warning("Message %d of queue %s: %s", row.id, self.name, reason)
-        limit = self._context.settings.max_attempts
-        broken = Message(
-            row, queue=self.name, settler=self, payload=None, headers={}, queue_max_attempts=limit
-        )
-        if broken.claim is not None:
-            self.nack(broken, error=reason)
+        try:
+            self.nack(self._context.raw_message(row, self), error=reason)
+        except QueueError as failure:
+            _log.warning("Message %d of queue %s: %s", row.id, self.name, failure)
+
+    def _fate(self, row: MessageRow) -> TakenFate:
+        """What becomes of a taken message: done, or buried where it cannot be decoded."""
+        try:
+            self._context.message(row, self)
+        except UNDECODABLE as error:
+            reason = undecodable(error)
+            _log.warning("Message %d of queue %s: %s", row.id, self.name, reason)
+            return TakenFate(self._context.settings.archive != "none", reason)
+        return TakenFate(self._settler.keeps_finished)
 
 
 def _as_list(messages: Message | Sequence[Message]) -> list[Message]:
@@ -444,13 +452,15 @@ def _where(condition: ColumnElement[bool] | None) -> Where | None:
 
 @contextlib.contextmanager
 def _marking_settled(messages: Sequence[Message]) -> Iterator[None]:
+    """Messages are settled when it worked, and when they turned out to be lost."""
     try:
         yield
-    finally:
-        _settled(messages, {message.id for message in messages})
+    except ClaimLost:
+        _settled(messages)
+        raise
+    _settled(messages)
 
 
-def _settled(messages: Sequence[Message], ids: set[int]) -> None:
+def _settled(messages: Sequence[Message]) -> None:
     for message in messages:
-        if message.id in ids:
-            message.settled = True
+        message.settled = True

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 import threading
-import time
 from typing import TYPE_CHECKING
 
 from apscheduler.executors.pool import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from queue_over_sql.errors import QueueError, QueueNotFound, ServiceClosed
+from queue_over_sql.pacing import Pace
 from queue_over_sql.restoring import ReaperReport
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from queue_over_sql.queue import Queue
 
 _log = logging.getLogger(__name__)
-
-_SHARE = 20
 
 
 class Reaper:
@@ -43,7 +41,8 @@ class Reaper:
         self._queues = queues
         self._expired_consumers = expired_consumers
         self._forget_consumer = forget_consumer
-        self._next_at = 0.0
+        # The scheduler keeps the interval; here is only what a costly pass adds to it.
+        self._pace = Pace(0.0, ready=True)
 
     def run_once(self) -> ReaperReport:
         """Make one pass over all queues.
@@ -67,17 +66,15 @@ class Reaper:
 
     def run_if_due(self) -> None:
         """The job: one pass, unless the last one was so costly that it is too soon."""
-        began = time.monotonic()
-        if began < self._next_at:
+        if not self._pace.due():
             return
         try:
-            self.run_once()
+            with self._pace.running():
+                self.run_once()
         except ServiceClosed:
             return
         except QueueError as error:
             _log.warning("The reaper's pass was cut short: %s", error)
-        now = time.monotonic()
-        self._next_at = now + (_SHARE - 1) * (now - began)
 
     def _reap(self, queue: Queue) -> ReaperReport:
         reaper = queue.reaper

@@ -157,17 +157,23 @@ def queue_record(
     connection: Connection, system: SystemTables, prefix: str, name: str
 ) -> QueueRecord | None:
     """The record of one queue; None where there is none."""
-    found = [record for record in queue_records(connection, system, prefix) if record.name == name]
+    found = _records(connection, system, _is_queue(system, prefix, name))
     return found[0] if found else None
 
 
 def queue_records(connection: Connection, system: SystemTables, prefix: str) -> list[QueueRecord]:
     """The records of all queues under a table prefix, by name."""
-    queues = system.queues
+    return _records(connection, system, system.queues.c.table_prefix == prefix)
+
+
+def _records(
+    connection: Connection, system: SystemTables, condition: ColumnElement[bool]
+) -> list[QueueRecord]:
+    columns = system.queues.c
     rows = connection.execute(
-        select(queues.c.name, queues.c.settings, queues.c.paused_at, queues.c.discarded_count)
-        .where(queues.c.table_prefix == prefix)
-        .order_by(queues.c.name)
+        select(columns.name, columns.settings, columns.paused_at, columns.discarded_count)
+        .where(condition)
+        .order_by(columns.name)
     )
     return [QueueRecord(row[0], row[1], row[2] is not None, int(row[3])) for row in rows]
 

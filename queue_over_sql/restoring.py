@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     Find = Callable[[Connection], list[DeadClaim]]
 
 BATCH = 500
+_PRUNES_PER_PASS = 20
 
 LEASE_EXPIRED = "the lease expired before the message was settled"
 CONSUMER_DIED = "the consumer died while it held the message"
@@ -81,10 +82,15 @@ class QueueReaper:
         if ttl is None:
             return ReaperReport()
         microseconds = ttl // MICROSECOND
-        pruned = self._context.run(
-            lambda connection: store.prune_archive(connection, sql, microseconds, BATCH),
-            atomic=True,
-        )
+        pruned = 0
+        for _ in range(_PRUNES_PER_PASS):
+            batch = self._context.run(
+                lambda connection: store.prune_archive(connection, sql, microseconds, BATCH),
+                atomic=True,
+            )
+            pruned += batch
+            if batch < BATCH:
+                break
         return ReaperReport(pruned=pruned)
 
     def _all(self, find: Find, reason: str) -> ReaperReport:

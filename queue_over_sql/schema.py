@@ -36,6 +36,8 @@ SCHEMA_VERSION: Final = 1
 KEY_LENGTH: Final = 200
 KIND_LENGTH: Final = 100
 _QUEUE_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
+# Tables and indexes share one space of names on some engines.
+_TAKEN_ENDING = re.compile(r"_(archive|pkey|id_seq|(claim|lease|archive|c\d+)_ix|key_uq|json_ck)\Z")
 _PREFIX = re.compile(r"[a-z][a-z0-9_]{0,19}\Z")
 # The longest suffix that a derived name gets; see queue_tables().
 _LONGEST_SUFFIX = "_archive_pkey"
@@ -61,6 +63,8 @@ MESSAGE_COLUMNS: Final = (
     "last_error",
 )
 """The columns of every queue's table, in the order in which the store reads them."""
+
+_OPTIONS_OF_PUBLISH = ("key", "delay", "at", "lease", "on_conflict", "connection", "id_0")
 
 ARCHIVE_COLUMNS: Final = ("finished_at", "outcome")
 """What an archive has besides ``MESSAGE_COLUMNS``."""
@@ -107,8 +111,9 @@ def check_queue_name(name: object, prefix: str, identifier_limit: int) -> str:
         identifier_limit: the longest identifier of the engine, in characters.
 
     Raises:
-        InvalidQueueName: it does not match ``[a-z][a-z0-9_]{0,39}``, ends in ``_archive``, begins
-            with ``over_sql_``, or a name derived from it is too long for the engine.
+        InvalidQueueName: it does not match ``[a-z][a-z0-9_]{0,39}``, begins with ``over_sql_``,
+            ends like a table or index of another queue (``_archive``, ``_claim_ix`` …), or a name
+            derived from it is too long for the engine.
     """
     if not isinstance(name, str) or not _QUEUE_NAME.match(name):
         msg = (
@@ -116,10 +121,15 @@ def check_queue_name(name: object, prefix: str, identifier_limit: int) -> str:
             "underscores, beginning with a letter, such as 'emails' or 'order_events'."
         )
         raise InvalidQueueName(msg)
-    if name.endswith("_archive") or name.startswith("over_sql_"):
+    if (
+        name.startswith("over_sql_")
+        or (prefix + name).startswith("queue_over_sql_")
+        or _TAKEN_ENDING.search(name)
+    ):
         msg = (
-            f"The queue name {name!r} is refused: names that end in '_archive' or begin with "
-            "'over_sql_' would collide with tables of queue_over_sql."
+            f"The queue name {name!r} is refused: names that begin with 'over_sql_' or end like "
+            "'_archive', '_claim_ix' or '_pkey' would collide with tables and indexes of "
+            "queue_over_sql."
         )
         raise InvalidQueueName(msg)
     excess = len(prefix + name + _LONGEST_SUFFIX) - identifier_limit
@@ -206,9 +216,9 @@ def queue_tables(
         **dialect.live_table_options,
     )
     dialect.add_queue_indexes(live)
-    for column in own:
+    for number, column in enumerate(own):
         if column.index:
-            Index(f"{table}_{column.name}_ix", live.c[column.name])
+            Index(f"{table}_c{number}_ix", live.c[column.name])
     archive = Table(
         f"{table}_archive",
         metadata,
@@ -252,20 +262,21 @@ def _payload_check(table: str, payload: str, dialect: QueueDialect) -> list[Chec
 
 
 def _own_columns(columns: Sequence[Column[Any]]) -> list[Column[Any]]:
-    taken = {*MESSAGE_COLUMNS, *ARCHIVE_COLUMNS}
+    taken = {*MESSAGE_COLUMNS, *ARCHIVE_COLUMNS, *_OPTIONS_OF_PUBLISH}
     for column in columns:
         if not isinstance(column.name, str) or not _QUEUE_NAME.match(column.name):
             msg = f"columns: {column.name!r} must be 1 to 40 lower-case letters, digits and '_'"
             raise ValueError(msg)
         if column.name in taken:
-            msg = f"columns: {column.name!r} is named twice or is one of every queue's columns"
+            msg = f"columns: {column.name!r} is named twice, or is a name that every queue uses"
+            raise ValueError(msg)
+        if column.default is not None or column.server_default is not None:
+            msg = f"columns: {column.name!r} has a default; give its value when you publish"
             raise ValueError(msg)
         taken.add(column.name)
     return list(columns)
 
 
 def _copy(column: Column[Any], *, nullable: bool | None) -> Column[Any]:
-    """A plain column of the same name and type: keys and defaults stay with the publisher."""
-    return Column(
-        column.name, column.type, nullable=bool(nullable), server_default=column.server_default
-    )
+    """A plain column of the same name and type: keys and constraints stay with the user."""
+    return Column(column.name, column.type, nullable=bool(nullable))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from sqlalchemy import Select, and_, func, select
 
+from queue_over_sql.context import UNDECODABLE
 from queue_over_sql.dialects.rows import (
     archive_columns,
     message_columns,
@@ -73,7 +74,7 @@ class Selection:
                 return read_archive_rows(sql, rows)
             return [row._replace(listed=True) for row in read_rows(sql, rows)]
 
-        return [self._context.message(row, _Unclaimed()) for row in self._context.run(act)]
+        return [self._listed(row) for row in self._context.run(act)]
 
     def first(self) -> Message | None:
         """The message with the lowest id; None where there is none."""
@@ -84,6 +85,13 @@ class Selection:
         """How many messages there are."""
         statement = self._where(select(func.count()).select_from(self._table))
         return int(self._context.run(lambda c: c.execute(statement).scalar_one()))
+
+    def _listed(self, row: MessageRow) -> Message:
+        """A message; with its payload as it is stored where that cannot be decoded."""
+        try:
+            return self._context.message(row, _Unclaimed())
+        except UNDECODABLE:
+            return self._context.raw_message(row, _Unclaimed())
 
     def _where(self, statement: Select[Any]) -> Select[Any]:
         return statement.where(*self._conditions)

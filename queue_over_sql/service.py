@@ -219,29 +219,14 @@ class QueueService:
                 return
             self._closed = True
         self._background.stop()
+        self.connections.close_to_others()
         try:
-            self.retire_consumer()
+            self._retire_consumer()
         except QueueError as error:
             _log.warning("Stopping without the database; the reaper gives back the rest: %s", error)
         self.connections.close()
         with self._arrivals:
             self._arrivals.notify_all()
-
-    def retire_consumer(self) -> None:
-        """Give back what this consumer holds and end its registration; a later consume renews it.
-
-        Raises:
-            DatabaseUnavailable: the reaper does it after the timeout.
-        """
-        consumer_id = self._consumer.deregister()
-        if consumer_id is None:
-            return
-        for queue in self._catalog.opened:
-            try:
-                queue.release_all(consumer_id)
-            except QueueNotFound:
-                _log.debug("Queue %s was dropped meanwhile.", queue.name)
-        self._forget_consumer(consumer_id)
 
     def __enter__(self) -> Self:
         self.start()
@@ -320,6 +305,17 @@ class QueueService:
         if self.connections.background and not self._closed:
             seconds = self._settings.consumer_timeout_us / 3_000_000
             self._background.every(seconds, "heartbeat", self._consumer.heartbeat)
+
+    def _retire_consumer(self) -> None:
+        consumer_id = self._consumer.close()
+        if consumer_id is None:
+            return
+        for queue in self._catalog.opened:
+            try:
+                queue.release_all(consumer_id)
+            except QueueNotFound:
+                _log.debug("Queue %s was dropped meanwhile.", queue.name)
+        self._forget_consumer(consumer_id)
 
     def _expired_consumers(self) -> list[str]:
         system, dialect = self._catalog.system(), self.connections.dialect

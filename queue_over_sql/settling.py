@@ -193,8 +193,8 @@ class SettlerOfQueue:
             more = f" and {len(lost) - 10} more" if len(lost) > 10 else ""  # noqa: PLR2004
             msg = (
                 f"Queue {self._context.name!r}: the claim on message {names}{more} is lost (its "
-                "lease expired, it was settled before, or it was deleted); nothing of it was "
-                "changed."
+                "lease expired, it was settled before or deleted, or another consumer claimed "
+                "it); nothing of it was changed."
             )
             raise ClaimLost(msg, lost)
 

@@ -6,6 +6,7 @@ the next are one transaction, which is what a durable queue's speed is made of.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import random
@@ -66,6 +67,8 @@ class Worker:
         self._keeper = LeaseKeeper()
         self._draining = threading.Event()
         self._aborting = threading.Event()
+        # By thread: what it is working on, for the case that it is not waited for.
+        self._in_hand: dict[int, tuple[Queue, list[Message]]] = {}
 
     def handle(
         self,
@@ -115,8 +118,10 @@ class Worker:
         if not self._handlers:
             msg = "this worker has no handler: add one with @worker.handle('queue')"
             raise ValueError(msg)
-        started_here = not self._service.started
-        self._service.start()
+        if not self._service.started:
+            self._service.start()
+            # The service outlives this call; who ends here without stop() still leaves in order.
+            atexit.register(self._service.stop)
         for handler in self._handlers:
             self._service.queue(handler.queue)
         threads = [
@@ -132,11 +137,14 @@ class Worker:
                 for thread in threads:
                     thread.join(0.05)
         self._keeper.stop()
-        if started_here or self._aborting.is_set():
-            self._retire()
+        if self._aborting.is_set():
+            self._abandon()
 
     def stop(self) -> None:
-        """Let handlers that run finish, then end ``run()``; may be called from any thread."""
+        """Let handlers that run finish, then end ``run()``; may be called from any thread.
+
+        What was only claimed is released. The service is not stopped.
+        """
         self._draining.set()
         self._service.wake()
 
@@ -172,6 +180,10 @@ class Worker:
         except QueueError as error:
             _log.warning("Queue %s: %s", handler.queue, error)
             self._draining.wait(_FIRST_RECONNECT * random.uniform(0.5, 1.5))  # noqa: S311
+        except Exception:  # noqa: BLE001 - whatever it is
+            # A thread that died unseen would leave a worker that looks well and does nothing.
+            _log.exception("Queue %s: the worker goes on after an unexpected error.", handler.queue)
+            self._draining.wait(_FIRST_RECONNECT * random.uniform(0.5, 1.5))  # noqa: S311
         return False
 
     def _serve(self, handler: Handler) -> bool:
@@ -183,12 +195,14 @@ class Worker:
         worked = bool(messages)
         turn_ends = time.monotonic() + _TURN_SECONDS
         while messages:
+            self._in_hand[threading.get_ident()] = queue, messages
             finished = run.handle(messages, self._go_on)
             over = len(self._handlers) > 1 and time.monotonic() > turn_ends
             if self._draining.is_set() or over:
                 self._ack(queue, finished)
-                return True
+                break
             messages = self._exchange(queue, finished, count)
+        self._in_hand.pop(threading.get_ident(), None)
         return worked
 
     def _go_on(self) -> bool:
@@ -260,11 +274,16 @@ class Worker:
         # Not wake(): its lock may be held by the very thread that this signal interrupted.
         self._draining.set()
 
-    def _retire(self) -> None:
-        try:
-            self._service.retire_consumer()
-        except QueueError as error:
-            _log.warning("The reaper will give back what was claimed: %s", error)
+    def _abandon(self) -> None:
+        """Give back what handlers are still working on; the fence keeps them from settling it."""
+        for queue, messages in list(self._in_hand.values()):
+            for message in messages:
+                try:
+                    queue.release(message)
+                except ClaimLost:
+                    _log.debug("%r was settled.", message)
+                except QueueError as error:
+                    _log.warning("The reaper will give back %r: %s", message, error)
 
 
 def _poll_interval(given: tuple[float, float]) -> tuple[float, float]:

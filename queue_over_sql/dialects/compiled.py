@@ -7,6 +7,7 @@ each statement of a queue is built and compiled once and kept by its builder and
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ class CompiledStatement:
     """The text of a statement for one driver, with what its parameters need."""
 
     def __init__(self, clause: ClauseElement, dialect: Dialect) -> None:
-        compiled: Any = clause.compile(dialect=dialect)
+        compiled: Any = clause.compile(dialect=dialect, compile_kwargs={"render_postcompile": True})
         self.text: str = compiled.string
         self._defaults: dict[str, Any] = dict(compiled.params)
         self._order: list[str] | None = compiled.positiontup if compiled.positional else None
@@ -84,6 +85,9 @@ def _converters(compiled: Any, dialect: Dialect) -> list[tuple[str, Callable[[An
     found = []
     for bind, name in compiled.bind_names.items():
         convert = bind.type.dialect_impl(dialect).bind_processor(dialect)
+        # The parameter of an IN was expanded into one for each value.
+        expanded = [n for n in compiled.params if re.fullmatch(rf"{re.escape(name)}_\d+", n)]
         if convert is not None:
-            found.append((name, convert))
+            names = [name] if name in compiled.params else expanded
+            found += [(each, convert) for each in names]
     return found

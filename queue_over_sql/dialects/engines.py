@@ -44,6 +44,18 @@ _AUTOCOMMIT: Mapping[str, Any] = {"isolation_level": "AUTOCOMMIT"}
 # SQLite's own transactions are begun by a hook, which leaves connections so marked alone.
 _LANE_MARK = "queue_over_sql_lane"
 _SQLITE_PATIENCE = 30.0
+_POOL: Mapping[str, Any] = {"poolclass": QueuePool, "pool_size": 8, "max_overflow": -1}
+# A server that vanished without a word must not hold a heartbeat for longer than it can last.
+# PyMySQL waits 10 s for a connection by itself, and offers no bound that spares long statements.
+_PATIENCE_OF_DRIVERS: Mapping[str, Mapping[str, int]] = {
+    "postgresql+psycopg": {
+        "connect_timeout": 10,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 25_000,
+    }
+}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -88,7 +100,9 @@ def open_engine(database: str | URL | Engine) -> OpenedEngine:
         raise ValueError(msg) from error
     if url.get_backend_name() == "sqlite":
         return _open_sqlite(url)
-    return OpenedEngine(_create(url, poolclass=QueuePool, pool_size=8, max_overflow=-1))
+    arguments = _PATIENCE_OF_DRIVERS.get(url.drivername, {})
+    given = {key: value for key, value in arguments.items() if key not in url.query}
+    return OpenedEngine(_create(url, connect_args=given, **_POOL))
 
 
 def with_driver(url: URL) -> URL:
@@ -135,7 +149,7 @@ def _create(url: URL, **options: Any) -> Engine:
 
 def _beside(engine: Engine) -> OpenedEngine:
     """An engine of ours beside the user's, opening connections as theirs does."""
-    url = with_driver(engine.url)
+    url = engine.url.set(drivername=f"{engine.dialect.name}+{engine.dialect.driver}")
     if url.get_backend_name() == "sqlite":
         if _in_memory(url):
             return OpenedEngine(engine, {}, owned=False, shared=True, borrowed=True)
@@ -152,8 +166,7 @@ def _beside(engine: Engine) -> OpenedEngine:
             raise RuntimeError
         return connection
 
-    own = _create(url, creator=creator, poolclass=QueuePool, pool_size=8, max_overflow=-1)
-    return OpenedEngine(own)
+    return OpenedEngine(_create(url, creator=creator, **_POOL))
 
 
 def _in_memory(url: URL) -> bool:
@@ -171,7 +184,7 @@ def _open_sqlite(url: URL) -> OpenedEngine:
     if in_memory:
         options["poolclass"] = StaticPool
     else:
-        options |= {"poolclass": QueuePool, "pool_size": 8, "max_overflow": -1}
+        options |= _POOL
     engine = _create(url, **options)
     event.listen(engine, "connect", _configure_sqlite)
     event.listen(engine, "checkout", _wait_for_the_disk)

@@ -162,7 +162,9 @@ class PostgreSQLDialect(QueueDialect):
     def load(
         self, connection: Connection, sql: StatementCache, rows: Sequence[Mapping[str, Any]]
     ) -> bool:
-        """COPY, several times as fast as multi-row VALUES."""
+        """COPY, several times as fast as multi-row VALUES; only psycopg 3 offers it this way."""
+        if connection.dialect.driver != "psycopg":
+            return False
         tables: QueueTables = sql.subject
         names = publish.insert_columns(tables)
         preparer = connection.dialect.identifier_preparer

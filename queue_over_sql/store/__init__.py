@@ -16,6 +16,7 @@ from queue_over_sql.store.administration import (
     server_now,
 )
 from queue_over_sql.store.claiming import (
+    TakenFate,
     anything_to_claim,
     claim_messages,
     exchange,
@@ -53,6 +54,7 @@ __all__ = [
     "DeadClaim",
     "NewMessage",
     "Settlement",
+    "TakenFate",
     "Where",
     "anything_to_claim",
     "archive_counts",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from queue_over_sql.dialects.rows import read_rows
@@ -9,7 +10,7 @@ from queue_over_sql.dialects.statements import archive, claim
 from queue_over_sql.dialects.statements.parameters import MAX_IDS, batches, bucket_of, id_values
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sqlalchemy import Connection
 
@@ -64,25 +65,53 @@ def exchange(
     return settled, oldest_first(rows)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class TakenFate:
+    """What becomes of a message that was taken.
+
+    Attributes:
+        keep: whether it goes to the archive.
+        error: why it cannot be handed out, or None where it can.
+    """
+
+    keep: bool
+    error: str | None = None
+
+
 def take(
     connection: Connection,
     sql: StatementCache,
     values: Mapping[str, Any],
     *,
-    keep: bool,
+    fate: Callable[[MessageRow], TakenFate],
     where: Where | None,
 ) -> list[MessageRow]:
-    """Remove the oldest messages in the caller's transaction, which holds their row locks."""
+    """Remove the oldest messages in the caller's transaction, which holds their row locks.
+
+    Those that cannot be handed out are buried in the same transaction, and not returned.
+    """
     sql.subject.dialect.lock_for_writing(connection, sql)
     rows = read_rows(sql, sql.get(claim.pick_rows, where).run(connection, values).all())
-    for batch in batches([row.id for row in rows]):
-        size, ids = bucket_of(len(batch)), id_values(batch)
-        if keep:
-            done = {"p_outcome": "done", "p_error": None, "p_attempted": None}
-            sql.get(archive.copy_ids_to_archive, size).run(connection, ids | done)
-        sql.get(claim.remove_ids, size).run(connection, ids)
-    taken = [row._replace(attempt_count=row.attempt_count + 1, listed=True) for row in rows]
+    groups: dict[TakenFate, list[MessageRow]] = {}
+    for row in rows:
+        groups.setdefault(fate(row), []).append(row)
+    for end, same in groups.items():
+        _remove_taken(connection, sql, [row.id for row in same], end)
+    handed_out = [row for end, same in groups.items() if end.error is None for row in same]
+    taken = [row._replace(attempt_count=row.attempt_count + 1, listed=True) for row in handed_out]
     return oldest_first(taken)
+
+
+def _remove_taken(
+    connection: Connection, sql: StatementCache, ids: Sequence[int], end: TakenFate
+) -> None:
+    outcome = "done" if end.error is None else "failed"
+    for batch in batches(ids):
+        size, values = bucket_of(len(batch)), id_values(batch)
+        if end.keep:
+            how = {"p_outcome": outcome, "p_error": end.error, "p_attempted": None}
+            sql.get(archive.copy_ids_to_archive, size).run(connection, values | how)
+        sql.get(claim.remove_ids, size).run(connection, values)
 
 
 def unclaim_round(connection: Connection, sql: StatementCache, stamp: Claim) -> int:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # How many rows one INSERT carries at most.
 _ROWS_PER_INSERT = 256
+# And how much text: servers bound the size of a statement (MariaDB at 16 MiB by default).
+_CHARACTERS_PER_INSERT = 2_000_000
 # A live message with the key may finish between our INSERT and our look at it; then we go again.
 _KEY_RACES = 50
 
@@ -193,8 +195,14 @@ def _chunks(messages: Sequence[NewMessage]) -> Iterator[Sequence[NewMessage]]:
     while start < len(messages):
         left = len(messages) - start
         size = min(_ROWS_PER_INSERT, 1 << (left.bit_length() - 1))
+        while size > 1 and _weight(messages[start : start + size]) > _CHARACTERS_PER_INSERT:
+            size //= 2
         yield messages[start : start + size]
         start += size
+
+
+def _weight(messages: Sequence[NewMessage]) -> int:
+    return sum(len(message.content["payload"]) for message in messages)
 
 
 def _publish_chunk(

@@ -37,27 +37,37 @@ def expired_leases(
     connection: Connection, sql: StatementCache, max_attempts: int, limit: int
 ) -> list[DeadClaim]:
     """Claims whose lease has passed, locked where the engine can skip what others hold."""
-    return _dead_claims(connection, sql, reaper.expired_leases, max_attempts, limit)
+    recheck = not sql.subject.dialect.skip_locked
+    return _dead_claims(
+        connection, sql, reaper.expired_leases, (max_attempts, limit), recheck=recheck
+    )
 
 
 def orphaned_claims(
     connection: Connection, sql: StatementCache, max_attempts: int, limit: int
 ) -> list[DeadClaim]:
-    """Claims of consumers that are expired or gone, locked likewise."""
-    return _dead_claims(connection, sql, reaper.orphaned_claims, max_attempts, limit)
+    """Claims of consumers that are expired or gone, locked likewise.
+
+    Looked at twice: a statement reads a row that it locks at its newest version but the consumers
+    as they were when it began, so the first look may miss who registered and claimed meanwhile.
+    """
+    return _dead_claims(
+        connection, sql, reaper.orphaned_claims, (max_attempts, limit), recheck=True
+    )
 
 
 def _dead_claims(
     connection: Connection,
     sql: StatementCache,
     builder: Callable[..., Any],
-    max_attempts: int,
-    limit: int,
+    bounds: tuple[int, int],
+    *,
+    recheck: bool,
 ) -> list[DeadClaim]:
-    values = {"p_max_attempts": max_attempts, "p_count": limit}
+    values = {"p_max_attempts": bounds[0], "p_count": bounds[1]}
     rows: Sequence[Any] = sql.get(builder, 0).run(connection, values).all()
-    if rows and not sql.subject.dialect.skip_locked:
-        # Look again at these alone, now locking: a lease may have been renewed meanwhile.
+    if rows and recheck:
+        # Now these alone, under a lock: a lease may have been renewed meanwhile.
         locked: list[Any] = []
         for batch in batches([row[0] for row in rows]):
             again = sql.get(builder, bucket_of(len(batch)))

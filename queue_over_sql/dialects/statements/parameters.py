@@ -29,12 +29,12 @@ CLAIM_CLEARED: dict[str, Any] = dict.fromkeys(
 
 def number(name: str) -> ColumnElement[Any]:
     """A BIGINT parameter: typed, because an engine cannot guess the type of a bare NULL."""
-    return bindparam(name, type_=BigInteger())
+    return bindparam(name, None, type_=BigInteger())
 
 
 def words(name: str, length: int | None = None) -> ColumnElement[Any]:
     """A text parameter."""
-    return bindparam(name, type_=String(length))
+    return bindparam(name, None, type_=String(length))
 
 
 def bucket_of(count: int) -> int:

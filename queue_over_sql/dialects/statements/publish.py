@@ -37,7 +37,7 @@ def publish(tables: QueueTables, keyed: bool) -> Insert:
     due = func.coalesce(number("p_at"), now + number("p_delay"))
     times = {"published_at": now, "scheduled_at": due, "available_at": due}
     given = {
-        name: bindparam(f"p_{name}", type_=live.c[name].type)
+        name: bindparam(f"p_{name}", None, type_=live.c[name].type)
         for name in insert_columns(tables)
         if name not in times
     }
@@ -50,7 +50,7 @@ def publish_many(tables: QueueTables, size: int) -> Insert:
     live = tables.live
     names = insert_columns(tables)
     rows = [
-        {name: bindparam(f"p_{name}_{index}", type_=live.c[name].type) for name in names}
+        {name: bindparam(f"p_{name}_{index}", None, type_=live.c[name].type) for name in names}
         for index in range(size)
     ]
     return _returning_id(tables, tables.dialect.insert(live).values(rows), keyed=True)
@@ -83,7 +83,7 @@ def replace(tables: QueueTables) -> Update:
     due = func.coalesce(number("p_at"), dialect.now() + number("p_delay"))
     times = {"scheduled_at": due, "available_at": due}
     given = {
-        name: bindparam(f"p_{name}", type_=live.c[name].type)
+        name: bindparam(f"p_{name}", None, type_=live.c[name].type)
         for name in insert_columns(tables)
         if name not in times and name not in kept
     }

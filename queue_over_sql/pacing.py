@@ -1,0 +1,53 @@
+"""Pacing: keeps work that nobody asked for to about a twentieth of the time."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SHARE = 19
+
+
+class Pace:
+    """When a job may run again: after its interval, and later where it is costly.
+
+    One slow run may be the machine's fault, or have prepared what the next ones only use; so the
+    cheaper of the last two counts, and a single one not at all.
+
+    Args:
+        interval: least time in seconds from the start of a run to the next.
+        ready: whether it may run at once.
+    """
+
+    def __init__(self, interval: float, *, ready: bool) -> None:
+        self._interval = interval
+        self._next_at = float("-inf") if ready else time.monotonic() + interval
+        self._costs = (0.0, 0.0)
+        self._lock = threading.Lock()
+
+    def due(self) -> bool:
+        """Whether the job may run; who is told so runs it, and others are told no meanwhile."""
+        with self._lock:
+            now = time.monotonic()
+            if now < self._next_at:
+                return False
+            self._next_at = now + self._interval
+            return True
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Measure a run."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            ended = time.monotonic()
+            with self._lock:
+                self._costs = (self._costs[1], ended - began)
+                stretched = ended + _SHARE * min(self._costs)
+                self._next_at = max(began + self._interval, stretched)
