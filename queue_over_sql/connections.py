@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect
-from queue_over_sql.dialects.engines import OpenedEngine, dialect_of, open_engine
+from queue_over_sql.dialects.engines import OpenedEngine, dialect_of, hint_for, open_engine
 from queue_over_sql.errors import (
     DatabaseRefused,
     DatabaseUnavailable,
@@ -344,9 +344,9 @@ class Connections:
             raise self._unavailable(str(error.orig)) from error
 
     def _unavailable(self, reason: str) -> DatabaseUnavailable:
+        hint = hint_for(self.engine)
         return DatabaseUnavailable(
-            f"The database {self.where} cannot be reached: {reason.strip()} "
-            "(is it running, and are its address and the password right?)"
+            f"The database {self.where} cannot be reached: {reason.strip()} ({hint})"
         )
 
     def _in_our_words(self, error: DBAPIError, kind: ErrorKind) -> QueueError:
@@ -358,10 +358,11 @@ class Connections:
             )
         if kind is ErrorKind.TRANSIENT:
             return DatabaseUnavailable(
-                f"The database {self.where} stayed locked by other transactions: {reason}."
+                f"The database {self.where} stayed locked by other transactions"
+                f"{self.dialect.locked_hint}: {reason}."
             )
         if kind is ErrorKind.INVALID_VALUE:
             return PayloadInvalid(
-                f"The database refused a value{self.dialect.value_hint}: {reason}."
+                f"The database refused a value{self.dialect.value_hint(error.orig)}: {reason}."
             )
         return DatabaseRefused(f"The database {self.where} refused a statement: {reason}.")

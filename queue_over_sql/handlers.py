@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import inspect
 import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -92,7 +94,7 @@ class HandlerRun:
             if self._handler.transactional:
                 self._call_in_transaction(argument, messages)
                 return []
-            self._handler.function(argument)
+            _refuse_awaitable(self._handler.function(argument))
         except ClaimLost as error:
             _log.warning("Queue %s: %s", self._queue.name, error)
             self._fail([m for m in messages if m not in error.messages], error)
@@ -112,7 +114,7 @@ class HandlerRun:
         """The function's writes and the ack in one commit; an exception leaves neither."""
         try:
             with self._connections.transaction() as connection:
-                self._handler.function(argument, connection)
+                _refuse_awaitable(self._handler.function(argument, connection))
                 unsettled = [message for message in messages if not message.settled]
                 if unsettled:
                     self._queue.ack(unsettled, connection=connection)
@@ -141,3 +143,22 @@ class HandlerRun:
             self._queue.release(list(messages))
         except QueueError as error:
             _log.info("Queue %s: not released: %s", self._queue.name, error)
+
+
+def is_asynchronous(function: HandlerFunction) -> bool:
+    """Whether calling the function would only make something to be awaited or iterated."""
+    called: Any = function
+    while isinstance(called, functools.partial):
+        called = called.func
+    if not inspect.isroutine(called):
+        called = type(called).__call__
+    return inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called)
+
+
+def _refuse_awaitable(result: object) -> None:
+    """Fail for a handler that returned its work instead of doing it."""
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        msg = "the handler returned an awaitable, which nobody awaits: it must do its work itself"
+        raise TypeError(msg)

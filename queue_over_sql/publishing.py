@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql import payload as payloads
@@ -16,7 +16,7 @@ from queue_over_sql.settings import check_choice, check_whole
 from queue_over_sql.store import NewMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from sqlalchemy import Connection
     from sqlalchemy.orm import Session
@@ -64,7 +64,7 @@ class Publisher:
         """Publish many messages, all or none; see ``Queue.publish_many``."""
         check_choice("on_conflict", on_conflict, ON_CONFLICT)
         context = self._context
-        messages = [self.encode(as_publication(item)) for item in items]
+        messages = [self.encode(as_publication(item)) for item in as_items(items)]
         if not messages:
             return []
 
@@ -83,7 +83,7 @@ class Publisher:
         """Publish in bulk, one transaction per batch; see ``Queue.load``."""
         check_whole("batch_size", batch_size)
         total = 0
-        for batch in _batched(items, batch_size):
+        for batch in _batched(as_items(items), batch_size):
             total += self._load_batch([self.encode(as_publication(item)) for item in batch])
             self._context.announce()
             if progress is not None:
@@ -154,6 +154,18 @@ class Publisher:
             msg = f"queue {self._context.name!r} needs a value of its column {', '.join(missing)}"
             raise TypeError(msg)
         return {name: given.get(name) for name in own}
+
+
+def as_items(items: Any) -> Iterable[Any]:
+    """Refuse what is one payload rather than many.
+
+    Raises:
+        TypeError: it is a text, bytes or a mapping, which would be taken apart, or not iterable.
+    """
+    if isinstance(items, str | bytes | bytearray | Mapping) or not isinstance(items, Iterable):
+        msg = f"items must be a list or another iterable of payloads, not {type(items).__name__}"
+        raise TypeError(msg)
+    return items
 
 
 def as_publication(item: Any) -> Publication:

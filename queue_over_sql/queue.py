@@ -8,6 +8,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import ClauseElement
+
 from queue_over_sql import store
 from queue_over_sql.administration import QueueAdministration
 from queue_over_sql.claiming import Claimer
@@ -447,6 +449,9 @@ def _as_list(messages: Message | Sequence[Message]) -> list[Message]:
 
 
 def _where(condition: ColumnElement[bool] | None) -> Where | None:
+    if condition is not None and not isinstance(condition, ClauseElement):
+        msg = "where must be an SQLAlchemy condition, such as queue.table.c.kind == 'invoice'"
+        raise TypeError(msg)
     return None if condition is None else Where(condition)
 
 

@@ -17,7 +17,8 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from queue_over_sql.errors import QueueError, QueueNotFound, ServiceClosed
+from queue_over_sql.errors import DatabaseUnavailable, QueueError, QueueNotFound, ServiceClosed
+from queue_over_sql.outages import Outage
 from queue_over_sql.pacing import Pace
 from queue_over_sql.restoring import ReaperReport
 
@@ -43,6 +44,7 @@ class Reaper:
         self._forget_consumer = forget_consumer
         # The scheduler keeps the interval; here is only what a costly pass adds to it.
         self._pace = Pace(0.0, ready=True)
+        self._outage = Outage("The reaper")
 
     def run_once(self) -> ReaperReport:
         """Make one pass over all queues.
@@ -71,8 +73,11 @@ class Reaper:
         try:
             with self._pace.running():
                 self.run_once()
+            self._outage.ended()
         except ServiceClosed:
             return
+        except DatabaseUnavailable as error:
+            self._outage.began(error)
         except QueueError as error:
             _log.warning("The reaper's pass was cut short: %s", error)
 

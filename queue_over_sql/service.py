@@ -164,6 +164,11 @@ class QueueService:
             As ``create_queue``; all names are checked before the first queue is created.
         """
         self._check_open()
+        if not isinstance(queues, Mapping) or not all(
+            isinstance(asked, QueueSettings) for asked in queues.values()
+        ):
+            msg = "queues must be a mapping of names to QueueSettings"
+            raise TypeError(msg)
         return self._catalog.create(queues)
 
     def queue(self, name: str) -> Queue:

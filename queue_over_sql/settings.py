@@ -166,6 +166,10 @@ class ServiceSettings:
     reaper_interval: Duration = 1.0
 
     def __post_init__(self) -> None:
+        for name in ("schema", "consumer_name"):
+            if not isinstance(getattr(self, name), str | None):
+                msg = f"{name} must be a str or None"
+                raise TypeError(msg)
         to_timedelta(self.consumer_timeout, "consumer_timeout")
         to_timedelta(self.reaper_interval, "reaper_interval")
 

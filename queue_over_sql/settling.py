@@ -70,6 +70,8 @@ class SettlerOfQueue:
             if (claim := message.claim) is not None and self._context.consumer.made(claim)
         ]
 
+        self._announce_dead_letters([m for m in messages if delays[m.id] is None], reason)
+
         def act(target: Connection, settlement: Settlement) -> set[int]:
             wait = delays[settlement.ids[0]]
             if wait is None:
@@ -79,6 +81,16 @@ class SettlerOfQueue:
         self._settle(messages, groups, act, connection, atomic=True)
         if any(wait == 0 for wait in delays.values()):
             self._came_back(None)
+
+    def _announce_dead_letters(self, messages: Sequence[Message], reason: str | None) -> None:
+        for message in messages:
+            _log.warning(
+                "%r is given up after attempt %d of %d: %s",
+                message,
+                message.attempt,
+                message.max_attempts,
+                reason,
+            )
 
     def release(self, messages: Sequence[Message], connection: Connection | Session | None) -> None:
         """Give messages back untouched; see ``Queue.release``."""

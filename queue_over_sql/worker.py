@@ -16,8 +16,9 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from queue_over_sql.errors import ClaimLost, DatabaseUnavailable, QueueError, ServiceClosed
-from queue_over_sql.handlers import Handler, HandlerFunction, HandlerRun
+from queue_over_sql.handlers import Handler, HandlerFunction, HandlerRun, is_asynchronous
 from queue_over_sql.leases import LeaseKeeper
+from queue_over_sql.outages import Outage
 from queue_over_sql.settings import check_whole
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Worker:
         self._first_poll, self._last_poll = _poll_interval(poll_interval)
         self._handlers: list[Handler] = []
         self._keeper = LeaseKeeper()
+        self._outage = Outage("The worker")
         self._draining = threading.Event()
         self._aborting = threading.Event()
         # By thread: what it is working on, for the case that it is not waited for.
@@ -88,6 +90,7 @@ class Worker:
             batch: call the function with a list of up to so many messages.
 
         Raises:
+            TypeError: the function is asynchronous.
             ValueError: the queue has a handler already.
         """
         name = getattr(queue, "name", queue)
@@ -98,6 +101,12 @@ class Worker:
             check_whole("batch", batch)
 
         def register(function: F) -> F:
+            if is_asynchronous(function):
+                msg = (
+                    f"the handler of queue {name!r} must be a plain function: an asynchronous one "
+                    "would not run, and its messages would be finished all the same"
+                )
+                raise TypeError(msg)
             self._handlers.append(Handler(name, function, transactional, lease_keepalive, batch))
             return function
 
@@ -222,7 +231,7 @@ class Worker:
         except ClaimLost as error:
             _log.warning("Queue %s: %s", queue.name, error)
         except DatabaseUnavailable as error:
-            _log.warning("Queue %s: %s", queue.name, error)
+            self._outage.began(error)
             self._ack(queue, finished)
         return self._claim(queue, count)
 
@@ -243,11 +252,12 @@ class Worker:
             try:
                 act()
             except DatabaseUnavailable as error:
-                _log.warning("Waiting for the database: %s", error)
+                self._outage.began(error)
                 if self._draining.wait(pause * random.uniform(0.5, 1.0)):  # noqa: S311
                     raise
                 pause = min(_LAST_RECONNECT, pause * 2)
             else:
+                self._outage.ended()
                 return
 
     # -- signals and the end

@@ -167,8 +167,10 @@ class QueueDialect:
     """The move to the archive is one statement."""
     exchanges_at_once = False
     """Ack and claim are one statement."""
-    value_hint = ""
-    """What else to say when the server refuses a value."""
+    unreachable_hint = "is it running, and are its address and the password right?"
+    """What to ask when the database cannot be reached."""
+    locked_hint = ""
+    """What else to say when the database stays locked."""
     look_first = False
     """An idle claim should look before it writes, because writing takes the only write lock."""
     separate_durable_lanes = False
@@ -275,6 +277,11 @@ class QueueDialect:
         """Tell what an error of the driver means, by its code."""
         state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
         return _STATES.get(str(state)[:5], ErrorKind.OTHER)
+
+    def value_hint(self, error: BaseException | None) -> str:
+        """What else to say when the server refused a value."""
+        del error
+        return ""
 
     # -- acts
 

@@ -126,6 +126,11 @@ def dialect_of(connection: Connection) -> QueueDialect:
     return dialect
 
 
+def hint_for(engine: Engine) -> str:
+    """What to ask when the database of this engine cannot be reached."""
+    return _DIALECTS.get(engine.dialect.name, QueueDialect).unreachable_hint
+
+
 _DIALECTS: dict[str, type[QueueDialect]] = {
     "sqlite": SQLiteDialect,
     "postgresql": PostgreSQLDialect,

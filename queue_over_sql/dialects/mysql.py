@@ -34,7 +34,9 @@ class MySQLDialect(QueueDialect):
     identifier_limit = 64
     skip_locked = True
     consecutive_ids = True
-    value_hint = " (its check of JSON takes at most 100 levels of nesting, MariaDB's 31)"
+    value_hints: ClassVar[Mapping[int, str]] = dict.fromkeys(
+        (3140, 3819, 4025), " (JSON that is nested deeper than 100 levels, on MariaDB than 31?)"
+    )
     index_if_not_exists = False
     aborts_on_error = False
     oldest_version: ClassVar[tuple[int, ...]] = (8, 0, 17)
@@ -95,12 +97,15 @@ class MySQLDialect(QueueDialect):
 
     def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
         """By the server's error number."""
-        arguments = getattr(error, "args", ())
-        code = arguments[0] if arguments and isinstance(arguments[0], int) else 0
+        code = _code(error)
         for codes, kind in _KINDS:
             if code in codes:
                 return kind
         return ErrorKind.OTHER
+
+    def value_hint(self, error: BaseException | None) -> str:
+        """The limit of the check of JSON, where it was that."""
+        return self.value_hints.get(_code(error), "")
 
     def claim(
         self, connection: Connection, sql: StatementCache, request: ClaimRequest
@@ -110,6 +115,11 @@ class MySQLDialect(QueueDialect):
         ``UPDATE … ORDER BY … LIMIT`` would collect the whole backlog first.
         """
         return self.claim_locked(connection, sql, request)
+
+
+def _code(error: BaseException | None) -> int:
+    arguments = getattr(error, "args", ())
+    return arguments[0] if arguments and isinstance(arguments[0], int) else 0
 
 
 _KINDS = (

@@ -41,6 +41,8 @@ class SQLiteDialect(QueueDialect):
     aborts_on_error = False
     claims_at_once = True
     look_first = True
+    unreachable_hint = "does its folder exist, and may this process write there?"
+    locked_hint = " (by a transaction of your own? then pass its connection=)"
     separate_durable_lanes = True
     # Without AUTOINCREMENT the id of a finished message would be given out again.
     table_options: ClassVar[Mapping[str, Any]] = {}

@@ -72,7 +72,11 @@ def java_call(
 
 def possible() -> bool:
     """Say whether this thread may call Java: what only tidies up leaves it alone otherwise."""
-    return not jvm.is_forked() and not (_State.ending and threading.get_ident() != _main_thread)
+    return (
+        jvm.is_running()
+        and not jvm.is_forked()
+        and not (_State.ending and threading.get_ident() != _main_thread)
+    )
 
 
 def _enter(thread: int) -> None:

@@ -105,8 +105,14 @@ def translate(thrown: Any) -> Any:
         error = InterfaceError("the JVM has ended with the process")
     elif hasattr(thrown, "getSQLState"):
         code, sqlstate = int(thrown.getErrorCode()), str(thrown.getSQLState() or "")
-        error = error_class(code, sqlstate)(str(thrown.getMessage()))
+        error = error_class(code, sqlstate)(_without_statement(str(thrown.getMessage())))
     else:
         error = OperationalError(f"Java failed: {thrown.toString()}")
     error.code, error.sqlstate = code, sqlstate
     return error
+
+
+def _without_statement(text: str) -> str:
+    """Leave out the SQL that H2 repeats in its messages; its code stays at the end."""
+    before, found, after = text.partition("; SQL statement:")
+    return f"{before} {after[after.rfind('[') :]}" if found else text

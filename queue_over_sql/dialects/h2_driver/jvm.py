@@ -91,6 +91,11 @@ def java() -> Java:
     return _State.java
 
 
+def is_running() -> bool:
+    """Say whether there is a JVM: none is left when the process has ended it."""
+    return bool(jpype.isJVMStarted())
+
+
 def is_forked() -> bool:
     """Say whether this process was forked from one that had started the JVM."""
     return _State.pid is not None and _State.pid != os.getpid()

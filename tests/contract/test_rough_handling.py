@@ -1,0 +1,149 @@
+"""Callers who stop, fail and share in unkind ways: no message is stranded by it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from queue_over_sql import FixedDelay, QueueError, ServiceClosed
+from tests.contract.waiting import wait_until
+from tests.contract.working import running
+
+if TYPE_CHECKING:
+    from queue_over_sql import Message, Queue, QueueService
+    from queue_over_sql.testing.plugin import MakeService
+
+
+def test_stop_under_eight_consuming_threads_leaves_nothing_claimed(
+    make_service: MakeService,
+) -> None:
+    """stop() waits for claims that are under way and gives back what they got."""
+    outside = make_service().create_queue("jobs")
+    outside.load(range(2000))
+    service = make_service()
+    queue = service.queue("jobs")
+    errors: list[BaseException] = []
+
+    def consume() -> None:
+        try:
+            while True:
+                queue.consume(3)
+        except ServiceClosed:
+            return
+        except BaseException as error:  # noqa: BLE001 - asserted below
+            errors.append(error)
+
+    threads = [threading.Thread(target=consume) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    service.stop()
+    for thread in threads:
+        thread.join(10)
+    assert [] == errors
+    assert (2000, 0) == (outside.stats().ready, outside.stats().claimed)
+    assert service.consumer_id is None
+
+
+def test_a_settle_that_was_refused_does_not_count_as_settled(queue: Queue) -> None:
+    """receive() still nacks when the block's own settling had a bad argument."""
+    queue.publish("x", max_attempts=2)
+    with pytest.raises(ValueError, match="delay"), queue.receive() as message:  # noqa: PT012 - as users write it
+        assert message is not None
+        message.nack(delay=-5)
+    assert (0, 1) == (queue.stats().claimed, queue.stats().live)
+
+
+def test_a_settle_that_was_rolled_back_does_not_count_as_settled(
+    service: QueueService, queue: Queue
+) -> None:
+    """An ack inside a transaction that fails leaves the message to be tried again."""
+    service.create_queue("jobs", retry=FixedDelay(0))
+    queue.publish("x")
+    with pytest.raises(RuntimeError), queue.receive() as message:  # noqa: PT012 - as users write it
+        assert message is not None
+        with service.connections.transaction() as connection:
+            message.ack(connection=connection)
+            raise RuntimeError
+    assert 2 == queue.consume()[0].attempt
+
+
+def test_an_asynchronous_handler_is_refused(service: QueueService) -> None:
+    """It would never run, and its messages would be acked all the same."""
+    worker = service.worker()
+
+    async def handler(message: Message) -> None:
+        raise AssertionError(message)
+
+    with pytest.raises(TypeError, match="asynchronous"):
+        worker.handle("jobs")(handler)
+
+
+def test_a_handler_that_returns_an_awaitable_has_failed(
+    service: QueueService, queue: Queue
+) -> None:
+    """The message is retried, not finished."""
+    worker = service.worker(concurrency=1)
+    queue.publish("x", max_attempts=1)
+
+    async def work() -> None:
+        raise AssertionError
+
+    worker.handle("jobs")(lambda _: work())
+    with running(worker):
+        wait_until(lambda: queue.stats().failed == 1)
+
+
+def test_an_unexpected_error_ends_no_thread_of_the_worker(
+    service: QueueService, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that lost its threads would look well and do nothing."""
+    done = threading.Event()
+    worker = service.worker(concurrency=1)
+    worker.handle("jobs")(lambda _: done.set())
+    consume, failures = queue.consume, iter([RuntimeError("odd"), KeyError("odder")])
+
+    def odd(*args: int) -> list[Message]:
+        for failure in failures:
+            raise failure
+        return consume(*args)
+
+    monkeypatch.setattr(queue, "consume", odd)
+    queue.publish("x")
+    with running(worker):
+        assert done.wait(10)
+
+
+def test_a_worker_that_ends_leaves_others_of_its_service_alone(
+    service: QueueService, queue: Queue
+) -> None:
+    """What was claimed beside the worker, on the same service, stays claimed."""
+    queue.publish_many(["mine", "the worker's"])
+    mine = queue.consume()
+    done = threading.Event()
+    worker = service.worker(concurrency=1)
+    worker.handle("jobs")(lambda _: done.set())
+    with running(worker):
+        assert done.wait(10)
+    queue.ack(mine)
+    assert 0 == queue.stats().live
+
+
+def test_a_claim_that_fails_half_way_delivers_what_it_has(
+    service: QueueService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first level's messages are handed out although looking at the second failed."""
+    queue = service.create_queue("levels", priorities=2)
+    queue.publish("urgent")
+    look = queue._claimer._claim_level
+
+    def fails_at_the_second(level: int, count: int, lease_us: int | None) -> object:
+        if level:
+            raise QueueError("no answer")
+        return look(level, count, lease_us)
+
+    monkeypatch.setattr(queue._claimer, "_claim_level", fails_at_the_second)
+    assert ["urgent"] == [message.payload for message in queue.consume(2)]
