@@ -68,6 +68,10 @@ class Catalog:
             raise QueueNotFound(name)
         return self._open(record)
 
+    def forget(self, name: str) -> None:
+        """Open a queue anew when it is asked for next."""
+        self._queues.pop(name, None)
+
     def all(self) -> list[Queue]:
         """Open all queues, by name."""
         system, prefix = self.system(), self._settings.table_prefix

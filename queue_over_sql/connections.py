@@ -213,6 +213,15 @@ class Connections:
                     connection.rollback()
                 raise
 
+    def reach(self, connection: Connection) -> None:
+        """Make sure that a connection of ``transaction()`` is there, beginning nothing on it.
+
+        Raises:
+            DatabaseUnavailable: it is not.
+        """
+        with self.translated():
+            _ = connection.connection.dbapi_connection
+
     @contextlib.contextmanager
     def translated(self) -> Iterator[None]:
         """Put errors of statements on a caller's connection into our words."""
@@ -246,17 +255,24 @@ class Connections:
             self._check_open()
             try:
                 result = self._in_transaction(lane, act) if atomic else act(lane.connection)
+            except QueueError:
+                raise
             except DBAPIError as error:
                 if self.dialect.classify(error) is ErrorKind.DISCONNECT:
                     self._drop(lane)
+                raise
+            except BaseException:
+                # A signal in the middle of the driver's work leaves a connection that nobody may
+                # use again: half a command on the wire, or a transaction that holds a lock.
+                self._drop(lane)
                 raise
             lane.used_at = time.monotonic()
             return result
 
     def _in_transaction(self, lane: Lane, act: Callable[[Connection], T]) -> T:
         dialect, connection = self.dialect, lane.connection
-        dialect.begin(connection)
         try:
+            dialect.begin(connection)
             result = act(connection)
             dialect.commit(connection)
         except BaseException:

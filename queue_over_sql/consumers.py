@@ -145,10 +145,11 @@ class Consumer:
             return
         deadline = self._deadline()
         try:
+            system = self._system()
             renewed = self._connections.run(
                 lambda connection: registry.renew_consumer(
                     connection,
-                    self._system(),
+                    system,
                     self._connections.dialect,
                     identity.consumer_id,
                     self.timeout_us,
@@ -187,6 +188,7 @@ class Consumer:
         self._former.add(identity.consumer_id)
 
     def _register(self) -> Identity:
+        system = self._system()
         identity = Identity(self._deadline())
         host = socket.gethostname()[:255]
         consumer = {
@@ -198,7 +200,7 @@ class Consumer:
         self._connections.run(
             lambda connection: registry.register_consumer(
                 connection,
-                self._system(),
+                system,
                 self._connections.dialect,
                 consumer,
                 self.timeout_us,

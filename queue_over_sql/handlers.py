@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql.errors import ClaimLost, QueueError
+from queue_over_sql.errors import ClaimLost, DatabaseUnavailable, QueueError
 
 if TYPE_CHECKING:
     from queue_over_sql.connections import Connections
@@ -41,6 +41,10 @@ class Handler:
     transactional: bool
     lease_keepalive: bool
     batch: int | None
+
+
+class _NotCalled(Exception):
+    """The database could not be reached before the handler was called: no failure of its own."""
 
 
 class HandlerRun:
@@ -95,6 +99,10 @@ class HandlerRun:
                 self._call_in_transaction(argument, messages)
                 return []
             _refuse_awaitable(self._handler.function(argument))
+        except _NotCalled as error:
+            _log.info("Queue %s: %s", self._queue.name, error.__cause__)
+            self._give_back(messages)
+            return []
         except ClaimLost as error:
             _log.warning("Queue %s: %s", self._queue.name, error)
             self._fail([m for m in messages if m not in error.messages], error)
@@ -112,16 +120,21 @@ class HandlerRun:
 
     def _call_in_transaction(self, argument: Any, messages: list[Message]) -> None:
         """The function's writes and the ack in one commit; an exception leaves neither."""
+        called = False
         try:
             with self._connections.transaction() as connection:
+                self._connections.reach(connection)
+                called = True
                 _refuse_awaitable(self._handler.function(argument, connection))
                 unsettled = [message for message in messages if not message.settled]
                 if unsettled:
                     self._queue.ack(unsettled, connection=connection)
-        except BaseException:
+        except BaseException as error:
             # Rolled back: whatever was settled inside is not settled after all.
             for message in messages:
                 message.settled = False
+            if not called and isinstance(error, DatabaseUnavailable):
+                raise _NotCalled from error
             raise
 
     def _fail(self, messages: Sequence[Message], error: BaseException) -> None:
@@ -136,13 +149,17 @@ class HandlerRun:
             except ClaimLost as lost:
                 _log.info("Queue %s: %s", self._queue.name, lost)
 
-        self._insist(nack)
+        self._settle_at_last(nack)
 
     def _give_back(self, messages: Sequence[Message]) -> None:
+        self._settle_at_last(lambda: self._queue.release(list(messages)))
+
+    def _settle_at_last(self, settle: Callable[[], None]) -> None:
+        """Settle after an outage too; a message that cannot be settled spoils none beside it."""
         try:
-            self._queue.release(list(messages))
+            self._insist(settle)
         except QueueError as error:
-            _log.info("Queue %s: not released: %s", self._queue.name, error)
+            _log.warning("Queue %s: left to the lease's end: %s", self._queue.name, error)
 
 
 def is_asynchronous(function: HandlerFunction) -> bool:

@@ -30,6 +30,7 @@ class _Batch:
     messages: list[Message]
     interval: float
     due_at: float
+    renewing: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
 
 class LeaseKeeper:
@@ -81,10 +82,18 @@ class LeaseKeeper:
                     return
                 due = [batch for batch in self._batches if batch.due_at <= time.monotonic()]
             for batch in due:
-                self._renew(batch)
+                batch.due_at = time.monotonic() + batch.interval
+                # A thread each: a row that somebody has locked must not hold up the others.
+                if batch.renewing.acquire(blocking=False):
+                    threading.Thread(target=self._renew, args=(batch,), daemon=True).start()
 
     def _renew(self, batch: _Batch) -> None:
-        batch.due_at = time.monotonic() + batch.interval
+        try:
+            self._extend(batch)
+        finally:
+            batch.renewing.release()
+
+    def _extend(self, batch: _Batch) -> None:
         open_messages = [message for message in batch.messages if not message.settled]
         if not open_messages:
             return

@@ -24,6 +24,8 @@ _CHEAP_SECONDS = 0.002
 _SHARE = 20
 _LEAST_PAUSE = 0.02
 _LOADED_PAUSE = 1.0
+# However dear it seemed, it is tried again after so long.
+_LONGEST_PAUSE = 10.0
 
 
 class LowWaterMark:
@@ -60,8 +62,11 @@ class LowWaterMark:
             if low:
                 self._bounded_cost = min(seconds, self._bounded_cost * 1.1)
             else:
-                self._looked_at = time.monotonic()
-                self._full_costs = (self._full_costs[1], seconds)
+                now = time.monotonic()
+                # Threads that a lock held up together have measured one stall, not several.
+                if now - seconds >= self._looked_at:
+                    self._full_costs = (self._full_costs[1], seconds)
+                self._looked_at = now
             if rows:
                 self._low = max(0, max(row.available_at or 0 for row in rows) - SLACK_US)
 
@@ -82,4 +87,4 @@ class LowWaterMark:
         usual = 0.0 if self._bounded_cost == float("inf") else self._bounded_cost
         if cost - usual <= _CHEAP_SECONDS:
             return 0.0
-        return max(_LEAST_PAUSE, _SHARE * cost)
+        return min(_LONGEST_PAUSE, max(_LEAST_PAUSE, _SHARE * cost))

@@ -51,15 +51,25 @@ class Reaper:
 
         Raises:
             DatabaseUnavailable: it was cut short; the next pass goes on.
+            QueueError: a queue could not be served; all the others were.
         """
         # Only who was dead before the pass may be forgotten after it: all it held is back then.
         dead = self._expired_consumers()
         report = ReaperReport(consumers=len(dead))
+        failure: QueueError | None = None
         for queue in self._queues():
             try:
                 report += self._reap(queue)
             except QueueNotFound:
                 _log.debug("Queue %s was dropped during the pass.", queue.name)
+            except (DatabaseUnavailable, ServiceClosed):
+                raise
+            except QueueError as error:
+                # One queue that cannot be served must not keep the others from being.
+                _log.warning("The reaper cannot serve queue %s: %s", queue.name, error)
+                failure = error
+        if failure is not None:
+            raise failure
         for consumer_id in dead:
             self._forget_consumer(consumer_id)
         if report != ReaperReport():

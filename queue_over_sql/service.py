@@ -278,6 +278,10 @@ class QueueService:
         """
         return Worker(self, concurrency=concurrency, batch=batch, poll_interval=poll_interval)
 
+    def reopen_queue(self, name: str) -> None:
+        """Forget a queue that was dropped and created anew elsewhere."""
+        self._catalog.forget(name)
+
     def await_arrival(self, seconds: float) -> None:
         """Sleep until a message is published in this process, at most ``seconds``."""
         with self._arrivals:

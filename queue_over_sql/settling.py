@@ -66,7 +66,7 @@ class SettlerOfQueue:
         delays = {m.id: self._delay(m, reason, explicit) for m in messages}
         groups = [
             Settlement([message.id], claim, Outcome.FAILED, reason)
-            for message in messages
+            for message in _newest(messages)
             if (claim := message.claim) is not None and self._context.consumer.made(claim)
         ]
 
@@ -147,7 +147,9 @@ class SettlerOfQueue:
         lengths = {m.id: explicit or m.claimed_lease_us or 0 for m in messages}
         groups = [
             Settlement([message.id for message in same], claim)
-            for (claim, _), same in _by(messages, lambda m: (m.claim, lengths[m.id])).items()
+            for (claim, _), same in _by(
+                _newest(messages), lambda m: (m.claim, lengths[m.id])
+            ).items()
             if claim is not None and self._context.consumer.made(claim)
         ]
         expiries: dict[int, int] = {}
@@ -162,7 +164,7 @@ class SettlerOfQueue:
         try:
             self._settle(messages, groups, act, connection, atomic=True)
         finally:
-            for message in messages:
+            for message in _newest(messages):
                 if message.id in expiries:
                     message.lease_extended_to(expiries[message.id])
 
@@ -175,7 +177,7 @@ class SettlerOfQueue:
         """The messages as settlements, one for each claim that is this consumer's to settle."""
         return [
             Settlement([message.id for message in same], claim, outcome, error)
-            for claim, same in _by(messages, lambda message: message.claim).items()
+            for claim, same in _by(_newest(messages), lambda message: message.claim).items()
             if claim is not None and self._context.consumer.made(claim)
         ]
 
@@ -199,7 +201,8 @@ class SettlerOfQueue:
         Raises:
             ClaimLost: there are such messages; it names them.
         """
-        lost = [message for message in messages if message.id not in settled]
+        newest = set(map(id, _newest(messages)))
+        lost = [m for m in messages if m.id not in settled or id(m) not in newest]
         if lost:
             names = ", ".join(str(message.id) for message in lost[:10])
             more = f" and {len(lost) - 10} more" if len(lost) > 10 else ""  # noqa: PLR2004
@@ -270,21 +273,39 @@ class SettlerOfQueue:
             return explicit
         try:
             delay = self._context.settings.retry.next_delay(message.attempt, reason)
-        except Exception:  # noqa: BLE001 - a user's policy must not keep a message unsettled
+            return None if delay is None else to_microseconds(delay, "next_delay", zero=True)
+        except BaseException:  # noqa: BLE001 - a user's policy must not keep a message unsettled
             _log.exception("The retry policy of queue %s failed.", self._context.name)
-            delay = ExponentialBackoff().next_delay(message.attempt, reason)
-        return None if delay is None else max(0, delay // MICROSECOND)
+            return ExponentialBackoff().next_delay(message.attempt, reason) // MICROSECOND
 
 
 def reason_of(error: str | BaseException | None) -> str | None:
     """The text that is kept of a failure: storable everywhere, and not without end."""
     if isinstance(error, BaseException):
-        error = f"{type(error).__name__}: {error}"
+        error = f"{type(error).__name__}: {_text_of(error)}"
     elif error is not None and not isinstance(error, str):
         msg = f"error must be a str or an exception, not {type(error).__name__}"
         raise TypeError(msg)
     text = payloads.printable(error)
     return None if text is None else text[:_LONGEST_ERROR]
+
+
+def _newest(messages: Sequence[Message]) -> list[Message]:
+    """Each message once, under its latest claim, in the order in which rows are locked everywhere.
+
+    Of two claims of one message the earlier is lost: else there were no later one.
+    """
+    newest: dict[int, Message] = {}
+    for message in sorted(messages, key=lambda m: (m.id, m.consumer_round or 0)):
+        newest[message.id] = message
+    return list(newest.values())
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - the text of a user's exception is the user's code
+        return "(its text could not be made)"
 
 
 def _by(messages: Sequence[Message], key: Callable[[Message], Any]) -> dict[Any, list[Message]]:

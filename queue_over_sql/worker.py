@@ -15,7 +15,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, TypeVar
 
-from queue_over_sql.errors import ClaimLost, DatabaseUnavailable, QueueError, ServiceClosed
+from queue_over_sql.errors import (
+    ClaimLost,
+    DatabaseUnavailable,
+    QueueError,
+    QueueSchemaMismatch,
+    ServiceClosed,
+)
 from queue_over_sql.handlers import Handler, HandlerFunction, HandlerRun, is_asynchronous
 from queue_over_sql.leases import LeaseKeeper
 from queue_over_sql.outages import Outage
@@ -186,6 +192,9 @@ class Worker:
             return self._serve(handler)
         except ServiceClosed:
             self._draining.set()
+        except QueueSchemaMismatch as error:
+            _log.warning("Queue %s is opened anew: %s", handler.queue, error)
+            self._service.reopen_queue(handler.queue)
         except QueueError as error:
             _log.warning("Queue %s: %s", handler.queue, error)
             self._draining.wait(_FIRST_RECONNECT * random.uniform(0.5, 1.5))  # noqa: S311

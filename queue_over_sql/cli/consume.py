@@ -84,7 +84,8 @@ def consume(
         )
         tally = Consumption(source, handler, limits, stop, session.output.note).run()
     if tally.delivered == 0 and not stop.asked.is_set():
-        session.output.note(f"No message in queue {queue}.")
+        if not tally.paused:
+            session.output.note(f"No message in queue {queue}.")
         raise typer.Exit(ExitCode.NOTHING)
     if exec_ is not None:
         session.output.note(f"{tally.done:,} done, {tally.failed:,} failed.")

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 from queue_over_sql import ClaimLost, DatabaseUnavailable, Message, Queue
 from queue_over_sql.cli.execution import CommandStoppedError, run_command
-from queue_over_sql.cli.leases import LeaseKeeper
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.signals import Stop
 from queue_over_sql.cli.wire import message_fields, payload_line
+from queue_over_sql.leases import LeaseKeeper
 
 # One look may last this long, so that a signal is noticed soon.
 LOOK_SECONDS = 0.25
@@ -38,6 +38,7 @@ class Tally:
     done: int = 0
     failed: int = 0
     lost: int = 0
+    paused: bool = False
 
 
 class Handler(Protocol):
@@ -80,6 +81,7 @@ class Running:
             self._payload_type,
             self._stop,
             own_output=not self._output.machine,
+            on_stop=self._say_that_it_stops,
         )
         failure = finished.error if finished.exit_code else None
         result: dict[str, Any] = {"exit_code": finished.exit_code, "error": failure}
@@ -87,6 +89,9 @@ class Running:
         if failure is not None:
             self._output.note(f"Message {message.id}, attempt {message.attempt}: {failure}")
         return failure
+
+    def _say_that_it_stops(self) -> None:
+        self._output.note("Finishing what runs; once more stops at once.")
 
 
 class Consumption:
@@ -106,16 +111,19 @@ class Consumption:
         self._stop = stop
         self._warn = warn
         self._tally = Tally()
-        self._keeper = LeaseKeeper(queue, warn)
+        self._looked_for_a_pause = False
+        self._keeper = LeaseKeeper()
 
     def run(self) -> Tally:
         """Work until the count is reached, no message comes in time, or a stop is asked for."""
-        with self._keeper:
+        try:
             while (size := self._next_size()) > 0:
                 messages = self._claim(size)
                 if not messages:
                     break
                 self._work(messages)
+        finally:
+            self._keeper.stop()
         return self._tally
 
     def _next_size(self) -> int:
@@ -141,25 +149,35 @@ class Consumption:
                 self._stop.asked.wait(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
                 continue
+            if not messages:
+                self._look_for_a_pause()
             if messages or left <= 0:
                 return messages
         return []
 
+    def _look_for_a_pause(self) -> None:
+        # Once only: it counts messages, which is more than a look for one costs.
+        if not self._looked_for_a_pause:
+            self._looked_for_a_pause = True
+            self._tally.paused = self._queue.stats().paused
+            if self._tally.paused:
+                self._warn(f"Queue {self._queue.name} is paused.")
+
     def _work(self, messages: list[Message]) -> None:
         left = list(messages)
         self._tally.delivered += len(messages)
-        self._keeper.hold(messages)
         try:
-            while left and not self._stop.asked.is_set():
-                failure = self._handler.handle(left[0])
-                self._settle(left.pop(0), failure)
+            # It leaves alone what is settled meanwhile.
+            with self._keeper.keeping(self._queue, messages):
+                while left and not self._stop.asked.is_set():
+                    failure = self._handler.handle(left[0])
+                    self._settle(left.pop(0), failure)
         except CommandStoppedError:
             self._warn("Stopped at once; the message goes back.")
         finally:
             self._give_back(left)
 
     def _settle(self, message: Message, failure: str | None) -> None:
-        self._keeper.drop([message])
         try:
             if failure is None:
                 message.ack()
@@ -174,7 +192,6 @@ class Consumption:
     def _give_back(self, messages: list[Message]) -> None:
         if not messages:
             return
-        self._keeper.drop(messages)
         self._tally.delivered -= len(messages)
         try:
             self._queue.release(messages)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import IO
 
@@ -72,7 +72,13 @@ def _as_text(value: object) -> str:
 
 
 def run_command(
-    command: str, message: Message, payload_type: str, stop: Stop, *, own_output: bool
+    command: str,
+    message: Message,
+    payload_type: str,
+    stop: Stop,
+    *,
+    own_output: bool,
+    on_stop: Callable[[], None],
 ) -> Finished:
     """Run `command` by the shell for one message and wait for its end.
 
@@ -84,6 +90,7 @@ def run_command(
         payload_type: of the queue.
         stop: when this says now, the command is terminated.
         own_output: False sends the command's standard output to our standard error.
+        on_stop: called once when `stop` is asked for while the command runs.
 
     Raises:
         CommandStoppedError: it was terminated on `stop`.
@@ -101,11 +108,12 @@ def run_command(
             start_new_session=True,
         )
     tail = _ErrorTail(process.stderr)
-    _wait(process, stop)
+    _wait(process, stop, on_stop)
     return Finished(process.returncode, tail.text())
 
 
-def _wait(process: subprocess.Popen[bytes], stop: Stop) -> None:
+def _wait(process: subprocess.Popen[bytes], stop: Stop, on_stop: Callable[[], None]) -> None:
+    told = False
     while True:
         try:
             process.wait(POLL_SECONDS)
@@ -114,6 +122,9 @@ def _wait(process: subprocess.Popen[bytes], stop: Stop) -> None:
                 os.killpg(process.pid, signal.SIGTERM)
                 process.wait()
                 raise CommandStoppedError from None
+            if stop.asked.is_set() and not told:
+                told = True
+                on_stop()
         else:
             return
 

@@ -23,7 +23,6 @@ from queue_over_sql.cli.session import Session, command
 from queue_over_sql.cli.values import format_instant, parse_pairs
 from queue_over_sql.cli.wire import LineFormat, LineReader, message_fields, payload_line
 
-LONGEST_SHOWN = 500
 PAYLOAD_HELP = (
     "The message: JSON, or for a queue of text the text itself (see --format). "
     "Without it JSON Lines are read from --file or standard input."
@@ -102,8 +101,8 @@ def publish(
 ) -> None:
     """Publish one message, or one per line of a file or of standard input.
 
-    Lines go in transaction by transaction (--batch); after an error the message says how many
-    lines are published, so that the rest can be sent again.
+    Lines go in transaction by transaction (--batch); after an error the message names the line
+    where it can, and says from which line on to send again.
     """
     given = {
         "key": key,
@@ -119,7 +118,8 @@ def publish(
     defaults = {name: value for name, value in given.items() if value is not None}
     if payload is not None and file is not None:
         raise typer.BadParameter("give either a PAYLOAD or --file, not both")
-    with session.queue(queue) as target:
+    with session.connect() as service:
+        target = service.queue(queue)
         if payload is not None:
             reader = LineReader(
                 target.settings.payload, line_format or _argument_format(target), defaults
@@ -130,7 +130,7 @@ def publish(
             raise typer.BadParameter("one --key cannot serve many lines: use --format message")
         reader = LineReader(target.settings.payload, line_format or LineFormat.PAYLOAD, defaults)
         publishing.publish_lines(
-            session.output, target, reader, file, on_conflict=on_conflict, batch=batch
+            session.output, service, target, reader, file, on_conflict=on_conflict, batch=batch
         )
 
 
@@ -181,10 +181,12 @@ def peek(
 
 def _show(session: Session, queue: Queue, found: list[Message], *, archive: bool) -> None:
     payload_type = queue.settings.payload
-    when = ("outcome", "finished") if archive else ("due",)
+    when = ("outcome", "finished (UTC)") if archive else ("due (UTC)",)
+    # An empty column would take room from the payload.
+    error = ("…last error",) if any(message.last_error for message in found) else ()
     session.output.table(
         None,
-        ("#id", "#prio", "#tried", *when, "key", "…payload", "…last error"),
+        ("#id", "#prio", "#tried", *when, "key", "…payload", *error),
         [
             (
                 message.id,
@@ -193,7 +195,7 @@ def _show(session: Session, queue: Queue, found: list[Message], *, archive: bool
                 *_when(message, archive=archive),
                 message.key or "",
                 _one_line(payload_line(message, payload_type)),
-                _one_line(message.last_error or ""),
+                *(_one_line(message.last_error or "") for _ in error),
             )
             for message in found
         ],
@@ -207,4 +209,4 @@ def _when(message: Message, *, archive: bool) -> tuple[Any, ...]:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text[:LONGEST_SHOWN].split())
+    return " ".join(text.split())

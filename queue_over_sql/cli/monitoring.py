@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
-from queue_over_sql import QueueService, QueueStats
+from queue_over_sql import ConsumerInfo, QueueService, QueueStats
 from queue_over_sql.cli.exits import ExitCode
 from queue_over_sql.cli.options import MONITORING_PANEL
 from queue_over_sql.cli.output import build_table
 from queue_over_sql.cli.session import Session, command
 from queue_over_sql.cli.signals import stop_on_signals
-from queue_over_sql.cli.values import format_duration, format_instant, parse_duration
+from queue_over_sql.cli.values import format_age, format_duration, parse_duration
+
+STATS_COLUMNS = (
+    *("queue", "#ready", "#delayed", "#claimed", "#held", "#archived", "#oldest ready"),
+    "",
+)
+CONSUMER_COLUMNS = ("…name", "…host", "#pid", "id", "#up for", "#last heartbeat")
+SHOWN_OF_ID = 8
 
 
 def register(app: typer.Typer) -> None:
@@ -48,6 +54,8 @@ def stats(
     ] = 1.0,
 ) -> None:
     """Count the messages of one queue or of all, by status; exit code 3 when there is no queue."""
+    if interval <= 0:
+        raise typer.BadParameter("it must be longer than nothing", param_hint="--interval")
     with session.connect() as service:
         found = _collect(service, queue)
         if not found:
@@ -69,7 +77,8 @@ def _watch(session: Session, service: QueueService, queue: str | None, interval:
         Live(console=session.output.out, auto_refresh=False, transient=False) as live,
     ):
         while True:
-            live.update(_table(_collect(service, queue)), refresh=True)
+            rows = _stats_rows(_collect(service, queue))
+            live.update(build_table(None, STATS_COLUMNS, rows), refresh=True)
             if stop.asked.wait(interval):
                 return
 
@@ -81,26 +90,22 @@ def _collect(service: QueueService, name: str | None) -> dict[str, QueueStats]:
 
 def _show(session: Session, found: dict[str, QueueStats]) -> None:
     if not session.output.machine:
-        session.output.out.print(_table(found))
+        session.output.table(None, STATS_COLUMNS, _stats_rows(found))
         return
     for name, counted in found.items():
         session.output.record({"queue": name, **dataclasses.asdict(counted)})
 
 
-def _table(found: dict[str, QueueStats]) -> Table:
-    return build_table(
-        None,
-        ("queue", "#ready", "#delayed", "#claimed", "#held", "#archived", "#oldest ready", ""),
-        [
-            (
-                name,
-                *(f"{count:,}" for count in (s.ready, s.delayed, s.claimed, s.held, s.archived)),
-                _age(s.oldest_ready_age),
-                Text("paused", style="yellow") if s.paused else "",
-            )
-            for name, s in found.items()
-        ],
-    )
+def _stats_rows(found: dict[str, QueueStats]) -> list[tuple[object, ...]]:
+    return [
+        (
+            name,
+            *(f"{count:,}" for count in (s.ready, s.delayed, s.claimed, s.held, s.archived)),
+            _age(s.oldest_ready_age),
+            Text("paused", style="yellow") if s.paused else "",
+        )
+        for name, s in found.items()
+    ]
 
 
 def _age(age: timedelta | None) -> str:
@@ -108,7 +113,10 @@ def _age(age: timedelta | None) -> str:
 
 
 def consumers(session: Session) -> None:
-    """List the consumers that are registered; exit code 3 when there is none."""
+    """List the consumers that are registered; exit code 3 when there is none.
+
+    A person sees the first characters of each id and ages; --json has ids and instants in full.
+    """
     with session.connect() as service:
         found = service.consumers()
     if session.output.machine:
@@ -117,7 +125,7 @@ def consumers(session: Session) -> None:
     elif found:
         session.output.table(
             None,
-            ("consumer", "name", "host", "#pid", "started", "last heartbeat"),
+            CONSUMER_COLUMNS,
             [_consumer_row(consumer) for consumer in found],
         )
     if not found:
@@ -125,12 +133,12 @@ def consumers(session: Session) -> None:
         raise typer.Exit(ExitCode.NOTHING)
 
 
-def _consumer_row(consumer: Any) -> tuple[object, ...]:
+def _consumer_row(consumer: ConsumerInfo) -> tuple[object, ...]:
     return (
-        consumer.consumer_id,
         consumer.name,
         consumer.host,
         consumer.pid,
-        format_instant(consumer.started_at),
-        format_instant(consumer.heartbeat_at),
+        consumer.consumer_id[:SHOWN_OF_ID],
+        format_age(consumer.started_at),
+        f"{format_age(consumer.heartbeat_at)} ago",
     )

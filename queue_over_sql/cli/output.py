@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import sys
@@ -33,6 +34,7 @@ PASSWORD_IN_QUERY = re.compile(
 )
 
 NARROWEST_CUT = 10
+UNBOUNDED = 1_000_000_000
 
 
 def hide_passwords(text: str) -> str:
@@ -98,8 +100,18 @@ class Output:
     def table(
         self, title: str | None, columns: Sequence[str], rows: Sequence[Sequence[object]]
     ) -> None:
-        """Show a table to a person; see `build_table` for the names of columns."""
-        self.out.print(build_table(title, columns, rows, self.out.width))
+        """Show a table to a person; see `build_table` for the names of columns.
+
+        Where standard output is no terminal nothing is cut, however long the lines become.
+        """
+        if self.out.is_terminal:
+            self.out.print(build_table(title, columns, rows, self.out.width))
+            return
+        text = io.StringIO()
+        wide = Console(file=text, width=UNBOUNDED, force_terminal=False)
+        wide.print(build_table(title, columns, rows, UNBOUNDED))
+        for line in text.getvalue().splitlines():
+            self.line(line.rstrip())
 
     def progress(self, *, total_known: bool = True) -> Progress:
         """A progress bar on standard error, silent when that is no terminal or with ``--json``."""
@@ -132,21 +144,27 @@ def build_table(
         justify: JustifyMethod = "right" if name.startswith("#") else "left"
         table.add_column(name.lstrip("#…"), justify=justify, header_style="bold", no_wrap=True)
     texts = [[cell if isinstance(cell, Text) else Text(str(cell)) for cell in row] for row in rows]
-    share = _share_of_cut_columns(columns, texts, width)
+    limits = _widths_of_cut_columns(columns, texts, width)
     for row in texts:
-        for name, cell in zip(columns, row, strict=True):
-            if name.startswith("…"):
-                cell.truncate(share, overflow="ellipsis")
+        for place, limit in limits.items():
+            row[place].truncate(limit, overflow="ellipsis")
         table.add_row(*row)
     return table
 
 
-def _share_of_cut_columns(columns: Sequence[str], rows: list[list[Text]], width: int) -> int:
-    widths = [
-        max([len(name.lstrip("#")), *(row[place].cell_len for row in rows)])
+def _widths_of_cut_columns(
+    columns: Sequence[str], rows: list[list[Text]], width: int
+) -> dict[int, int]:
+    needed = {
+        place: max([len(name.lstrip("#…")), *(row[place].cell_len for row in rows)])
         for place, name in enumerate(columns)
-        if not name.startswith("…")
-    ]
-    cut = len(columns) - len(widths)
-    left = width - sum(widths) - 2 * (len(columns) - 1)
-    return max(NARROWEST_CUT, left // cut) if cut else width
+    }
+    cut = {place: needed[place] for place, name in enumerate(columns) if name.startswith("…")}
+    left = width - sum(needed.values()) + sum(cut.values()) - 2 * (len(columns) - 1)
+    limits: dict[int, int] = {}
+    # The shortest first: what it does not use is there for the others.
+    for place, wanted in sorted(cut.items(), key=lambda item: item[1]):
+        share = left // (len(cut) - len(limits))
+        limits[place] = min(wanted, max(NARROWEST_CUT, share))
+        left -= limits[place]
+    return limits

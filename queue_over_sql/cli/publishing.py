@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 import typer
-from rich.progress import Progress, TaskID
 
-from queue_over_sql import Publication, Published, Queue, QueueError
+from queue_over_sql import DatabaseUnavailable, Published, Queue, QueueError, QueueService
+from queue_over_sql.cli.advice import in_words
 from queue_over_sql.cli.exits import ExitCode
+from queue_over_sql.cli.lines import BadLineError, Batch, LineSource
 from queue_over_sql.cli.output import Output
+from queue_over_sql.cli.probing import first_refused
+from queue_over_sql.cli.values import counted
 from queue_over_sql.cli.wire import LineReader
 
-READ_BYTES = 1 << 20
 
-
-class BadLineError(Exception):
-    """A line of the input that is no message."""
-
-    def __init__(self, number: int, reason: str) -> None:
-        super().__init__(f"line {number}: {reason}")
+class RefusedBatchError(Exception):
+    """A batch of lines that was not published; the text names the lines."""
 
 
 def publish_one(
@@ -39,8 +36,11 @@ def publish_one(
             f"{error}. A plain string is written '\"like this\"', or use --format text",
             param_hint="PAYLOAD",
         ) from error
-    with _refusals_as_value_errors():
+    try:
         [published] = queue.publish_many([publication], on_conflict=on_conflict)
+    except TypeError as error:
+        # A column that the queue does not have, or a value of the wrong type.
+        raise ValueError(str(error)) from error
     output.record(
         {"queue": queue.name, "id": published.id, "outcome": published.outcome},
         human=f"Message {published.id} {published.outcome} in queue {queue.name}.",
@@ -49,6 +49,7 @@ def publish_one(
 
 def publish_lines(
     output: Output,
+    service: QueueService,
     queue: Queue,
     reader: LineReader,
     path: Path | None,
@@ -58,39 +59,61 @@ def publish_lines(
 ) -> None:
     """Publish the lines of `path` (None or ``-``: standard input), `batch` in one transaction.
 
-    Exits with code 1 after an error and with 2 after a line that is no message; in both cases all
-    lines before the failed batch or line are published, and the message says how many these are.
+    Exits with code 1 after an error, 4 when the database cannot be reached, and 2 after a line that
+    is no message; in all cases everything before the failed batch or line is published, and the
+    message says from which line on to go on.
     """
     outcomes: Counter[str] = Counter()
-    lines = 0
     with (
         _opened(path) as stream,
         output.progress(total_known=stream is not sys.stdin.buffer) as bar,
     ):
         source = LineSource(stream, reader, bar, output)
         try:
-            for publications in source.batches(batch):
-                with _refusals_as_value_errors():
-                    outcomes.update(_publish_batch(queue, publications, on_conflict))
-                lines = source.published(len(publications))
-        except (BadLineError, QueueError, ValueError) as error:
-            output.error(f"{error}\n{lines:,} lines before it are published; the rest is not.")
-            code = ExitCode.USAGE if isinstance(error, BadLineError) else ExitCode.FAILED
-            raise typer.Exit(code) from error
+            for lines in source.batches(batch):
+                with _naming_lines(service, queue, lines, on_conflict):
+                    outcomes.update(_publish_batch(queue, lines, on_conflict))
+                source.published(lines)
+        except (BadLineError, RefusedBatchError) as error:
+            output.error(f"{error}\n{_progress(source, error)}")
+            raise typer.Exit(_exit_code(error)) from error
+    total = sum(outcomes.values())
     output.record(
-        {"queue": queue.name, "published": sum(outcomes.values()), **outcomes},
-        human=f"Published {sum(outcomes.values()):,} messages to queue {queue.name}"
+        {"queue": queue.name, "published": total, **outcomes},
+        human=f"Published {counted(total, 'message')} to queue {queue.name}"
         f"{_outcomes_in_words(outcomes)}.",
     )
 
 
 @contextmanager
-def _refusals_as_value_errors() -> Iterator[None]:
+def _naming_lines(
+    service: QueueService, queue: Queue, lines: Batch, on_conflict: str
+) -> Iterator[None]:
     try:
         yield
-    except TypeError as error:
-        # A column that the queue does not have, or a value of the wrong type in a line.
-        raise ValueError(str(error)) from error
+    except DatabaseUnavailable as error:
+        raise RefusedBatchError(f"in {lines.name()}: {error}") from error
+    except (QueueError, ValueError, TypeError) as error:
+        found = first_refused(service, queue, lines.publications, on_conflict)
+        if found is None:
+            raise RefusedBatchError(f"in {lines.name()}: {in_words(error)}") from error
+        place, reason = found
+        raise RefusedBatchError(f"line {lines.numbers[place]}: {in_words(reason)}") from error
+
+
+def _progress(source: LineSource, error: Exception) -> str:
+    done = f"Published so far: {counted(source.count, 'line')}."
+    if isinstance(error.__cause__, DatabaseUnavailable):
+        # The connection may have broken after the commit.
+        return f"{done} If the connection broke just now, those of this transaction may be, too."
+    return f"{done} Line {source.next_line} and what follows are not: send these again."
+
+
+def _exit_code(error: Exception) -> ExitCode:
+    if isinstance(error, BadLineError):
+        return ExitCode.USAGE
+    unreachable = isinstance(error.__cause__, DatabaseUnavailable)
+    return ExitCode.UNAVAILABLE if unreachable else ExitCode.FAILED
 
 
 def _outcomes_in_words(outcomes: Counter[str]) -> str:
@@ -99,7 +122,8 @@ def _outcomes_in_words(outcomes: Counter[str]) -> str:
     return ": " + ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(outcomes.items()))
 
 
-def _publish_batch(queue: Queue, batch: list[Publication], on_conflict: str) -> Counter[str]:
+def _publish_batch(queue: Queue, lines: Batch, on_conflict: str) -> Counter[str]:
+    batch = lines.publications
     if on_conflict == "raise":
         return Counter(created=queue.load(batch, batch_size=len(batch)))
     results: list[Published] = queue.publish_many(batch, on_conflict=on_conflict)
@@ -113,77 +137,3 @@ def _opened(path: Path | None) -> Iterator[BinaryIO]:
         return
     with path.open("rb") as stream:
         yield stream
-
-
-class LineSource:
-    """Reads publications from a stream in batches and moves a progress bar.
-
-    The bar counts bytes of a file, whose total is known, and messages of a pipe.
-    """
-
-    def __init__(self, stream: BinaryIO, reader: LineReader, bar: Progress, output: Output) -> None:
-        self._stream = stream
-        self._reader = reader
-        self._bar = bar
-        self._read_bytes = 0
-        self._published = 0
-        self._task = self._start(output)
-
-    def _start(self, output: Output) -> TaskID:
-        if self._stream is not sys.stdin.buffer:
-            size = os.fstat(self._stream.fileno()).st_size
-            return self._bar.add_task("Publishing", total=size)
-        if sys.stdin.isatty():
-            output.note("Reading JSON Lines from the terminal; end with Ctrl-D.")
-        return self._bar.add_task("Publishing", total=None)
-
-    def batches(self, size: int) -> Iterator[list[Publication]]:
-        """Lists of up to `size` publications; a bad line is a `BadLineError` after those before it.
-
-        What a pipe has is handed out at once, so that a slow writer's lines do not wait for more.
-        """
-        number = 0
-        for lines in self._available_lines():
-            for start in range(0, len(lines), size):
-                batch, error = self._read_batch(lines[start : start + size], number + start)
-                if batch:
-                    yield batch
-                if error is not None:
-                    raise error
-            number += len(lines)
-
-    def _available_lines(self) -> Iterator[list[bytes]]:
-        rest = b""
-        # Buffered streams of standard input and of files all have read1, BinaryIO does not say so.
-        read: Callable[[int], bytes] = getattr(self._stream, "read1", self._stream.read)
-        while chunk := read(READ_BYTES):
-            *lines, rest = (rest + chunk).split(b"\n")
-            yield lines
-        if rest:
-            yield [rest]
-
-    def _read_batch(
-        self, lines: list[bytes], number: int
-    ) -> tuple[list[Publication], BadLineError | None]:
-        batch: list[Publication] = []
-        for offset, line in enumerate(lines, start=1):
-            self._read_bytes += len(line) + 1
-            try:
-                if line.strip():
-                    batch.append(self._reader.read(line.decode().rstrip("\r")))
-            except (ValueError, RecursionError, typer.BadParameter) as error:
-                return batch, BadLineError(number + offset, str(error))
-        return batch, None
-
-    def published(self, count: int) -> int:
-        """Note that `count` more messages are committed; returns how many there are now."""
-        self._published += count
-        if self._bar.tasks[self._task].total is None:
-            self._bar.update(self._task, completed=self._published)
-        else:
-            self._bar.update(
-                self._task,
-                completed=self._read_bytes,
-                description=f"Publishing {self._published:,} messages",
-            )
-        return self._published

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from queue_over_sql import Queue
 from queue_over_sql.cli.columns import COLUMN_HELP, parse_column
@@ -12,7 +13,7 @@ from queue_over_sql.cli.exits import ExitCode
 from queue_over_sql.cli.options import QUEUES_PANEL, LeaseOption, QueueName, YesOption, confirm
 from queue_over_sql.cli.retries import RETRY_HELP, parse_retry
 from queue_over_sql.cli.session import Session, command
-from queue_over_sql.cli.values import format_duration, parse_duration
+from queue_over_sql.cli.values import counted, format_duration, parse_duration
 
 
 def register(app: typer.Typer) -> None:
@@ -36,16 +37,26 @@ def create(
             "--max-attempts",
             metavar="N",
             min=1,
-            help="Deliveries before a message is dead. 5 for a new queue.",
+            show_default="5 for a new queue",
+            help="Deliveries before a message is dead.",
         ),
     ] = None,
-    retry: Annotated[str | None, typer.Option("--retry", metavar="POLICY", help=RETRY_HELP)] = None,
+    retry: Annotated[
+        str | None,
+        typer.Option(
+            "--retry",
+            metavar="POLICY",
+            show_default="exponential for a new queue",
+            help=RETRY_HELP,
+        ),
+    ] = None,
     payload: Annotated[
         str | None,
         typer.Option(
             "--payload",
             metavar="json|text|bytes",
-            help="What messages carry. json for a new queue; cannot change later.",
+            show_default="json for a new queue",
+            help="What messages carry; cannot change later.",
         ),
     ] = None,
     priorities: Annotated[
@@ -54,7 +65,8 @@ def create(
             "--priorities",
             metavar="N",
             min=1,
-            help="Number of priority levels, 0 being most urgent. 1 for a new queue.",
+            show_default="1 for a new queue",
+            help="Number of priority levels, 0 being most urgent.",
         ),
     ] = None,
     archive: Annotated[
@@ -62,7 +74,8 @@ def create(
         typer.Option(
             "--archive",
             metavar="none|failed|all",
-            help="Which finished messages are kept. failed for a new queue.",
+            show_default="failed for a new queue",
+            help="Which finished messages are kept.",
         ),
     ] = None,
     archive_ttl: Annotated[
@@ -70,7 +83,8 @@ def create(
         typer.Option(
             "--archive-ttl",
             metavar="DURATION|forever",
-            help="How long the archive keeps them. forever for a new queue.",
+            show_default="forever for a new queue",
+            help="How long the archive keeps them.",
         ),
     ] = None,
     max_payload_bytes: Annotated[
@@ -79,7 +93,8 @@ def create(
             "--max-payload-bytes",
             metavar="N",
             min=1,
-            help="Size limit of a payload. 1048576 for a new queue.",
+            show_default="1048576 for a new queue",
+            help="Size limit of a payload.",
         ),
     ] = None,
     column: Annotated[
@@ -103,12 +118,22 @@ def create(
     }
     settings = {name: value for name, value in settings.items() if value is not None}
     if archive_ttl is not None:
-        settings["archive_ttl"] = None if archive_ttl == "forever" else parse_duration(archive_ttl)
+        settings["archive_ttl"] = _archive_ttl(archive_ttl)
     with session.connect() as service:
         made = service.create_queue(queue, **settings)
         session.output.record(
             {"queue": made.name, **describe(made)}, human=f"Queue {made.name} is ready."
         )
+
+
+def _archive_ttl(text: str) -> float | None:
+    if text == "forever":
+        return None
+    try:
+        return parse_duration(text)
+    except typer.BadParameter as error:
+        error.param_hint = "--archive-ttl"
+        raise
 
 
 def describe(queue: Queue) -> dict[str, Any]:
@@ -133,11 +158,12 @@ def list_queues(session: Session) -> None:
         queues = service.queues()
         if session.output.machine:
             for queue in queues:
-                session.output.record({"queue": queue.name, **describe(queue)})
+                paused = queue.stats().paused
+                session.output.record({"queue": queue.name, **describe(queue), "paused": paused})
         elif queues:
             session.output.table(
                 None,
-                ("queue", "payload", "#lease", "#attempts", "#priorities", "archive", "retry"),
+                ("queue", "payload", "#lease", "#attempts", "#priorities", "archive", "retry", ""),
                 [_listed(queue) for queue in queues],
             )
     if not queues:
@@ -155,6 +181,7 @@ def _listed(queue: Queue) -> tuple[object, ...]:
         settings.priorities,
         settings.archive,
         type(settings.retry).__name__,
+        Text("paused", style="yellow") if queue.stats().paused else "",
     )
 
 
@@ -187,7 +214,8 @@ def purge(
         confirm(f"Remove the messages of queue {queue} for ever?", yes=yes)
         count = purged.purge(claimed=claimed)
     session.output.record(
-        {"queue": queue, "removed": count}, human=f"Removed {count:,} messages of queue {queue}."
+        {"queue": queue, "removed": count},
+        human=f"Removed {counted(count, 'message')} of queue {queue}.",
     )
 
 

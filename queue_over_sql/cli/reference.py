@@ -42,8 +42,9 @@ def _prose(text: str | None) -> str:
 
 
 def _usage(name: str, command: Any) -> str:
-    arguments = [_name(p) for p in command.params if p.param_type_name == "argument"]
-    return " ".join(["queue-over-sql", name, "[OPTIONS]", *arguments])
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    shown = [_name(p) if p.required else f"[{_name(p)}]" for p in arguments]
+    return " ".join(["queue-over-sql", name, "[OPTIONS]", *shown])
 
 
 def _parameters(parameters: list[Any]) -> Iterator[str]:
@@ -81,7 +82,7 @@ def _value(parameter: Any) -> str:
 def _default(parameter: Any) -> str:
     shown = getattr(parameter, "show_default", False)
     if isinstance(shown, str):
-        return shown
+        return shown if " " in shown else f"`{shown}`"
     if not shown or parameter.is_flag or parameter.default in (None, ()):
         return ""
     return f"`{parameter.default}`"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable
 
@@ -13,8 +14,7 @@ from queue_over_sql.cli.values import parse_duration
 
 RETRY_HELP = (
     "When a failed message comes back: none, fixed:30s, delays:1s,10s,1m, exponential, "
-    "exponential:base=1s,factor=2,maximum=1h,jitter=0.1, or module:Class of your own. "
-    "exponential for a new queue."
+    "exponential:base=1s,factor=2,maximum=1h,jitter=0.1, or module:Class of your own."
 )
 PLAIN_NUMBERS = frozenset({"factor", "jitter"})
 
@@ -25,10 +25,17 @@ def parse_retry(text: str) -> RetryPolicy:
     maker = MAKERS.get(name)
     try:
         return maker(arguments) if maker is not None else _own_policy(text)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, typer.BadParameter) as error:
+        reason = _nearly(name) if maker is None else None
+        reason = reason or str(error).rstrip(".")
         raise typer.BadParameter(
-            f"{text!r}: {error}. {RETRY_HELP}", param_hint="--retry"
+            f"{text!r}: {reason}. {RETRY_HELP}", param_hint="--retry"
         ) from error
+
+
+def _nearly(name: str) -> str | None:
+    close = difflib.get_close_matches(name.lower(), MAKERS, n=1)
+    return f"did you mean {close[0]}" if close else None
 
 
 def _exponential(arguments: str) -> RetryPolicy:

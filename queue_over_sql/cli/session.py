@@ -14,6 +14,7 @@ import typer
 from sqlalchemy.exc import SQLAlchemyError
 
 from queue_over_sql import Queue, QueueError, QueueService
+from queue_over_sql.cli.advice import in_words
 from queue_over_sql.cli.exits import ExitCode, exit_code_for
 from queue_over_sql.cli.output import Output
 
@@ -25,7 +26,7 @@ NO_URL = f"""no database is given. Say where the queues live with --url or {URL_
   --url sqlite:///queues.db
   --url postgresql://user:password@host/database
   --url mysql://user:password@host/database
-  --url h2+jaydebeapi://sa@host:9092/./database"""
+  --url h2://user:password@host:9092/./database"""
 
 UrlOption = Annotated[
     str | None,
@@ -51,7 +52,8 @@ PrefixOption = Annotated[
         "--table-prefix",
         metavar="PREFIX",
         rich_help_panel=DATABASE_PANEL,
-        help=f"Prefix of the queues' tables, else from {PREFIX_VARIABLE}, else queue_.",
+        help=f"Prefix of the queues' tables, else from {PREFIX_VARIABLE}.",
+        show_default="queue_",
     ),
 ]
 JsonOption = Annotated[
@@ -93,10 +95,15 @@ def environment() -> Connection:
 
 
 class Session:
-    """One run of a command: its database and its output."""
+    """One run of a command: its database and its output.
 
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
+    Args:
+        given: what the command line says of the database; the environment says the rest.
+    """
+
+    def __init__(self, given: Connection) -> None:
+        self.given = given
+        self.connection = connection = given.over(environment())
         self.output = Output(machine=connection.machine)
 
     @property
@@ -163,7 +170,7 @@ def _with_shared_options(function: Callable[..., None]) -> Callable[..., None]:
             values.pop("table_prefix"),
             values.pop("as_json"),
         )
-        session = Session(given.over(context.obj or Connection()).over(environment()))
+        session = Session(given.over(context.obj or Connection()))
         with errors_as_exit_codes(session.output):
             function(session, **values)
 
@@ -200,7 +207,7 @@ def errors_as_exit_codes(output: Output) -> Iterator[None]:
     try:
         yield
     except QueueError as error:
-        output.error(str(error))
+        output.error(in_words(error))
         raise typer.Exit(exit_code_for(error)) from error
     except BrokenPipeError:
         # The reader of our output has gone, as `head` does: no error, but no more output either.

@@ -85,5 +85,15 @@ def format_duration(seconds: float | None) -> str:
 
 
 def format_instant(at: datetime | None) -> str:
-    """An instant for people, in this machine's time zone, to the second; empty for none."""
-    return "" if at is None else at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    """An instant for people, in UTC, to the second; empty for none."""
+    return "" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def format_age(since: datetime) -> str:
+    """How long ago an instant was by this machine's clock, as a duration for people."""
+    return format_duration(max(0.0, (datetime.now(UTC) - since).total_seconds()))
+
+
+def counted(count: int, noun: str) -> str:
+    """A number and its noun: ``1 line``, ``1,200 lines``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

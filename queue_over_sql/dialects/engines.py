@@ -44,7 +44,13 @@ _AUTOCOMMIT: Mapping[str, Any] = {"isolation_level": "AUTOCOMMIT"}
 # SQLite's own transactions are begun by a hook, which leaves connections so marked alone.
 _LANE_MARK = "queue_over_sql_lane"
 _SQLITE_PATIENCE = 30.0
-_POOL: Mapping[str, Any] = {"poolclass": QueuePool, "pool_size": 8, "max_overflow": -1}
+# Checked when they leave the pool: a transactional handler must not find an outage's dead ones.
+_POOL: Mapping[str, Any] = {
+    "poolclass": QueuePool,
+    "pool_size": 8,
+    "max_overflow": -1,
+    "pool_pre_ping": True,
+}
 # A server that vanished without a word must not hold a heartbeat for longer than it can last.
 # PyMySQL waits 10 s for a connection by itself, and offers no bound that spares long statements.
 _PATIENCE_OF_DRIVERS: Mapping[str, Mapping[str, int]] = {

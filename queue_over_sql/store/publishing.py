@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
@@ -110,13 +111,20 @@ def publish_many(
     try:
         for chunk in _chunks(messages):
             _publish_chunk(connection, sql, chunk, on_conflict, now=now, published=published)
-    except DuplicateKey:
-        created = [p.id for p in published if p.outcome is PublishOutcome.CREATED]
-        for batch in batches(created):
-            remove = sql.get(remove_ids, bucket_of(len(batch)))
-            remove.run(connection, id_values(batch))
+    except Exception:
+        # Where an error spoils the transaction there is nothing left to undo.
+        with contextlib.suppress(DBAPIError):
+            _take_out(connection, sql, published)
         raise
     return published
+
+
+def _take_out(connection: Connection, sql: StatementCache, published: list[Published]) -> None:
+    """Undo what a batch had inserted, in the caller's transaction, which may go on."""
+    created = [p.id for p in published if p.outcome is PublishOutcome.CREATED]
+    for batch in batches(created):
+        remove = sql.get(remove_ids, bucket_of(len(batch)))
+        remove.run(connection, id_values(batch))
 
 
 def load(connection: Connection, sql: StatementCache, messages: Sequence[NewMessage]) -> None:

@@ -171,6 +171,7 @@ def test_sigterm_finishes_the_current_and_gives_back_the_rest(jobs: str, tmp_pat
         eventually((tmp_path / "running").exists, "the command runs")
         process.send_signal(signal.SIGTERM)
         code = process.wait(30)
+    assert 1 == log.read_text().count("Finishing what runs; once more stops at once.")
     assert (0, "1", 2) == (code, Path(f"{log}.out").read_text(), _ready(jobs))
     attempts = [m["attempt"] for m in succeed("peek", "jobs", "--json", url=jobs).records]
     assert [0, 0] == attempts

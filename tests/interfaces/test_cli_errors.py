@@ -46,6 +46,19 @@ def test_an_unknown_queue_is_code_3(sqlite_url: str, arguments: tuple[str, ...])
     )
 
 
+def test_advice_is_something_to_type(sqlite_url: str) -> None:
+    """An unknown queue and a taken key are answered with a command and options, not Python."""
+    missing = run("consume", "none", url=sqlite_url)
+    succeed("create", "jobs", url=sqlite_url)
+    succeed("publish", "jobs", "1", "--key", "k", url=sqlite_url)
+    taken = run("publish", "jobs", "2", "--key", "k", url=sqlite_url)
+    assert (True, True, False) == (
+        "create it with: queue-over-sql create none" in missing.err,
+        "--on-conflict skip or replace" in taken.err,
+        "service.create_queue" in missing.err or "on_conflict=" in taken.err,
+    )
+
+
 @pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
 def test_an_unreachable_server_is_code_4_and_hides_the_password(scheme: str) -> None:
     """The host is in the message, the password is not."""

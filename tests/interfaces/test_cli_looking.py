@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import os
 import signal
+from datetime import UTC, datetime
 from pathlib import Path
 
+from rich.console import Console
 from sqlalchemy import update
 
-from queue_over_sql import Queue, QueueService
+from queue_over_sql import ConsumerInfo, Queue, QueueService
+from queue_over_sql.cli.monitoring import CONSUMER_COLUMNS, _consumer_row
+from queue_over_sql.cli.output import build_table
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.interfaces.command_line import eventually, run, started, succeed
 
@@ -58,6 +64,13 @@ def test_stats_watch_goes_on_until_it_is_told(sqlite_url: str, tmp_path: Path) -
         assert 0 == process.wait(30)
 
 
+def test_watching_without_a_pause_is_refused(sqlite_url: str) -> None:
+    """An interval of nothing would only burn the database: code 2, the option is named."""
+    succeed("create", "jobs", url=sqlite_url)
+    ended = run("stats", "--watch", "--interval", "0", url=sqlite_url)
+    assert (2, True) == (ended.exit_code, "--interval" in ended.err)
+
+
 def test_nothing_to_show_is_code_3(sqlite_url: str) -> None:
     """Scripts can tell an empty answer from a full one without reading it."""
     assert [3, 3] == [run(name, url=sqlite_url).exit_code for name in ("stats", "consumers")]
@@ -94,6 +107,29 @@ def test_peek_filters(sqlite_url: str, tmp_path: Path) -> None:
     assert 2 == run("peek", "jobs", "--status", "lost", url=sqlite_url).exit_code
 
 
+def test_peek_cuts_nothing_without_a_terminal(sqlite_url: str) -> None:
+    """In a pipe a long payload is whole; there is no column for errors that nobody had."""
+    succeed("create", "jobs", url=sqlite_url)
+    payload = f'{{"text":"{"x" * 3000} end"}}'
+    succeed("publish", "jobs", payload, url=sqlite_url)
+    succeed("publish", "jobs", "1", url=sqlite_url)
+    head, long, short = succeed("peek", "jobs", url=sqlite_url).out.splitlines()
+    assert (True, True, True, False) == (
+        long.endswith(payload),
+        short.endswith("  1"),
+        "due (UTC)" in head,
+        "last error" in head,
+    )
+
+
+def test_cut_columns_leave_room_to_each_other() -> None:
+    """What one cut column does not need is there for the other, within the width."""
+    table = build_table(None, ("#id", "…a", "…b"), [(1, "x" * 100, "y" * 5)], width=50)
+    console = Console(width=50, file=io.StringIO())
+    _, row = ("".join(s.text for s in line) for line in console.render_lines(table))
+    assert f" 1  {'x' * 38}…  {'y' * 5}" == row.rstrip()
+
+
 def test_peek_into_the_archive(sqlite_url: str) -> None:
     """--archive shows what died, with its reason, for machines and for people."""
     succeed("create", "jobs", "--max-attempts", "1", url=sqlite_url)
@@ -113,4 +149,24 @@ def test_consumers_names_who_runs(database: TestDatabase, make_service: MakeServ
     with make_service(consumer_name="mailer") as service:
         record = succeed("consumers", "--json", url=database.url).record
         assert (service.consumer_id, "mailer") == (record["consumer_id"], record["name"])
-        assert "mailer" in succeed("consumers", url=database.url).out
+        _, row = succeed("consumers", url=database.url).out.splitlines()
+        name, host, pid, shown, *_ = row.split()
+        assert ("mailer", record["host"], os.getpid(), str(service.consumer_id)[:8]) == (
+            name,
+            host,
+            int(pid),
+            shown,
+        )
+
+
+def test_consumers_fit_a_terminal_of_80_columns() -> None:
+    """Even with the longest names the process, the id and the ages are whole."""
+    now = datetime.now(UTC)
+    consumer = ConsumerInfo("0123456789abcdef", "n" * 60, "h" * 60, 4_194_304, now, now, now)
+    table = build_table(None, CONSUMER_COLUMNS, [_consumer_row(consumer)], width=80)
+    console = Console(width=80, file=io.StringIO())
+    _, row = ("".join(s.text for s in line) for line in console.render_lines(table))
+    assert (["4194304", "01234567", "0.0s", "0.0s", "ago"], True) == (
+        row.split()[2:],
+        len(row.rstrip()) <= 80,
+    )

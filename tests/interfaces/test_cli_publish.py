@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_over_sql.testing.plugin import TestDatabase
+from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.interfaces.command_line import command, environment, eventually, run, succeed
 
 
@@ -158,12 +158,47 @@ def test_a_bad_line_stops_after_those_before_it(
 
 
 def test_an_error_in_a_later_batch_tells_how_many_are_in(sqlite_url: str) -> None:
-    """A batch that fails leaves nothing of itself; the message counts the batches before it."""
+    """A batch that fails leaves nothing of itself; the message names the line and where to go on.
+
+    Blank lines count as lines, though they are no messages.
+    """
     succeed("create", "jobs", "--max-payload-bytes", "10", url=sqlite_url)
-    lines = "".join(f"{n}\n" for n in range(4)) + f'"{"x" * 50}"\n'
-    ended = run("publish", "jobs", "--batch", "2", url=sqlite_url, stdin=lines)
-    assert (1, True) == (ended.exit_code, "4 lines" in ended.err)
-    assert "0\n1\n2\n3\n" == succeed("consume", "jobs", url=sqlite_url).out
+    lines = "\n0\n1\n2\n3\n4\n" + f'"{"x" * 50}"\n6\n'
+    ended = run("publish", "jobs", "--batch", "3", url=sqlite_url, stdin=lines)
+    assert (1, True, True, True) == (
+        ended.exit_code,
+        "line 7: The payload takes 52 bytes" in ended.err,
+        "5 lines" in ended.err,
+        "Line 7 and what follows are not" in ended.err,
+    )
+    assert "0\n1\n2\n3\n4\n" == succeed("consume", "jobs", url=sqlite_url).out
+
+
+def test_the_line_that_the_database_refuses_is_named(
+    database: TestDatabase, make_service: MakeService
+) -> None:
+    """A key that is taken, in the middle of a batch: its line, no other, and nothing is left."""
+    queue = make_service().create_queue("jobs")
+    queue.publish(0, key="k3")
+    lines = "".join(json.dumps({"payload": n, "key": f"k{n}"}) + "\n" for n in range(1, 6))
+    ended = run("publish", "jobs", "--format", "message", url=database.url, stdin=lines)
+    assert (1, True, True, 1) == (
+        ended.exit_code,
+        "line 3: Queue 'jobs' has a live message with key 'k3'" in ended.err,
+        "0 lines" in ended.err,
+        queue.messages().count(),
+    )
+
+
+def test_one_is_no_plural(sqlite_url: str) -> None:
+    """One message is not called messages."""
+    succeed("create", "jobs", url=sqlite_url)
+    published = succeed("publish", "jobs", url=sqlite_url, stdin="1\n").out
+    purged = succeed("purge", "jobs", "--yes", url=sqlite_url).out
+    assert ("Published 1 message to queue jobs.\n", "Removed 1 message of queue jobs.\n") == (
+        published,
+        purged,
+    )
 
 
 def test_blank_lines_and_a_missing_last_newline(sqlite_url: str) -> None:

@@ -16,7 +16,9 @@ def test_create_list_pause_resume_drop(database: TestDatabase) -> None:
     assert ["emails"] == [r["queue"] for r in succeed("list", "--json", url=database.url).records]
     succeed("publish", "emails", "1", url=database.url)
     succeed("pause", "emails", url=database.url)
-    assert 3 == run("consume", "emails", url=database.url).exit_code
+    assert [True] == [r["paused"] for r in succeed("list", "--json", url=database.url).records]
+    consumed = run("consume", "emails", url=database.url)
+    assert (3, "Queue emails is paused.\n") == (consumed.exit_code, consumed.err)
     succeed("resume", "emails", url=database.url)
     assert "1\n" == succeed("consume", "emails", url=database.url).out
     succeed("drop", "emails", "--yes", url=database.url)
@@ -98,6 +100,22 @@ def test_create_explains_values_it_cannot_read(sqlite_url: str, option: tuple[st
     assert 3 == run("list", url=sqlite_url).exit_code
 
 
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ("fixed:abc", "not a duration"),
+        ("exponantial", "did you mean exponential"),
+        ("Fixed:3s", "did you mean fixed"),
+        ("delays:1s,x", "delays:1s,10s,1m"),
+    ],
+)
+def test_a_wrong_policy_names_its_option(sqlite_url: str, policy: str, said: str) -> None:
+    """The error names --retry, shows the right forms, and finds the word that was meant."""
+    ended = run("create", "jobs", "--retry", policy, url=sqlite_url, COLUMNS="1000")
+    words = " ".join(ended.err.replace("│", " ").split())
+    assert (True, True, True) == ("--retry" in words, "fixed:30s" in words, said in words)
+
+
 def test_hostile_names_are_refused(sqlite_url: str) -> None:
     """A name that is none ends with code 1 or 2 and an explanation, never with SQL."""
     for name in ('"; drop table x', "Emails", "ümlaut", "a" * 200, "x_archive"):
@@ -110,6 +128,8 @@ def test_list_for_people(sqlite_url: str) -> None:
     succeed("create", "emails", "--lease", "90s", url=sqlite_url)
     out = succeed("list", url=sqlite_url).out
     assert (True, True, True) == ("emails" in out, "1m 30s" in out, "ExponentialBackoff" in out)
+    succeed("pause", "emails", url=sqlite_url)
+    assert (False, True) == ("paused" in out, "paused" in succeed("list", url=sqlite_url).out)
 
 
 def test_purge_keeps_claimed_messages_unless_told(

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
+from rich.console import Console, Group
 from sqlalchemy import Engine, create_engine, inspect, text
 
+from queue_over_sql.cli.demo.course import Progress
+from queue_over_sql.cli.demo.databases import is_private
+from queue_over_sql.cli.demo.files import NOT_STANDARD, scan
+from queue_over_sql.cli.demo.observer import Snapshot
+from queue_over_sql.cli.demo.view import _bars, _facts_line
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
-from tests.interfaces.command_line import Ended, command, environment, eventually, run
+from tests.interfaces.command_line import ROOT, Ended, command, environment, eventually, run
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 
@@ -21,7 +28,8 @@ def test_balances_on_every_engine(database: TestDatabase, make_service: MakeServ
 
     The queue and the table of the demo are gone afterwards.
     """
-    ended = run("demo", "--limit", "150", "--json", url=database.url, seconds=100)
+    arguments = ("--limit", "150", "--json", "--url", database.url)
+    ended = run("demo", *arguments, seconds=100)
     assert (0, []) == (ended.exit_code, ended.record["problems"]), ended.err
     account = ended.record
     assert (150, 150, 150, [], []) == tuple(
@@ -33,9 +41,12 @@ def test_balances_on_every_engine(database: TestDatabase, make_service: MakeServ
 
 
 def test_embedded_by_default_and_told_to_people(tmp_path: Path) -> None:
-    """Without a URL it runs on SQLite by itself, says what happens and proves the end."""
+    """Without --url it runs on SQLite by itself, says what happens and proves the end.
+
+    A database of the environment, which may be somebody's real one, is left alone.
+    """
     folder = _folder_of_files(tmp_path, 60)
-    ended = run("demo", "--folder", str(folder), seconds=100)
+    ended = run("demo", "--folder", str(folder), url="nosuchengine://real", seconds=100)
     assert 0 == ended.exit_code, ended.err
     assert (True, True) == ("kill -9" in ended.err, "each done exactly once" in ended.out)
 
@@ -86,7 +97,7 @@ def test_keep_leaves_everything(sqlite_url: str, tmp_path: Path) -> None:
     temporary.mkdir()
     ended = run(
         *("demo", "--folder", str(folder), "--no-kill", "--servers", "1", "--keep"),
-        url=sqlite_url,
+        *("--url", sqlite_url),
         TMPDIR=str(temporary),
     )
     tables = inspect(create_engine(sqlite_url)).get_table_names()
@@ -99,11 +110,76 @@ def test_one_server_cannot_be_killed() -> None:
     assert 2 == run("demo", "--servers", "1").exit_code
 
 
-def test_servers_that_cannot_start_are_reported(tmp_path: Path) -> None:
-    """A database that is private to one process: the servers' own words, code 1, no hanging."""
+def test_servers_that_cannot_start_are_reported(sqlite_url: str, tmp_path: Path) -> None:
+    """Servers whose interpreter fails to start: their own words, code 1, no hanging."""
     folder = _folder_of_files(tmp_path, 5)
-    ended = run("demo", "--folder", str(folder), url="sqlite://")
-    assert (1, True) == (ended.exit_code, "ended by itself" in ended.err)
+    hook = "import sys\nif sys.orig_argv[2:] == ['queue_over_sql.cli.demo']: sys.exit('no start')"
+    (tmp_path / "sitecustomize.py").write_text(hook)
+    ended = run(
+        *("demo", "--folder", str(folder), "--url", sqlite_url),
+        PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}",
+    )
+    assert (1, True, True) == (
+        ended.exit_code,
+        "ended by itself" in ended.err,
+        "no start" in ended.err,
+    )
+
+
+@pytest.mark.parametrize(
+    "url", ["sqlite://", "h2:///./private", "h2:///mem:x", "sqlite:///file:x?mode=memory&uri=true"]
+)
+def test_a_database_of_one_process_is_refused(tmp_path: Path, url: str) -> None:
+    """What no second process can open is wrong usage, said before anything is made."""
+    ended = run("demo", "--url", url, cwd=tmp_path)
+    assert (2, True, []) == (
+        ended.exit_code,
+        "one process" in ended.err,
+        list(tmp_path.iterdir()),
+    )
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite:///x.db",
+        "h2://h/./x",
+        "h2:///./x?auto_server=true",
+        "postgresql://h/x",
+        "no url",
+    ],
+)
+def test_a_database_of_many_processes_is_not_refused(url: str) -> None:
+    """Files of SQLite, servers, and files of H2 with AUTO_SERVER can be shared."""
+    assert not is_private(url)
+
+
+def test_no_files_are_said_at_once(tmp_path: Path) -> None:
+    """An empty folder is code 3 with its name, before a server is started."""
+    ended = run("demo", "--folder", str(tmp_path))
+    assert (3, True, False) == (
+        ended.exit_code,
+        f"no files below {tmp_path}" in ended.err,
+        "ready" in ended.err,
+    )
+
+
+def test_the_standard_library_is_without_what_was_installed(tmp_path: Path) -> None:
+    """Packages of other people and compiled files are left out where that is asked for."""
+    for name in ("a.py", "site-packages/b.py", "c/__pycache__/d.pyc", "c/dist-packages/e", "c/f"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    assert ["a.py", "c/f"] == [file.path for file in scan(tmp_path, without=NOT_STANDARD).files]
+
+
+def test_the_view_does_not_wrap() -> None:
+    """At 80 columns with large numbers each line of the live view stays one line."""
+    progress = Progress(50_724, published=50_000, first_publish=0.0, last_done=2.0)
+    claimed = {str(number): 1_000 for number in range(3)}
+    progress.snapshot = Snapshot(9, claimed, {"server-1": (49_119, 1_119)})
+    console = Console(width=80, file=io.StringIO())
+    lines = console.render_lines(Group(_bars(progress), _facts_line(progress)))
+    assert 3 == len(lines)
 
 
 def test_no_server_outlives_the_demo(tmp_path: Path) -> None:
@@ -128,21 +204,20 @@ def _folder_of_files(tmp_path: Path, count: int) -> Path:
     return folder
 
 
-def _demo(*arguments: str, url: str | None = None) -> subprocess.Popen[str]:
-    variables = {} if url is None else {"QUEUE_OVER_SQL_URL": url}
+def _demo(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command("demo", *arguments),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env=environment(**variables),
+        env=environment(),
     )
 
 
 def _tampered(url: str, statement: str) -> Ended:
     """Run the demo while `statement` is applied to the first result that is committed."""
     engine = create_engine(url)
-    with _demo("--limit", "150", "--sample", "150", "--json", url=url) as process:
+    with _demo("--limit", "150", "--sample", "150", "--json", "--url", url) as process:
         eventually(lambda: _tamper(engine, statement), "there is a result to tamper with")
         out, _ = process.communicate(timeout=100)
     engine.dispose()

@@ -10,7 +10,8 @@ import typer
 
 from queue_over_sql.cli.demo.account import Account
 from queue_over_sql.cli.demo.course import DemoError, Progress
-from queue_over_sql.cli.demo.files import scan, standard_library
+from queue_over_sql.cli.demo.databases import PRIVATE, is_private
+from queue_over_sql.cli.demo.files import NOT_STANDARD, Scan, scan, standard_library
 from queue_over_sql.cli.demo.plan import Plan
 from queue_over_sql.cli.demo.stage import perform, work_folder
 from queue_over_sql.cli.demo.view import View, account_table, rates
@@ -19,7 +20,7 @@ from queue_over_sql.cli.options import RUNNING_PANEL
 from queue_over_sql.cli.output import Output, hide_passwords
 from queue_over_sql.cli.session import Session, command
 from queue_over_sql.cli.signals import stop_on_signals
-from queue_over_sql.cli.values import parse_duration
+from queue_over_sql.cli.values import counted, parse_duration
 
 
 def register(app: typer.Typer) -> None:
@@ -90,16 +91,22 @@ def demo(
     which come back through the reaper. At the end an account proves that each file was done
     exactly once; exit code 5 when it does not balance.
 
-    Without a --url the database is an embedded SQLite file in a temporary folder. On a database
-    given by --url the demo uses a queue and a table of its own, and drops both at the end.
+    Without a --url the database is an embedded SQLite file in a temporary folder, whatever
+    QUEUE_OVER_SQL_URL says. On a database given by --url the demo uses a queue and a table of its
+    own, and drops both at the end.
     """
     if kill and servers == 1:
         raise typer.BadParameter("one server has nobody to take over: use --servers 2 or --no-kill")
-    found_below = (folder or standard_library()).resolve()
+    # A schema and a prefix of the environment belong to the database of the environment.
+    connection = session.connection if session.given.url else session.given
+    if connection.url is not None and is_private(connection.url):
+        problem = PRIVATE.format(url=hide_passwords(connection.url))
+        raise typer.BadParameter(problem, param_hint="--url")
     with work_folder(keep=keep) as place:
         plan = Plan(
-            url=session.connection.url or f"sqlite:///{place / 'demo.db'}",
-            folder=found_below,
+            url=connection.url or f"sqlite:///{place / 'demo.db'}",
+            folder=(folder or standard_library()).resolve(),
+            without=NOT_STANDARD if folder is None else frozenset(),
             limit=limit,
             servers=servers,
             threads=threads,
@@ -108,8 +115,8 @@ def demo(
             sample=sample,
             consumer_timeout=consumer_timeout,
             deadline=deadline,
-            schema=session.connection.schema,
-            table_prefix=session.connection.table_prefix,
+            schema=connection.schema,
+            table_prefix=connection.table_prefix,
             keep=keep,
         )
         account, progress = _perform(session.output, plan, place)
@@ -121,17 +128,25 @@ def demo(
 
 
 def _perform(output: Output, plan: Plan, place: Path) -> tuple[Account, Progress]:
-    found = scan(plan.folder, plan.limit)
-    title = f"{len(found.files):,} files below {plan.folder}, {plan.servers} servers"
-    view = View(output, f"{title}\n{hide_passwords(plan.url)}")
+    found = scan(plan.folder, plan.limit, plan.without)
+    _insist_on_files(output, found, plan.folder)
+    title = f"{counted(len(found.files), 'file')} below {plan.folder}"
+    view = View(output, f"{title}, {counted(plan.servers, 'server')}\n{hide_passwords(plan.url)}")
     try:
         with stop_on_signals() as stop, view.open():
             if found.skipped:
-                view.tell(f"{found.skipped:,} files cannot be read and are left out")
+                view.tell(f"left out, as they cannot be read: {counted(found.skipped, 'file')}")
             return perform(plan, found, place, stop=stop, show=view.show, tell=view.tell)
     except DemoError as error:
         output.error(str(error))
         raise typer.Exit(ExitCode.FAILED) from error
+
+
+def _insist_on_files(output: Output, found: Scan, folder: Path) -> None:
+    if not found.files:
+        unreadable = f" ({found.skipped:,} cannot be read)" if found.skipped else ""
+        output.error(f"no files below {folder}{unreadable}")
+        raise typer.Exit(ExitCode.NOTHING)
 
 
 def _report(output: Output, plan: Plan, account: Account, progress: Progress) -> None:

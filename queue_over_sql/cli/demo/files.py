@@ -6,9 +6,12 @@ import hashlib
 import os
 import stat
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+# Below the standard library's folder, but no part of it.
+NOT_STANDARD = frozenset({"site-packages", "dist-packages", "__pycache__"})
 
 
 @dataclass(frozen=True)
@@ -36,15 +39,15 @@ def standard_library() -> Path:
     return Path(sysconfig.get_path("stdlib"))
 
 
-def scan(folder: Path, limit: int | None = None) -> Scan:
+def scan(folder: Path, limit: int | None = None, without: Collection[str] = ()) -> Scan:
     """Find the regular, readable files below `folder`, sorted by path.
 
     Links are not followed. A file that cannot be read, or whose name is no Unicode text, is
-    counted as skipped. `limit` keeps the first so many.
+    counted as skipped. `limit` keeps the first so many; folders named in `without` are left out.
     """
     paths: list[str] = []
     skipped = 0
-    for path in _regular_files(folder):
+    for path in _regular_files(folder, without):
         if os.access(path, os.R_OK) and _is_unicode(path):
             paths.append(str(Path(path).relative_to(folder)))
         else:
@@ -55,8 +58,10 @@ def scan(folder: Path, limit: int | None = None) -> Scan:
     )
 
 
-def _regular_files(folder: Path) -> Iterator[str]:
-    for parent, _, names in os.walk(folder):
+def _regular_files(folder: Path, without: Collection[str]) -> Iterator[str]:
+    for parent, folders, names in os.walk(folder):
+        # What is removed here, os.walk does not enter.
+        folders[:] = [name for name in folders if name not in without]
         for name in names:
             path = os.path.join(parent, name)  # noqa: PTH118 - thousands of them
             if stat.S_ISREG(os.lstat(path).st_mode):

@@ -14,7 +14,7 @@ class Plan:
 
     Args:
         url: the database.
-        folder: every file below it is a message.
+        folder: every file below it is a message, unless in a folder named in `without`.
         limit: only so many files; None for all.
         servers: number of server processes.
         threads: worker threads in each.
@@ -29,6 +29,7 @@ class Plan:
 
     url: str
     folder: Path
+    without: frozenset[str] = frozenset()
     limit: int | None = None
     servers: int = 3
     threads: int = 2

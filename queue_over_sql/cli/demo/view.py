@@ -45,7 +45,7 @@ class View:
             return
         with Live(console=self._output.err, refresh_per_second=12, redirect_stdout=False) as live:
             self._live = live
-            live.update(Text(f"{self._title}\nstarting the servers …"))
+            live.update(_line(f"{self._title}\nstarting the servers …"))
             yield self
         self._live = None
 
@@ -63,21 +63,27 @@ class View:
 
     def _render(self, progress: Progress, course: Course) -> RenderableType:
         return Group(
-            Text(self._title, style="bold"),
+            _line(self._title, style="bold"),
             Text(),
             _bars(progress),
+            _facts_line(progress),
             Text(),
             _servers(progress, course),
             Text(),
-            *(Text(event, style="dim") for event in self._events[-EVENTS_SHOWN:]),
+            *(_line(event, style="dim") for event in self._events[-EVENTS_SHOWN:]),
         )
+
+
+def _line(text: str, style: str = "") -> Text:
+    """A text whose lines are cut, not wrapped: the view's height must not jump."""
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _bars(progress: Progress) -> Table:
     grid = Table.grid(padding=(0, 2))
-    grid.add_column()
+    grid.add_column(no_wrap=True)
     grid.add_column(width=BAR_WIDTH)
-    grid.add_column(justify="right")
+    grid.add_column(justify="right", no_wrap=True)
     seen = progress.snapshot
     for name, count in (("published", progress.published), ("done", seen.results)):
         bar = ProgressBar(
@@ -88,13 +94,17 @@ def _bars(progress: Progress) -> Table:
             finished_style="green",
         )
         grid.add_row(name, bar, f"{count:,} of {progress.total:,}")
+    return grid
+
+
+def _facts_line(progress: Progress) -> Text:
+    seen = progress.snapshot
     rate = seen.results / progress.work_seconds if progress.work_seconds else 0.0
     facts = (
         f"{sum(seen.claimed.values()):,} claimed   {seen.redelivered:,} redelivered   "
         f"{rate:,.0f} files/s"
     )
-    grid.add_row("", Text(facts, style="cyan"), "")
-    return grid
+    return _line(facts, style="cyan")
 
 
 def _servers(progress: Progress, course: Course) -> Table:
@@ -147,7 +157,10 @@ def _mark(*, right: bool) -> Text:
 
 
 def rates(account: Account, progress: Progress) -> dict[str, float]:
-    """Messages published and done, and bytes hashed, per second; seconds until the rescue."""
+    """Messages published and done, and bytes hashed, per second; seconds until the rescue.
+
+    Publishing waits on purpose until the kill, so its rate counts the seconds of publishing only.
+    """
     work, publish = progress.work_seconds, progress.publish_seconds
     return {
         "published_per_second": account.published / publish if publish else 0.0,
@@ -161,7 +174,7 @@ def rates(account: Account, progress: Progress) -> dict[str, float]:
 def _rates(account: Account, progress: Progress) -> list[tuple[str, str]]:
     measured = rates(account, progress)
     shown = [
-        ("published", f"{measured['published_per_second']:,.0f}/s"),
+        ("published, while publishing", f"{measured['published_per_second']:,.0f}/s"),
         ("done, the wait for the rescue included", f"{measured['done_per_second']:,.0f}/s"),
         ("read and hashed", f"{account.size / 1e6:,.1f} MB"),
         ("from first publish to last result", f"{measured['work_seconds']:.1f} s"),

@@ -1,0 +1,23 @@
+"""The library's errors in the words of the command line: what to type, not what to call."""
+
+from __future__ import annotations
+
+import shlex
+
+from queue_over_sql import DuplicateKey, QueueNotFound
+
+
+def in_words(error: Exception) -> str:
+    """What went wrong, with advice for somebody at a shell."""
+    if isinstance(error, QueueNotFound):
+        name = shlex.quote(error.queue)
+        return (
+            f"There is no queue {error.queue!r} in this database; "
+            f"create it with: queue-over-sql create {name}"
+        )
+    if isinstance(error, DuplicateKey):
+        return (
+            f"Queue {error.queue!r} has a live message with key {error.key!r} already "
+            f"(id {error.id}): use --on-conflict skip or replace."
+        )
+    return str(error) or type(error).__name__

@@ -1,0 +1,43 @@
+"""Which databases several processes can use at once, as the demo's servers must."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+PRIVATE = (
+    "{url} is open to one process at a time, and the demo has several. Give a database on a "
+    "server, a file of SQLite, or a file of H2 with ?AUTO_SERVER=TRUE."
+)
+
+
+def is_private(database: str) -> bool:
+    """Whether the database of this URL can serve one process only; False for what is no URL."""
+    try:
+        url = make_url(database)
+    except ArgumentError:
+        return False
+    return _PRIVATE.get(url.get_backend_name(), _never)(url)
+
+
+def _sqlite(url: URL) -> bool:
+    path = url.database or ""
+    in_memory = path in {"", ":memory:"} or path.startswith("file::memory:")
+    return in_memory or "mode=memory" in path or url.query.get("mode") == "memory"
+
+
+def _h2(url: URL) -> bool:
+    settings = {name.upper(): str(value).upper() for name, value in url.query.items()}
+    if url.host:
+        return False
+    in_memory = (url.database or "").startswith("mem:")
+    return in_memory or settings.get("AUTO_SERVER") != "TRUE"
+
+
+def _never(_: URL) -> bool:
+    return False
+
+
+_PRIVATE: Mapping[str, Callable[[URL], bool]] = {"sqlite": _sqlite, "h2": _h2}
