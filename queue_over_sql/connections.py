@@ -16,7 +16,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, TypeVar
 
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect
@@ -193,6 +193,9 @@ class Connections:
                     raise self._in_our_words(error, kind) from error
             except PoolTimeout as error:
                 raise self._unavailable(str(error)) from error
+            except StatementError as error:
+                # An exception of the caller's own, such as a time-out that a signal raised.
+                raise error if error.orig is None else error.orig from error
             # Jitter keeps writers that met once from meeting again in step.
             time.sleep(random.uniform(0.0001, 0.001 * min(tries + 1, 10)))  # noqa: S311
 

@@ -16,3 +16,17 @@ class TwiceThenNever:
         """Give up from the third attempt on, whatever the error was."""
         del error
         return timedelta(seconds=self.seconds) if attempt <= 2 else None
+
+
+@dataclass(frozen=True)
+class OddPolicy:
+    """Answers with what is no answer."""
+
+    how: str
+
+    def next_delay(self, attempt: int, error: str | None) -> timedelta | None:
+        """Raise SystemExit, or give a text."""
+        del attempt, error
+        if self.how == "exit":
+            raise SystemExit
+        return "soon"  # type: ignore[return-value]

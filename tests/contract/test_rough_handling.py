@@ -7,12 +7,23 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import Column, String
 
-from queue_over_sql import FixedDelay, QueueError, ServiceClosed
+from queue_over_sql import (
+    ClaimLost,
+    DuplicateKey,
+    FixedDelay,
+    Publication,
+    QueueError,
+    ServiceClosed,
+)
+from tests.contract.policies import OddPolicy
 from tests.contract.waiting import wait_until
 from tests.contract.working import running
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
     from queue_over_sql import Message, Queue, QueueService
     from queue_over_sql.testing.plugin import MakeService
 
@@ -147,3 +158,82 @@ def test_a_claim_that_fails_half_way_delivers_what_it_has(
 
     monkeypatch.setattr(queue._claimer, "_claim_level", fails_at_the_second)
     assert ["urgent"] == [message.payload for message in queue.consume(2)]
+
+
+class Unspeakable(Exception):
+    """An exception whose text cannot be made."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def test_an_exception_without_text_is_a_failure_like_any_other(
+    service: QueueService, queue: Queue
+) -> None:
+    """It ends its own message and none beside it in the batch."""
+    handled: list[object] = []
+    worker = service.worker(concurrency=1, batch=3)
+
+    @worker.handle("jobs")
+    def handle(message: Message) -> None:
+        if message.payload == "bad":
+            raise Unspeakable
+        handled.append(message.payload)
+
+    queue.publish_many(["good", Publication("bad", max_attempts=1), "fine"])
+    with running(worker):
+        wait_until(lambda: queue.stats().live == 0)
+    assert ["good", "fine"] == handled
+    assert 1 == queue.stats().failed
+
+
+def test_an_odd_retry_policy_keeps_no_message_from_being_tried_again(
+    service: QueueService,
+) -> None:
+    """What it raises, SystemExit included, and what is no duration counts as no answer."""
+    queue = service.create_queue("odd", retry=OddPolicy("exit"))
+    queue.publish("x")
+    queue.nack(queue.consume())
+    service.create_queue("odd", retry=OddPolicy("text"))
+    queue.nack(queue.consume(wait=5))
+    assert (0, 1) == (queue.stats().claimed, queue.stats().delayed)
+
+
+def test_one_broken_queue_does_not_keep_the_reaper_from_the_others(
+    service: QueueService, engine: Engine
+) -> None:
+    """A queue whose archive is gone fails by itself; the next one's messages come back."""
+    broken, sound = service.create_queue("a_broken", max_attempts=1), service.create_queue("sound")
+    for queue in (broken, sound):
+        queue.publish("x")
+        queue.consume(lease=0.05)
+    broken.archive.table.drop(engine)
+    time.sleep(0.1)
+    with pytest.raises(QueueError):
+        service.reap()
+    assert 1 == sound.stats().ready
+
+
+def test_of_two_claims_of_a_message_the_older_is_lost(queue: Queue) -> None:
+    """Both in one batch: the newer is settled, and the older one is named."""
+    queue.publish("x")
+    [older] = queue.consume(lease=0.05)
+    [newer] = queue.consume(wait=10)
+    with pytest.raises(ClaimLost) as caught:
+        queue.ack([older, newer])
+    assert [older] == caught.value.messages
+    assert 0 == queue.stats().live
+
+
+def test_a_refused_batch_leaves_nothing_in_the_callers_transaction(
+    service: QueueService, engine: Engine
+) -> None:
+    """Whatever was refused, a caller who goes on and commits publishes none of the batch."""
+    queue = service.create_queue("jobs", columns=[Column("code", String(5))])
+    items = [*[Publication(n) for n in range(300)], Publication(1, key="taken")]
+    queue.publish("first", key="taken")
+    with engine.begin() as connection:
+        with pytest.raises(DuplicateKey):
+            queue.publish_many(items, connection=connection)
+        queue.publish("mine", connection=connection)
+    assert ["first", "mine"] == [message.payload for message in queue.messages().list()]
