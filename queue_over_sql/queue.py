@@ -8,20 +8,17 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ClauseElement
-
 from queue_over_sql import store
 from queue_over_sql.administration import QueueAdministration
 from queue_over_sql.claiming import Claimer
-from queue_over_sql.context import UNDECODABLE, undecodable
+from queue_over_sql.delivery import Delivery, as_list, as_where, mark_settled, marking_settled
 from queue_over_sql.durations import Duration, to_timedelta
-from queue_over_sql.errors import ClaimLost, QueueError
+from queue_over_sql.errors import QueueError
 from queue_over_sql.message import Message, Publication, Published
 from queue_over_sql.publishing import Publisher
 from queue_over_sql.restoring import QueueReaper
 from queue_over_sql.settings import check_whole
 from queue_over_sql.settling import SettlerOfQueue
-from queue_over_sql.store import TakenFate, Where
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection
@@ -42,6 +39,7 @@ class Queue(QueueAdministration):
         self._claimer = Claimer(context, self.reaper.restore)
         self._publisher = Publisher(context)
         self._settler = SettlerOfQueue(context, self._came_back)
+        self._delivery = Delivery(context, self)
 
     # -- publish
 
@@ -173,7 +171,7 @@ class Queue(QueueAdministration):
             QueueNotFound, DatabaseUnavailable, ServiceClosed: as their names say.
         """
         seconds = to_timedelta(wait, "wait", zero=True).total_seconds()
-        return self._messages(self._claimer.wait(count, lease, seconds, _where(where)))
+        return self._delivery.messages(self._claimer.wait(count, lease, seconds, as_where(where)))
 
     @contextlib.contextmanager
     def receive(
@@ -243,7 +241,7 @@ class Queue(QueueAdministration):
         Raises:
             ClaimLost: some of ``finished`` were lost; the others were acked, nothing was claimed.
         """
-        messages = _as_list(finished)
+        messages = as_list(finished)
         if not messages:
             return self.consume(count, lease=lease)
         groups = self._settler.grouped(messages)
@@ -251,9 +249,9 @@ class Queue(QueueAdministration):
         settled, rows = self._claimer.exchange(
             count, lease, groups, self._settler.finish, keep=self._settler.keeps_finished
         )
-        _settled(messages)
+        mark_settled(messages)
         self._settler.refuse(messages, settled)
-        return self._messages(rows) if rows else self.consume(count, lease=lease)
+        return self._delivery.messages(rows) if rows else self.consume(count, lease=lease)
 
     def take(
         self,
@@ -275,12 +273,12 @@ class Queue(QueueAdministration):
         Returns:
             The messages, oldest first; they need no ack.
         """
-        wanted = _where(where)
+        wanted = as_where(where)
 
         def act(target: Connection) -> list[MessageRow]:
-            return self._claimer.take(target, count, fate=self._fate, where=wanted)
+            return self._claimer.take(target, count, fate=self._delivery.fate, where=wanted)
 
-        return self._messages(self._context.run_on(connection, act))
+        return self._delivery.messages(self._context.run_on(connection, act))
 
     # -- settle
 
@@ -300,8 +298,8 @@ class Queue(QueueAdministration):
             ClaimLost: names those that this claim does not hold any more; all others were acked.
             ConsumerExpired: this consumer missed its heartbeat; nothing was changed.
         """
-        batch = _as_list(messages)
-        with _marking_settled(batch):
+        batch = as_list(messages)
+        with marking_settled(batch):
             self._settler.ack(batch, connection)
 
     def nack(
@@ -323,8 +321,8 @@ class Queue(QueueAdministration):
         Raises:
             ClaimLost, ConsumerExpired: as in ``ack``.
         """
-        batch = _as_list(messages)
-        with _marking_settled(batch):
+        batch = as_list(messages)
+        with marking_settled(batch):
             self._settler.nack(batch, error, delay, connection)
 
     def release(
@@ -338,8 +336,8 @@ class Queue(QueueAdministration):
         Raises:
             ClaimLost, ConsumerExpired: as in ``ack``.
         """
-        batch = _as_list(messages)
-        with _marking_settled(batch):
+        batch = as_list(messages)
+        with marking_settled(batch):
             self._settler.release(batch, connection)
 
     def reject(
@@ -359,8 +357,8 @@ class Queue(QueueAdministration):
         Raises:
             ClaimLost, ConsumerExpired: as in ``ack``.
         """
-        batch = _as_list(messages)
-        with _marking_settled(batch):
+        batch = as_list(messages)
+        with marking_settled(batch):
             self._settler.reject(batch, reason, connection)
 
     def extend(
@@ -380,7 +378,7 @@ class Queue(QueueAdministration):
         Raises:
             ClaimLost, ConsumerExpired: as in ``ack``.
         """
-        self._settler.extend(_as_list(messages), lease, connection)
+        self._settler.extend(as_list(messages), lease, connection)
 
     def __repr__(self) -> str:
         return f"<Queue {self.name}>"
@@ -404,68 +402,3 @@ class Queue(QueueAdministration):
     def _came_back(self, available_at: int | None) -> None:
         self._claimer.look_fully(available_at)
         self._context.announce()
-
-    def _messages(self, rows: Sequence[MessageRow]) -> list[Message]:
-        messages = []
-        for row in rows:
-            try:
-                messages.append(self._context.message(row, self))
-            except UNDECODABLE as error:
-                self._set_aside(row, error)
-        return messages
-
-    def _set_aside(self, row: MessageRow, error: Exception) -> None:
-        """Nack what cannot be decoded, so that it never keeps the rest of its batch."""
-        reason = undecodable(error)
-        _log.warning("Message %d of queue %s: %s", row.id, self.name, reason)
-        try:
-            self.nack(self._context.raw_message(row, self), error=reason)
-        except QueueError as failure:
-            _log.warning("Message %d of queue %s: %s", row.id, self.name, failure)
-
-    def _fate(self, row: MessageRow) -> TakenFate:
-        """What becomes of a taken message: done, or buried where it cannot be decoded."""
-        try:
-            self._context.message(row, self)
-        except UNDECODABLE as error:
-            reason = undecodable(error)
-            _log.warning("Message %d of queue %s: %s", row.id, self.name, reason)
-            return TakenFate(self._context.settings.archive != "none", reason)
-        return TakenFate(self._settler.keeps_finished)
-
-
-def _as_list(messages: Message | Sequence[Message]) -> list[Message]:
-    """One message or several, each once.
-
-    Raises:
-        TypeError: something is no message.
-    """
-    given = [messages] if isinstance(messages, Message) else list(messages)
-    for item in given:
-        if not isinstance(item, Message):
-            msg = f"messages must be Message objects as consume() gave them, not {item!r}"
-            raise TypeError(msg)
-    return list(dict.fromkeys(given))
-
-
-def _where(condition: ColumnElement[bool] | None) -> Where | None:
-    if condition is not None and not isinstance(condition, ClauseElement):
-        msg = "where must be an SQLAlchemy condition, such as queue.table.c.kind == 'invoice'"
-        raise TypeError(msg)
-    return None if condition is None else Where(condition)
-
-
-@contextlib.contextmanager
-def _marking_settled(messages: Sequence[Message]) -> Iterator[None]:
-    """Messages are settled when it worked, and when they turned out to be lost."""
-    try:
-        yield
-    except ClaimLost:
-        _settled(messages)
-        raise
-    _settled(messages)
-
-
-def _settled(messages: Sequence[Message]) -> None:
-    for message in messages:
-        message.settled = True

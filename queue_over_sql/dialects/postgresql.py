@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy import (
     CTE,
-    Index,
     Select,
     Text,
     Update,
@@ -25,6 +24,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import UserDefinedType
 
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect, microseconds
+from queue_over_sql.dialects.partial_indexes import PartialIndexes
 from queue_over_sql.dialects.rows import message_columns, read_rows
 from queue_over_sql.dialects.statements import archive, claim, publish
 from queue_over_sql.dialects.statements.parameters import (
@@ -61,7 +61,7 @@ class JsonText(UserDefinedType[str]):
         return "JSON"
 
 
-class PostgreSQLDialect(QueueDialect):
+class PostgreSQLDialect(PartialIndexes, QueueDialect):
     """PostgreSQL 12 or newer through psycopg 3."""
 
     name = "postgresql"
@@ -103,30 +103,6 @@ class PostgreSQLDialect(QueueDialect):
     def read_payload(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
         """Read JSON as its text, so that it is decoded in one place and as it was written."""
         return cast(column, Text) if isinstance(column.type, JsonText) else column
-
-    def add_queue_indexes(self, table: Table) -> None:
-        """Partial indexes; the one on the lease must not be implied by the fence.
-
-        With ``consumer_id IS NOT NULL`` as its predicate the planner runs every ack through it,
-        over all dead entries of past claims.
-        """
-        columns = table.c
-        Index(
-            f"{table.name}_claim_ix",
-            columns.priority,
-            columns.available_at,
-            columns.id,
-            postgresql_where=columns.consumer_id.is_(None),
-        )
-        Index(
-            f"{table.name}_lease_ix",
-            columns.lease_expires_at,
-            postgresql_where=columns.lease_expires_at.is_not(None),
-        )
-
-    def is_claimed(self, table: Table) -> ColumnElement[bool]:
-        """In the words of the index on the lease."""
-        return table.c.lease_expires_at.is_not(None)
 
     def now(self) -> ColumnElement[int]:
         """The statement's start: stable, so it bounds an index scan; fresh in long transactions."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sqlalchemy import Index, Integer, select, update
+from sqlalchemy import Integer, select, update
 from sqlalchemy.dialects import sqlite
 
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect, microseconds
+from queue_over_sql.dialects.partial_indexes import PartialIndexes
 from queue_over_sql.dialects.rows import message_columns, read_rows
 from queue_over_sql.dialects.statements import administration, claim
 from queue_over_sql.dialects.statements.parameters import number
@@ -30,7 +31,7 @@ _BUSY, _LOCKED, _CONSTRAINT_CHECK, _TOO_BIG = 5, 6, 275, 18
 _CONSTRAINT_UNIQUE, _CONSTRAINT_PRIMARYKEY = 2067, 1555
 
 
-class SQLiteDialect(QueueDialect):
+class SQLiteDialect(PartialIndexes, QueueDialect):
     """SQLite 3.35 or newer (RETURNING)."""
 
     name = "sqlite"
@@ -64,26 +65,6 @@ class SQLiteDialect(QueueDialect):
     def identity(self) -> TypeEngine[Any]:
         """INTEGER: only that type is an alias of the row id, which counts to 2⁶³ - 1."""
         return Integer()
-
-    def add_queue_indexes(self, table: Table) -> None:
-        """Partial indexes: only unclaimed rows in the one, only claimed ones in the other."""
-        columns = table.c
-        Index(
-            f"{table.name}_claim_ix",
-            columns.priority,
-            columns.available_at,
-            columns.id,
-            sqlite_where=columns.consumer_id.is_(None),
-        )
-        Index(
-            f"{table.name}_lease_ix",
-            columns.lease_expires_at,
-            sqlite_where=columns.lease_expires_at.is_not(None),
-        )
-
-    def is_claimed(self, table: Table) -> ColumnElement[bool]:
-        """In the words of the index on the lease."""
-        return table.c.lease_expires_at.is_not(None)
 
     def now(self) -> ColumnElement[int]:
         """The host's clock to the millisecond; 'now' is one instant within a statement."""

@@ -1,0 +1,105 @@
+"""Delivery: from claimed rows to messages in the caller's hands, and back into the verbs."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from sqlalchemy import ClauseElement
+
+from queue_over_sql.context import UNDECODABLE, undecodable
+from queue_over_sql.errors import ClaimLost, QueueError
+from queue_over_sql.message import Message
+from queue_over_sql.store import TakenFate, Where
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement
+
+    from queue_over_sql.context import QueueContext
+    from queue_over_sql.message import MessageRow, Settler
+
+_log = logging.getLogger(__name__)
+
+
+class Delivery:
+    """Hands out rows of one queue as messages, and sets aside what cannot be decoded."""
+
+    def __init__(self, context: QueueContext, settler: Settler) -> None:
+        self._context = context
+        self._settler = settler
+
+    def messages(self, rows: Sequence[MessageRow]) -> list[Message]:
+        """The messages of claimed rows; those that cannot be decoded are nacked on the spot."""
+        messages = []
+        for row in rows:
+            try:
+                messages.append(self._context.message(row, self._settler))
+            except UNDECODABLE as error:
+                self._set_aside(row, error)
+        return messages
+
+    def fate(self, row: MessageRow) -> TakenFate:
+        """What becomes of a taken message: done, or buried where it cannot be decoded."""
+        archive = self._context.settings.archive
+        try:
+            self._context.message(row, self._settler)
+        except UNDECODABLE as error:
+            return TakenFate(archive != "none", self._reason(row, error))
+        return TakenFate(archive == "all")
+
+    def _set_aside(self, row: MessageRow, error: Exception) -> None:
+        reason = self._reason(row, error)
+        try:
+            self._settler.nack(self._context.raw_message(row, self._settler), error=reason)
+        except QueueError as failure:
+            _log.warning("Message %d of queue %s: %s", row.id, self._context.name, failure)
+
+    def _reason(self, row: MessageRow, error: Exception) -> str:
+        reason = undecodable(error)
+        _log.warning("Message %d of queue %s: %s", row.id, self._context.name, reason)
+        return reason
+
+
+def as_list(messages: Message | Sequence[Message]) -> list[Message]:
+    """One message or several, each once.
+
+    Raises:
+        TypeError: something is no message.
+    """
+    given = [messages] if isinstance(messages, Message) else list(messages)
+    for item in given:
+        if not isinstance(item, Message):
+            msg = f"messages must be Message objects as consume() gave them, not {item!r}"
+            raise TypeError(msg)
+    return list(dict.fromkeys(given))
+
+
+def as_where(condition: ColumnElement[bool] | None) -> Where | None:
+    """Read ``where=``.
+
+    Raises:
+        TypeError: it is no SQLAlchemy expression.
+    """
+    if condition is not None and not isinstance(condition, ClauseElement):
+        msg = "where must be an SQLAlchemy condition, such as queue.table.c.kind == 'invoice'"
+        raise TypeError(msg)
+    return None if condition is None else Where(condition)
+
+
+@contextlib.contextmanager
+def marking_settled(messages: Sequence[Message]) -> Iterator[None]:
+    """Messages are settled when it worked, and when they turned out to be lost."""
+    try:
+        yield
+    except ClaimLost:
+        mark_settled(messages)
+        raise
+    mark_settled(messages)
+
+
+def mark_settled(messages: Sequence[Message]) -> None:
+    """Note on the messages that one of their verbs was called."""
+    for message in messages:
+        message.settled = True
