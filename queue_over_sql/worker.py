@@ -245,13 +245,16 @@ class Worker:
         return self._claim(queue, count)
 
     def _ack(self, queue: Queue, finished: Sequence[Message]) -> None:
+        # An exchange that failed may have acked before it failed to claim.
+        unsettled = [message for message in finished if not message.settled]
+
         def ack() -> None:
             try:
-                queue.ack(finished)
+                queue.ack(unsettled)
             except ClaimLost as error:
                 _log.warning("Queue %s: %s", queue.name, error)
 
-        if finished:
+        if unsettled:
             self._insist(ack)
 
     def _insist(self, act: Callable[[], None]) -> None:
