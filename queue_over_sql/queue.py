@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
     from queue_over_sql.context import QueueContext
     from queue_over_sql.message import MessageRow
-
-_log = logging.getLogger(__name__)
 
 
 class Queue(QueueAdministration):
