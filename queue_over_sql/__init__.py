@@ -40,13 +40,13 @@ from queue_over_sql.message import (
     Status,
 )
 from queue_over_sql.queue import Queue
-from queue_over_sql.registry import ConsumerInfo
 from queue_over_sql.restoring import ReaperReport
 from queue_over_sql.retry import Delays, ExponentialBackoff, FixedDelay, NoRetry, RetryPolicy
 from queue_over_sql.selection import Archive, Selection
 from queue_over_sql.service import QueueService
 from queue_over_sql.settings import UNSET, EffectiveSettings, QueueSettings
 from queue_over_sql.stats import QueueStats
+from queue_over_sql.store.consumers import ConsumerInfo
 from queue_over_sql.worker import Worker
 
 __version__ = "0.1.0"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql import registry, store
+from queue_over_sql import store
 from queue_over_sql.errors import QueueNotFound
 from queue_over_sql.selection import Archive, Selection
 from queue_over_sql.settings import check_whole
 from queue_over_sql.stats import QueueStats
+from queue_over_sql.store import registry
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Table

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql import registry
 from queue_over_sql.errors import QueueNotFound, QueueSchemaMismatch
 from queue_over_sql.schema import (
     QueueTables,
@@ -17,14 +16,16 @@ from queue_over_sql.schema import (
     system_tables,
 )
 from queue_over_sql.settings import UNSET, EffectiveSettings, QueueSettings, stored_columns
+from queue_over_sql.store import registry
+from queue_over_sql.store import tables as ddl
 
 if TYPE_CHECKING:
     from sqlalchemy import Column, Connection
 
     from queue_over_sql.connections import Connections
     from queue_over_sql.queue import Queue
-    from queue_over_sql.registry import QueueRecord
     from queue_over_sql.settings import ServiceSettings
+    from queue_over_sql.store.registry import QueueRecord
 
 _log = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class Catalog:
             dialect.creation_lock(connection)
             try:
                 registry.remove_queue(connection, system, prefix, name)
-                registry.drop_tables(connection, tables)
+                ddl.drop_tables(connection, tables)
             finally:
                 dialect.creation_unlock(connection)
 
@@ -110,7 +111,7 @@ class Catalog:
                     tables = system_tables(dialect, self._settings.schema)
                     shared = (tables.queues, tables.consumers)
                     self.connections.run(
-                        lambda c: registry.ensure_tables(c, shared, dialect), atomic=True
+                        lambda c: ddl.ensure_tables(c, shared, dialect), atomic=True
                     )
                     self._tables = tables
         return self._tables
@@ -137,7 +138,7 @@ class Catalog:
             prefix = self._settings.table_prefix
             if registry.queue_record(connection, system, prefix, tables.queue) is not None:
                 return False
-            registry.create_tables(connection, (tables.live, tables.archive), dialect)
+            ddl.create_tables(connection, (tables.live, tables.archive), dialect)
             record = {"table_prefix": prefix, "name": tables.queue, "settings": settings}
             return registry.add_queue(connection, system, dialect, record)
         finally:
@@ -216,9 +217,7 @@ class Catalog:
         table, schema = self._settings.table_prefix + record.name, self._settings.schema
         columns: Sequence[Column[Any]] = ()
         if names:
-            columns = self.connections.run(
-                lambda c: registry.own_columns(c, table, schema, list(names))
-            )
+            columns = self.connections.run(lambda c: ddl.own_columns(c, table, schema, list(names)))
         return self._define(record.name, settings.updated(QueueSettings(columns=columns)))
 
     def _define(self, name: str, settings: EffectiveSettings) -> QueueTables:

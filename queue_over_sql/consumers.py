@@ -15,9 +15,9 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
-from queue_over_sql import registry
 from queue_over_sql.errors import ConsumerExpired, QueueError, ServiceClosed
 from queue_over_sql.message import Claim
+from queue_over_sql.store import consumers as registrations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -147,7 +147,7 @@ class Consumer:
         try:
             system = self._system()
             renewed = self._connections.run(
-                lambda connection: registry.renew_consumer(
+                lambda connection: registrations.renew(
                     connection,
                     system,
                     self._connections.dialect,
@@ -198,7 +198,7 @@ class Consumer:
             "pid": identity.pid,
         }
         self._connections.run(
-            lambda connection: registry.register_consumer(
+            lambda connection: registrations.register(
                 connection,
                 system,
                 self._connections.dialect,

@@ -12,11 +12,11 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session, scoped_session
 
 from queue_over_sql import payload as payloads
-from queue_over_sql import registry
 from queue_over_sql.dialects.compiled import StatementCache
 from queue_over_sql.errors import DatabaseRefused, QueueNotFound, QueueSchemaMismatch
 from queue_over_sql.message import Message
 from queue_over_sql.settings import EffectiveSettings, stored_columns
+from queue_over_sql.store import registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable

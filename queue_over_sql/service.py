@@ -7,7 +7,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from queue_over_sql import registry
 from queue_over_sql.catalog import Catalog
 from queue_over_sql.connections import Connections
 from queue_over_sql.consumers import Consumer
@@ -33,6 +32,7 @@ from queue_over_sql.settings import (
     ServiceSettings,
     Unset,
 )
+from queue_over_sql.store import consumers as registrations
 from queue_over_sql.worker import Worker
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import URL, Column, Engine
 
-    from queue_over_sql.registry import ConsumerInfo
     from queue_over_sql.restoring import ReaperReport
     from queue_over_sql.retry import RetryPolicy
+    from queue_over_sql.store.consumers import ConsumerInfo
 
 _log = logging.getLogger(__name__)
 
@@ -251,7 +251,7 @@ class QueueService:
         """All consumers that are registered in this database, the oldest first."""
         self._check_open()
         system = self._catalog.system()
-        return self.connections.run(lambda connection: registry.consumers(connection, system))
+        return self.connections.run(lambda connection: registrations.registered(connection, system))
 
     def reap(self) -> ReaperReport:
         """Make one pass of the reaper now; ``start()`` does it at an interval.
@@ -328,8 +328,8 @@ class QueueService:
 
     def _expired_consumers(self) -> list[str]:
         system, dialect = self._catalog.system(), self.connections.dialect
-        return self.connections.run(lambda c: registry.expired_consumers(c, system, dialect))
+        return self.connections.run(lambda c: registrations.expired(c, system, dialect))
 
     def _forget_consumer(self, consumer_id: str) -> None:
         system = self._catalog.system()
-        self.connections.run(lambda c: registry.remove_consumer(c, system, consumer_id))
+        self.connections.run(lambda c: registrations.remove(c, system, consumer_id))

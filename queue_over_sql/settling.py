@@ -6,12 +6,12 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from queue_over_sql import payload as payloads
-from queue_over_sql import registry, store
+from queue_over_sql import store
 from queue_over_sql.durations import MICROSECOND, to_microseconds
 from queue_over_sql.errors import ClaimLost, DatabaseUnavailable
 from queue_over_sql.message import Message, Outcome
 from queue_over_sql.retry import ExponentialBackoff
-from queue_over_sql.store import Settlement
+from queue_over_sql.store import Settlement, registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

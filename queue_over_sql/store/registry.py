@@ -1,0 +1,100 @@
+"""Acts on the record of a queue: which queues there are, and with which settings."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import and_, delete, insert, select, update
+from sqlalchemy.exc import DBAPIError
+
+from queue_over_sql.dialects.base import ErrorKind
+from queue_over_sql.schema import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Connection
+
+    from queue_over_sql.dialects.base import QueueDialect
+    from queue_over_sql.schema import SystemTables
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QueueRecord:
+    """What the registry knows of a queue."""
+
+    name: str
+    settings: str
+    paused: bool
+    discarded: int
+
+
+def queue_record(
+    connection: Connection, system: SystemTables, prefix: str, name: str
+) -> QueueRecord | None:
+    """The record of one queue; None where there is none."""
+    found = _records(connection, system, _is_queue(system, prefix, name))
+    return found[0] if found else None
+
+
+def queue_records(connection: Connection, system: SystemTables, prefix: str) -> list[QueueRecord]:
+    """The records of all queues under a table prefix, by name."""
+    return _records(connection, system, system.queues.c.table_prefix == prefix)
+
+
+def _records(
+    connection: Connection, system: SystemTables, condition: ColumnElement[bool]
+) -> list[QueueRecord]:
+    columns = system.queues.c
+    rows = connection.execute(
+        select(columns.name, columns.settings, columns.paused_at, columns.discarded_count)
+        .where(condition)
+        .order_by(columns.name)
+    )
+    return [QueueRecord(row[0], row[1], row[2] is not None, int(row[3])) for row in rows]
+
+
+def add_queue(
+    connection: Connection, system: SystemTables, dialect: QueueDialect, record: dict[str, str]
+) -> bool:
+    """Write the record of a new queue; False where another creator was first.
+
+    Args:
+        connection: where.
+        system: the shared tables.
+        dialect: for the clock.
+        record: ``table_prefix``, ``name`` and ``settings``.
+    """
+    values = {**record, "schema_version": SCHEMA_VERSION, "created_at": dialect.now()}
+    try:
+        connection.execute(insert(system.queues).values(values))
+    except DBAPIError as error:
+        if dialect.classify(error) is ErrorKind.DUPLICATE and not dialect.aborts_on_error:
+            return False
+        raise
+    return True
+
+
+def change_queue(
+    connection: Connection, system: SystemTables, prefix: str, name: str, **values: Any
+) -> bool:
+    """Change columns of a queue's record; False where there is none."""
+    statement = update(system.queues).where(_is_queue(system, prefix, name)).values(values)
+    return connection.execute(statement).rowcount > 0
+
+
+def count_discarded(
+    connection: Connection, system: SystemTables, prefix: str, name: str, count: int
+) -> None:
+    """Count messages that ended without a trace, because the queue keeps no archive."""
+    discarded = system.queues.c.discarded_count
+    change_queue(connection, system, prefix, name, discarded_count=discarded + count)
+
+
+def remove_queue(connection: Connection, system: SystemTables, prefix: str, name: str) -> bool:
+    """Remove the record of a queue; False where there is none."""
+    statement = delete(system.queues).where(_is_queue(system, prefix, name))
+    return connection.execute(statement).rowcount > 0
+
+
+def _is_queue(system: SystemTables, prefix: str, name: str) -> ColumnElement[bool]:
+    return and_(system.queues.c.table_prefix == prefix, system.queues.c.name == name)
