@@ -7,8 +7,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from sqlalchemy import ClauseElement
-
+from queue_over_sql.conditions import check_condition
 from queue_over_sql.context import UNDECODABLE, undecodable
 from queue_over_sql.errors import ClaimLost, QueueError
 from queue_over_sql.message import Message
@@ -82,10 +81,10 @@ def as_where(condition: ColumnElement[bool] | None) -> Where | None:
     Raises:
         TypeError: it is no SQLAlchemy expression.
     """
-    if condition is not None and not isinstance(condition, ClauseElement):
-        msg = "where must be an SQLAlchemy condition, such as queue.table.c.kind == 'invoice'"
-        raise TypeError(msg)
-    return None if condition is None else Where(condition)
+    if condition is None:
+        return None
+    check_condition(condition)
+    return Where(condition)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from sqlalchemy import BigInteger, Index, LargeBinary, String, Text, insert, literal_column, select
 from sqlalchemy.exc import DBAPIError
 
+from queue_over_sql.conditions import rebased
 from queue_over_sql.dialects.rows import read_rows, stamped_row
 from queue_over_sql.dialects.statements import archive, settle
 from queue_over_sql.dialects.statements import claim as claiming
@@ -59,6 +60,10 @@ class Where:
 
     def __hash__(self) -> int:
         return id(self.condition)
+
+    def on(self, table: Table) -> ColumnElement[bool]:
+        """The condition, about this object of the table."""
+        return rebased(self.condition, table)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

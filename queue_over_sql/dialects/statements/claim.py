@@ -46,7 +46,7 @@ def not_paused(tables: QueueTables) -> ColumnElement[bool]:
 def eligible(tables: QueueTables, where: Where | None) -> ColumnElement[bool]:
     """What may be claimed, in the order of the claim index's columns, and what the user wants."""
     live = tables.live
-    wanted = [] if where is None else [where.condition]
+    wanted = [] if where is None else [where.on(live)]
     return and_(
         live.c.consumer_id.is_(None),
         live.c.priority == number("p_priority"),
