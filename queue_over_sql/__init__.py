@@ -16,6 +16,7 @@ claim can change nothing; oldest first.
 
 from __future__ import annotations
 
+from queue_over_sql.archive import Archive
 from queue_over_sql.errors import (
     ClaimLost,
     ConsumerExpired,
@@ -42,11 +43,11 @@ from queue_over_sql.message import (
 from queue_over_sql.queue import Queue
 from queue_over_sql.restoring import ReaperReport
 from queue_over_sql.retry import Delays, ExponentialBackoff, FixedDelay, NoRetry, RetryPolicy
-from queue_over_sql.selection import Archive, Selection
+from queue_over_sql.selection import ArchiveSelection, LiveSelection, Selection
 from queue_over_sql.service import QueueService
 from queue_over_sql.settings import UNSET, EffectiveSettings, QueueSettings
 from queue_over_sql.stats import QueueStats
-from queue_over_sql.store.consumers import ConsumerInfo
+from queue_over_sql.store import ConsumerInfo, Edited
 from queue_over_sql.worker import Worker
 
 __version__ = "0.1.0"
@@ -54,6 +55,7 @@ __version__ = "0.1.0"
 __all__ = [
     "UNSET",
     "Archive",
+    "ArchiveSelection",
     "ClaimLost",
     "ConsumerExpired",
     "ConsumerInfo",
@@ -61,10 +63,12 @@ __all__ = [
     "DatabaseUnavailable",
     "Delays",
     "DuplicateKey",
+    "Edited",
     "EffectiveSettings",
     "ExponentialBackoff",
     "FixedDelay",
     "InvalidQueueName",
+    "LiveSelection",
     "Message",
     "NoRetry",
     "Outcome",

@@ -6,13 +6,16 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from queue_over_sql import store
+from queue_over_sql.archive import Archive
 from queue_over_sql.errors import QueueNotFound
-from queue_over_sql.selection import Archive, Selection
+from queue_over_sql.selection import LiveSelection
 from queue_over_sql.settings import check_whole
 from queue_over_sql.stats import QueueStats
 from queue_over_sql.store import registry
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sqlalchemy import ColumnElement, Table
 
     from queue_over_sql.context import QueueContext
@@ -61,21 +64,25 @@ class QueueAdministration:
         status: str | None = None,
         key: str | None = None,
         kind: str | None = None,
+        payload: Mapping[str, Any] | None = None,
         where: ColumnElement[bool] | None = None,
-    ) -> Selection:
+    ) -> LiveSelection:
         """Select live messages without claiming them.
 
         Args:
             status: ``ready``, ``delayed``, ``claimed`` or ``held``.
             key: the key of one message.
             kind: the name of their payload's type.
+            payload: fields of a JSON payload that must be equal: paths such as ``address.city`` or
+                ``items.0.sku`` to text, numbers, True, False or None.
             where: any SQLAlchemy condition on ``table``.
 
         Raises:
-            ValueError: there is no such status.
+            ValueError: there is no such status, or no such path.
+            UnsupportedByEngine: this database cannot look into JSON.
         """
-        return Selection(
-            self._context, archived=False, status=status, key=key, kind=kind, where=where
+        return LiveSelection(
+            self._context, status=status, key=key, kind=kind, payload=payload, where=where
         )
 
     def stats(self) -> QueueStats:

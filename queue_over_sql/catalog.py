@@ -20,7 +20,7 @@ from queue_over_sql.store import registry
 from queue_over_sql.store import tables as ddl
 
 if TYPE_CHECKING:
-    from sqlalchemy import Column, Connection
+    from sqlalchemy import Column, Connection, Table
 
     from queue_over_sql.connections import Connections
     from queue_over_sql.queue import Queue
@@ -110,9 +110,7 @@ class Catalog:
                     dialect = self.connections.dialect
                     tables = system_tables(dialect, self._settings.schema)
                     shared = (tables.queues, tables.consumers)
-                    self.connections.run(
-                        lambda c: ddl.ensure_tables(c, shared, dialect), atomic=True
-                    )
+                    self._add_tables(shared)
                     self._tables = tables
         return self._tables
 
@@ -122,7 +120,7 @@ class Catalog:
             tables = self._define(name, fresh)
             text = fresh.to_json(self._column_types(fresh.columns))
             added = self.connections.run(
-                lambda c: self._add(c, tables, text),  # noqa: B023 - runs at once
+                lambda c: self._add(c, tables, fresh, text),  # noqa: B023 - runs at once
                 atomic=True,
             )
             if added:
@@ -131,15 +129,17 @@ class Catalog:
         self._change(record, asked)
         return self.get(name)
 
-    def _add(self, connection: Connection, tables: QueueTables, settings: str) -> bool:
+    def _add(
+        self, connection: Connection, tables: QueueTables, settings: EffectiveSettings, text: str
+    ) -> bool:
         dialect, system = self.connections.dialect, self.system()
         dialect.creation_lock(connection)
         try:
             prefix = self._settings.table_prefix
             if registry.queue_record(connection, system, prefix, tables.queue) is not None:
                 return False
-            ddl.create_tables(connection, (tables.live, tables.archive), dialect)
-            record = {"table_prefix": prefix, "name": tables.queue, "settings": settings}
+            ddl.create_tables(connection, _needed(tables, settings), dialect)
+            record = {"table_prefix": prefix, "name": tables.queue, "settings": text}
             return registry.add_queue(connection, system, dialect, record)
         finally:
             dialect.creation_unlock(connection)
@@ -158,12 +158,18 @@ class Catalog:
         changed = [n for n in asked.given() if getattr(wanted, n) != getattr(present, n)]
         _log.info("Changing settings of queue %s: %s.", record.name, ", ".join(changed))
         system, prefix = self.system(), self._settings.table_prefix
+        if wanted.dedup_window is not None and present.dedup_window is None:
+            self._add_tables(_needed(self._tables_of(record), wanted))
         self.connections.run(
             lambda c: registry.change_queue(
                 c, system, prefix, record.name, settings=wanted.to_json(types)
             )
         )
         queue.refresh()
+
+    def _add_tables(self, tables: Sequence[Table]) -> None:
+        dialect = self.connections.dialect
+        self.connections.run(lambda c: ddl.ensure_tables(c, tables, dialect), atomic=True)
 
     def _check_same_schema(
         self, record: QueueRecord, present: EffectiveSettings, asked: QueueSettings
@@ -232,3 +238,9 @@ class Catalog:
 
     def _remember(self, name: str, tables: QueueTables, settings: EffectiveSettings) -> Queue:
         return self._queues.setdefault(name, self._make(tables, settings))
+
+
+def _needed(tables: QueueTables, settings: EffectiveSettings) -> Sequence[Table]:
+    """The tables that a queue with these settings has."""
+    memory = [] if settings.dedup_window is None else [tables.dedup_keys]
+    return [tables.live, tables.archive, *memory]

@@ -15,7 +15,7 @@ from queue_over_sql.errors import DatabaseUnavailable, QueueError
 from queue_over_sql.marks import LowWaterMark
 from queue_over_sql.pacing import Pace
 from queue_over_sql.settings import check_whole
-from queue_over_sql.store import ClaimRequest, TakenFate, Where
+from queue_over_sql.store import ClaimRequest, TakenFate, Where, registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,6 +41,8 @@ class Claimer:
         self._restore = restore
         self._pace = Pace(context.service.reaper_seconds, ready=False)
         self._marks: dict[int, LowWaterMark] = {}
+        # How many edits of messages by hand the marks know of.
+        self._edits: int | None = None
         # Claims whose answer was lost with the connection: nobody works on what they stamped.
         self._unanswered: deque[Claim] = deque()
 
@@ -91,6 +93,7 @@ class Claimer:
         settle: Callable[[Connection, Settlement], set[int]],
         *,
         keep: bool,
+        where: Where | None,
     ) -> tuple[set[int], list[MessageRow]]:
         """Settle, then claim if nothing was lost, in one transaction."""
         check_whole("count", count)
@@ -99,9 +102,9 @@ class Claimer:
         sql = self._context.sql
         at_once = len(levels) == 1 and store.exchanges_at_once(sql, settlements)
         expected = sum(len(settlement.ids) for settlement in settlements)
-        lows = [self._mark(level).bound() for level in levels]
-        requests = [self._request(level, count, lease_us, lows[level]) for level in levels]
-        asked: dict[int, tuple[int, list[MessageRow]]] = {}
+        lows = [self._bound(level) if where is None else 0 for level in levels]
+        requests = [self._request(level, count, lease_us, lows[level], where) for level in levels]
+        asked: list[tuple[ClaimRequest, list[MessageRow]]] = []
 
         def act(connection: Connection) -> tuple[set[int], list[MessageRow]]:
             asked.clear()
@@ -109,7 +112,7 @@ class Claimer:
                 settled, rows = store.exchange(
                     connection, sql, settlements[0], requests[0], keep=keep
                 )
-                asked[0] = count, rows
+                asked.append((requests[0], rows))
                 return settled, rows
             settled = set()
             for settlement in settlements:
@@ -117,20 +120,22 @@ class Claimer:
             if len(settled) < expected:
                 return settled, []
             rows = []
-            for level, request in enumerate(requests):
+            for request in requests:
                 left = count - len(rows)
                 if left:
                     wanted = dataclasses.replace(request, count=left)
-                    asked[level] = left, store.claim_messages(connection, sql, wanted)
-                    rows = rows + asked[level][1]
+                    found = store.claim_messages(connection, sql, wanted)
+                    asked.append((wanted, found))
+                    rows = rows + found
             return settled, rows
 
         began = time.monotonic()
         settled, rows = self._answered(requests, act, atomic=not at_once)
-        seconds = time.monotonic() - began
         if len(settled) == expected:
-            for level, (wanted, found) in asked.items():
-                self._mark(level).claimed(found, wanted, lows[level], seconds)
+            for wanted, found in asked:
+                self._found(found, wanted, began)
+            if not rows and any(lows):
+                self._was_edited()
         return settled, rows
 
     def take(
@@ -145,7 +150,7 @@ class Claimer:
         check_whole("count", count)
         rows: list[MessageRow] = []
         for level in range(self._context.settings.priorities):
-            wanted = {"p_priority": level, "p_low": 0, "p_count": count - len(rows)}
+            wanted = {"p_priority": level, "p_low": 0, "p_edits": 0, "p_count": count - len(rows)}
             rows += store.take(connection, self._context.sql, wanted, fate=fate, where=where)
             if len(rows) >= count:
                 break
@@ -170,12 +175,33 @@ class Claimer:
                 rows += self._claim_where(level, left, lease_us, where)
 
     def _claim_level(self, level: int, count: int, lease_us: int | None) -> list[MessageRow]:
-        mark = self._mark(level)
-        low = mark.bound()
+        low = self._bound(level)
         rows = self._look(level, count, lease_us, low)
-        if not rows and low and mark.may_look_fully():
+        if not rows and low and (self._was_edited() or self._mark(level).may_look_fully()):
             rows = self._look(level, count, lease_us, 0)
         return rows
+
+    def _bound(self, level: int) -> int:
+        """Where to start; a bounded claim must know which edits its mark knows of."""
+        if self._edits is None:
+            # Before the first look, so that no edit comes unseen between it and its mark.
+            self._edits = self._edit_count()
+        return self._mark(level).bound()
+
+    def _was_edited(self) -> bool:
+        """Whether messages were put to other places since: then all marks start anew."""
+        edits = self._edit_count()
+        if edits == self._edits:
+            return False
+        self._edits = edits
+        self.look_fully()
+        return True
+
+    def _edit_count(self) -> int:
+        tables = self._context.tables
+        return self._context.run(
+            lambda c: registry.edit_count(c, tables.system, tables.prefix, tables.queue)
+        )
 
     def _claim_where(
         self, level: int, count: int, lease_us: int | None, where: Where
@@ -195,11 +221,17 @@ class Claimer:
             return store.anything_to_claim(connection, context.sql, request)
 
         if dialect.look_first and mark.idle and not context.run(look):
-            mark.claimed([], count, low, time.monotonic() - began)
+            self._found([], request, began)
             return []
         rows = self._answered([request], self._act(request))
-        mark.claimed(rows, count, low, time.monotonic() - began)
+        self._found(rows, request, began)
         return rows
+
+    def _found(self, rows: Sequence[MessageRow], request: ClaimRequest, began: float) -> None:
+        """Tell the mark, unless messages were put to other places while the claim ran."""
+        if request.edits == self._edits and request.where is None:
+            mark = self._mark(request.priority)
+            mark.claimed(rows, request.count, request.low, time.monotonic() - began)
 
     def _act(self, request: ClaimRequest) -> Callable[[Connection], list[MessageRow]]:
         return lambda connection: store.claim_messages(connection, self._context.sql, request)
@@ -221,6 +253,7 @@ class Claimer:
             low=low,
             lease_us=lease_us,
             queue_lease_us=self._context.settings.lease_us,
+            edits=self._edits or 0,
             where=where,
         )
 

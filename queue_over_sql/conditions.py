@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import ClauseElement, Column, Table
 from sqlalchemy.sql import visitors
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
+
+# SQLite and MySQL have no way to write these inside a quoted key.
+_NOT_IN_PATHS: Final = ('"', "\\", "\0")
 
 
 def check_condition(condition: Any) -> None:
@@ -44,6 +48,40 @@ def rebased(condition: ColumnElement[bool], table: Table) -> ColumnElement[bool]
 
     moved: ColumnElement[bool] = visitors.replacement_traverse(condition, {}, replace)
     return moved
+
+
+def payload_path(path: Any) -> list[str | int]:
+    """The steps of a path such as ``address.city`` or ``items.0.sku``.
+
+    Raises:
+        TypeError, ValueError: it is none.
+    """
+    if not isinstance(path, str):
+        msg = f"payload: a path must be a str such as 'address.city', not {type(path).__name__}"
+        raise TypeError(msg)
+    steps = path.split(".")
+    if not all(steps) or any(forbidden in path for forbidden in _NOT_IN_PATHS):
+        msg = (
+            f"payload: {path!r} is no path: write keys and positions joined by dots, such as "
+            "'address.city' or 'items.0.sku', without quotes, backslashes or empty steps"
+        )
+        raise ValueError(msg)
+    return [int(step) if step.isascii() and step.isdigit() else step for step in steps]
+
+
+def check_payload_value(path: str, value: Any) -> None:
+    """Refuse what a field of a payload cannot be compared with.
+
+    Raises:
+        ValueError: it is no JSON value, or one with parts.
+    """
+    plain = value is None or isinstance(value, str | int | float)
+    if not plain or (isinstance(value, float) and not math.isfinite(value)):
+        msg = (
+            f"payload: {path!r} can be compared with text, a finite number, True, False or None, "
+            f"not with {value!r}; name the fields inside of it one by one"
+        )
+        raise ValueError(msg)
 
 
 def _is_other_object_of(given: Any, table: Table) -> bool:

@@ -41,12 +41,13 @@ class Delivery:
 
     def fate(self, row: MessageRow) -> TakenFate:
         """What becomes of a taken message: done, or buried where it cannot be decoded."""
-        archive = self._context.settings.archive
+        settings = self._context.settings
+        archive, dedup = settings.archive, settings.dedup_us
         try:
             self._context.message(row, self._settler)
         except UNDECODABLE as error:
-            return TakenFate(archive != "none", self._reason(row, error))
-        return TakenFate(archive == "all")
+            return TakenFate(archive != "none", dedup, self._reason(row, error))
+        return TakenFate(archive == "all", dedup)
 
     def _set_aside(self, row: MessageRow, error: Exception) -> None:
         reason = self._reason(row, error)

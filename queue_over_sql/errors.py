@@ -57,19 +57,26 @@ class QueueSchemaMismatch(QueueError):
 
 
 class DuplicateKey(QueueError):
-    """A live message of the queue has this key already.
+    """A live message of the queue has this key already, or one that finished a short while ago.
 
     Attributes:
         queue: name of the queue.
         key: the key that is taken.
-        id: id of the live message that holds the key.
+        id: id of the message that has the key.
     """
 
-    def __init__(self, queue: str, key: str, message_id: int) -> None:
-        super().__init__(
-            f"Queue {queue!r} has a live message with key {key!r} already (id {message_id}). "
-            "Publish with on_conflict='skip' to keep it or 'replace' to replace its content."
-        )
+    def __init__(self, queue: str, key: str, message_id: int, *, finished: bool = False) -> None:
+        if finished:
+            text = (
+                f"In queue {queue!r} message {message_id} with key {key!r} finished within the "
+                "queue's dedup_window. Publish with on_conflict='skip' to take that as done."
+            )
+        else:
+            text = (
+                f"Queue {queue!r} has a live message with key {key!r} already (id {message_id}). "
+                "Publish with on_conflict='skip' to keep it or 'replace' to replace its content."
+            )
+        super().__init__(text)
         self.queue = queue
         self.key = key
         self.id = message_id

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from queue_over_sql.errors import ClaimLost, DatabaseUnavailable, QueueError
 
 if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement
+
     from queue_over_sql.connections import Connections
     from queue_over_sql.leases import LeaseKeeper
     from queue_over_sql.message import Message
@@ -34,6 +36,7 @@ class Handler:
         transactional: commit the function's writes and the ack together.
         lease_keepalive: renew the leases while the function runs.
         batch: at most so many messages per call; None for one message at a time.
+        where: which messages; None for all.
     """
 
     queue: str
@@ -41,6 +44,7 @@ class Handler:
     transactional: bool
     lease_keepalive: bool
     batch: int | None
+    where: ColumnElement[bool] | None = None
 
 
 class _NotCalled(Exception):

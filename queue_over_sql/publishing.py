@@ -49,6 +49,7 @@ class Publisher:
         if connection is not None:
             return context.run_on(connection, act)
         atomic = message.key is not None and not context.tables.dialect.conflict_clause
+        atomic = atomic or message.dedup
         atomic = atomic or on_conflict == "replace"
         # Not even with a key is it safe to repeat: the message may be there and finished by now.
         published = context.run(act, atomic=atomic, durable=True, repeat=False)
@@ -119,6 +120,7 @@ class Publisher:
             content=content,
             delay=0 if delay is None else to_microseconds(delay, "delay", zero=True),
             at=None if at is None else instant_to_microseconds(at, "at"),
+            dedup=publication.key is not None and settings.dedup_window is not None,
         )
 
     def _load_batch(self, messages: Sequence[NewMessage]) -> int:

@@ -227,6 +227,7 @@ class Queue(QueueAdministration):
         count: int = 1,
         *,
         lease: Duration | None = None,
+        where: ColumnElement[bool] | None = None,
     ) -> list[Message]:
         """Ack finished messages and claim the next ones in one transaction.
 
@@ -234,21 +235,30 @@ class Queue(QueueAdministration):
             finished: messages to ack; may be empty.
             count: how many to claim.
             lease: as in ``consume``.
+            where: as in ``consume``.
 
         Raises:
             ClaimLost: some of ``finished`` were lost; the others were acked, nothing was claimed.
         """
         messages = as_list(finished)
         if not messages:
-            return self.consume(count, lease=lease)
+            return self.consume(count, lease=lease, where=where)
+        wanted = as_where(where)
         groups = self._settler.grouped(messages)
         self._settler.guard(messages)
         settled, rows = self._claimer.exchange(
-            count, lease, groups, self._settler.finish, keep=self._settler.keeps_finished
+            count,
+            lease,
+            groups,
+            self._settler.finish,
+            keep=self._settler.keeps_finished,
+            where=wanted,
         )
         mark_settled(messages)
         self._settler.refuse(messages, settled)
-        return self._delivery.messages(rows) if rows else self.consume(count, lease=lease)
+        if not rows:
+            return self.consume(count, lease=lease, where=where)
+        return self._delivery.messages(rows)
 
     def take(
         self,

@@ -77,21 +77,38 @@ class QueueReaper:
         )
 
     def prune(self) -> ReaperReport:
-        """Remove archived messages past the queue's ``archive_ttl``."""
-        ttl, sql = self._context.settings.archive_ttl, self._context.sql
-        if ttl is None:
-            return ReaperReport()
-        microseconds = ttl // MICROSECOND
+        """Remove what the archive keeps no longer, and keys that are free again."""
+        settings, sql = self._context.settings, self._context.sql
+        pruned = sum(self._prune_outcome(outcome) for outcome in Outcome)
+        if settings.dedup_window is not None:
+            self._in_batches(lambda connection: store.prune_keys(connection, sql, BATCH))
+        return ReaperReport(pruned=pruned)
+
+    def _prune_outcome(self, outcome: Outcome) -> int:
+        context = self._context
+        sql, ttl = context.sql, context.settings.kept_for(outcome)
+        keep = context.settings.kept_count(outcome)
+        age = None if ttl is None else ttl // MICROSECOND
+        if age is None and keep is None:
+            return 0
+        up_to = context.run(
+            lambda connection: store.last_to_prune(connection, sql, outcome, ttl=age, keep=keep)
+        )
+        if up_to is None:
+            return 0
+        return self._in_batches(
+            lambda connection: store.prune_archive(connection, sql, outcome, up_to, BATCH)
+        )
+
+    def _in_batches(self, prune: Callable[[Connection], int]) -> int:
+        """Prune batch by batch, each in a transaction of its own, as far as one pass goes."""
         pruned = 0
         for _ in range(_PRUNES_PER_PASS):
-            batch = self._context.run(
-                lambda connection: store.prune_archive(connection, sql, microseconds, BATCH),
-                atomic=True,
-            )
+            batch = self._context.run(prune, atomic=True)
             pruned += batch
             if batch < BATCH:
                 break
-        return ReaperReport(pruned=pruned)
+        return pruned
 
     def _all(self, find: Find, reason: str) -> ReaperReport:
         report = ReaperReport()

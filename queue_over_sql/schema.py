@@ -37,10 +37,12 @@ KEY_LENGTH: Final = 200
 KIND_LENGTH: Final = 100
 _QUEUE_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
 # Tables and indexes share one space of names on some engines.
-_TAKEN_ENDING = re.compile(r"_(archive|pkey|id_seq|(claim|lease|archive|c\d+)_ix|key_uq|json_ck)\Z")
+_TAKEN_ENDING = re.compile(
+    r"_(archive|dedup_keys|pkey|id_seq|(claim|lease|archive|dedup_keys|c\d+)_ix|key_uq|json_ck)\Z"
+)
 _PREFIX = re.compile(r"[a-z][a-z0-9_]{0,19}\Z")
 # The longest suffix that a derived name gets; see queue_tables().
-_LONGEST_SUFFIX = "_archive_pkey"
+_LONGEST_SUFFIX = "_dedup_keys_pkey"
 
 MESSAGE_COLUMNS: Final = (
     "id",
@@ -88,6 +90,7 @@ class QueueTables:
         prefix: the table prefix that it was created under.
         live: the messages that are not finished.
         archive: the finished ones that are kept.
+        dedup_keys: keys of finished messages; it exists once the queue has a ``dedup_window``.
         system: the shared tables.
         dialect: what this engine does differently.
         own_columns: names of the queue's own columns.
@@ -97,6 +100,7 @@ class QueueTables:
     prefix: str
     live: Table
     archive: Table
+    dedup_keys: Table
     system: SystemTables
     dialect: QueueDialect
     own_columns: tuple[str, ...]
@@ -170,6 +174,7 @@ def system_tables(dialect: QueueDialect, schema: str | None) -> SystemTables:
         Column("settings", Text, nullable=False),
         Column("paused_at", BigInteger),
         Column("discarded_count", BigInteger, nullable=False, server_default="0"),
+        Column("edit_count", BigInteger, nullable=False, server_default="0"),
         Column("schema_version", Integer, nullable=False),
         Column("created_at", BigInteger, nullable=False),
         PrimaryKeyConstraint("table_prefix", "name"),
@@ -227,11 +232,20 @@ def queue_tables(
         Column("finished_at", BigInteger, nullable=False),
         Column("outcome", String(20), nullable=False),
         *[_copy(column, nullable=True) for column in own],
-        Index(f"{table}_archive_ix", "finished_at"),
+        Index(f"{table}_archive_ix", "outcome", "finished_at", "id"),
+        **dialect.table_options,
+    )
+    dedup_keys = Table(
+        f"{table}_dedup_keys",
+        metadata,
+        Column("message_key", dialect.exact_string(KEY_LENGTH), primary_key=True),
+        Column("message_id", BigInteger, nullable=False),
+        Column("expires_at", BigInteger, nullable=False),
+        Index(f"{table}_dedup_keys_ix", "expires_at"),
         **dialect.table_options,
     )
     names = tuple(column.name for column in own)
-    return QueueTables(queue, prefix, live, archive, system, dialect, names)
+    return QueueTables(queue, prefix, live, archive, dedup_keys, system, dialect, names)
 
 
 def _message_columns(payload: str, dialect: QueueDialect) -> list[Column[Any]]:

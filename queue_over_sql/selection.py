@@ -1,29 +1,38 @@
-"""Selection: look at messages without claiming them, by status, key, kind or any SQL condition."""
+"""Selection: find, look at, edit and remove messages without claiming them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
-from sqlalchemy import Select, and_, func, select
-
-from queue_over_sql.context import UNDECODABLE
-from queue_over_sql.dialects.rows import (
-    archive_columns,
-    message_columns,
-    read_archive_rows,
-    read_rows,
+from queue_over_sql import store
+from queue_over_sql.conditions import (
+    check_condition,
+    check_payload_value,
+    payload_path,
+    rebased,
 )
+from queue_over_sql.context import UNDECODABLE
+from queue_over_sql.durations import Duration, instant_to_microseconds, to_microseconds
 from queue_over_sql.errors import ClaimLost
 from queue_over_sql.message import Message, Outcome, Status
 from queue_over_sql.settings import check_choice, check_whole
+from queue_over_sql.store import Chosen, Edited
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from datetime import datetime
 
     from sqlalchemy import ColumnElement, Connection
+    from sqlalchemy.orm import Session
 
     from queue_over_sql.context import QueueContext
     from queue_over_sql.message import MessageRow
+
+    Progress = Callable[[int], None]
+
+T = TypeVar("T")
+BATCH = 500
+"""How many messages one transaction changes where many are changed with progress."""
 
 
 class Selection:
@@ -32,27 +41,33 @@ class Selection:
     What is listed carries no claim: the verbs of such a message raise ``ClaimLost``.
     """
 
+    _archived: ClassVar[bool]
+
     def __init__(
         self,
         context: QueueContext,
         *,
-        archived: bool,
         status: str | None = None,
         key: str | None = None,
         kind: str | None = None,
+        payload: Mapping[str, Any] | None = None,
         where: ColumnElement[bool] | None = None,
     ) -> None:
         self._context = context
-        self._archived = archived
         tables = context.tables
-        self._table = tables.archive if archived else tables.live
-        self._conditions: list[ColumnElement[bool]] = [] if where is None else [where]
+        self._table = tables.archive if self._archived else tables.live
+        conditions = []
+        if where is not None:
+            check_condition(where)
+            conditions.append(rebased(where, self._table))
         if status is not None:
-            self._conditions.append(self._status(status))
+            conditions.append(self._status(status))
         if key is not None:
-            self._conditions.append(self._table.c.message_key == key)
+            conditions.append(self._table.c.message_key == key)
         if kind is not None:
-            self._conditions.append(self._table.c.kind == kind)
+            conditions.append(self._table.c.kind == kind)
+        conditions += self._fields(self._table.c.payload, payload or {})
+        self._chosen = Chosen(self._archived, conditions)
 
     def list(self, limit: int = 100, after: int | None = None) -> list[Message]:
         """One page of messages, ordered by id.
@@ -62,19 +77,11 @@ class Selection:
             after: id of the last message of the page before.
         """
         check_whole("limit", limit)
-        tables, sql = self._context.tables, self._context.sql
-        names = archive_columns(tables) if self._archived else message_columns(tables, self._table)
-        statement = self._where(select(*names)).order_by(self._table.c.id).limit(limit)
-        if after is not None:
-            statement = statement.where(self._table.c.id > after)
-
-        def act(connection: Connection) -> list[MessageRow]:
-            rows = connection.execute(statement).all()
-            if self._archived:
-                return read_archive_rows(sql, rows)
-            return [row._replace(listed=True) for row in read_rows(sql, rows)]
-
-        return [self._listed(row) for row in self._context.run(act)]
+        sql, chosen = self._context.sql, self._chosen
+        rows = self._context.run(
+            lambda connection: store.list_messages(connection, sql, chosen, limit, after)
+        )
+        return [self._listed(row) for row in rows]
 
     def first(self) -> Message | None:
         """The message with the lowest id; None where there is none."""
@@ -83,8 +90,53 @@ class Selection:
 
     def count(self) -> int:
         """How many messages there are."""
-        statement = self._where(select(func.count()).select_from(self._table))
-        return int(self._context.run(lambda c: c.execute(statement).scalar_one()))
+        sql, chosen = self._context.sql, self._chosen
+        return self._context.run(lambda connection: store.count_messages(connection, sql, chosen))
+
+    def remove(
+        self,
+        *,
+        connection: Connection | Session | None = None,
+        progress: Progress | None = None,
+    ) -> Edited:
+        """Remove the messages for ever; their keys are free from then on.
+
+        Args:
+            connection: the caller's own transaction; it is not committed here.
+            progress: remove in transactions of 500 and call this after each with the number so far.
+
+        Returns:
+            How many; ``skipped`` counts those that a consumer holds, which stay.
+        """
+        sql, chosen = self._context.sql, self._chosen
+        if progress is None or connection is not None:
+            return self._run(lambda c: store.remove_messages(c, sql, chosen), connection)
+        removed, edited = 0, Edited(0)
+        for batch in self._batches():
+            edited = self._run(lambda c: store.remove_messages(c, sql, batch), None)  # noqa: B023 - runs at once
+            removed += edited
+            progress(removed)
+        return Edited(removed, edited.skipped)
+
+    def _batches(self) -> Iterator[Chosen]:
+        """The messages that are there now, in parts of 500 by id."""
+        context, column = self._context, self._table.c.id
+        last = context.run(lambda c: store.last_id(c, context.sql, self._chosen))
+        rest = self._chosen
+        while last is not None:
+            high = context.run(lambda c: store.id_after(c, context.sql, rest, BATCH - 1))  # noqa: B023 - runs at once
+            if high is None or high >= last:
+                yield rest.also(column <= last)
+                return
+            yield rest.also(column <= high)
+            rest = self._chosen.also(column > high)
+
+    def _run(self, act: Callable[[Connection], T], connection: Connection | Session | None) -> T:
+        if connection is not None:
+            return self._context.run_on(connection, act)
+        done = self._context.run(act, atomic=True, durable=True)
+        self._context.announce()
+        return done
 
     def _listed(self, row: MessageRow) -> Message:
         """A message; with its payload as it is stored where that cannot be decoded."""
@@ -93,22 +145,155 @@ class Selection:
         except UNDECODABLE:
             return self._context.raw_message(row, _Unclaimed())
 
-    def _where(self, statement: Select[Any]) -> Select[Any]:
-        return statement.where(*self._conditions)
+    def _fields(
+        self, column: ColumnElement[Any], wanted: Mapping[str, Any]
+    ) -> Sequence[ColumnElement[bool]]:
+        payload_type = self._context.settings.payload
+        if wanted and payload_type != "json":
+            msg = (
+                f"payload: queue {self._context.name!r} holds {payload_type!r}, which has no fields"
+            )
+            raise ValueError(msg)
+        conditions = []
+        for path, value in wanted.items():
+            steps = payload_path(path)
+            check_payload_value(path, value)
+            conditions.append(self._context.tables.dialect.payload_equals(column, steps, value))
+        return conditions
 
     def _status(self, status: str) -> ColumnElement[bool]:
         if self._archived:
             check_choice("status", status, [outcome.value for outcome in Outcome])
-            return self._table.c.outcome == str(status)
+            ended_so: ColumnElement[bool] = self._table.c.outcome == str(status)
+            return ended_so
         check_choice("status", status, [state.value for state in Status])
-        columns, now = self._table.c, self._context.tables.dialect.now()
-        unclaimed = columns.consumer_id.is_(None)
-        return {
-            Status.READY: and_(unclaimed, columns.available_at <= now),
-            Status.DELAYED: and_(unclaimed, columns.available_at > now),
-            Status.HELD: and_(unclaimed, columns.available_at.is_(None)),
-            Status.CLAIMED: columns.consumer_id.is_not(None),
-        }[Status(status)]
+        return store.has_status(self._context.tables, Status(status))
+
+
+class LiveSelection(Selection):
+    """Some messages of a queue, and what an operator may do to those that nobody holds.
+
+    Each verb is one statement. It returns how many messages it changed; ``skipped`` of the result
+    counts the matching ones that were left alone because a consumer holds them. All take the
+    caller's own transaction as ``connection``, which is not committed here.
+    """
+
+    _archived = False
+
+    def reschedule(
+        self,
+        *,
+        at: datetime | None = None,
+        delay: Duration | None = None,
+        connection: Connection | Session | None = None,
+    ) -> Edited:
+        """Let messages be due at an instant, or so long from now; held ones are not held then.
+
+        Raises:
+            ValueError: both were given or none, or the instant has no time zone.
+        """
+        if (at is None) == (delay is None):
+            msg = "give either at or delay"
+            raise ValueError(msg)
+        if at is not None:
+            return self._edit(connection, available_at=instant_to_microseconds(at, "at"))
+        wait = to_microseconds(delay or 0, "delay", zero=True)
+        now = self._context.tables.dialect.now()
+        return self._edit(connection, available_at=now + wait)
+
+    def prioritize(
+        self,
+        *,
+        priority: int | None = None,
+        front: bool = False,
+        connection: Connection | Session | None = None,
+    ) -> Edited:
+        """Move messages to another level, or to the front of their own, where they are due now.
+
+        Every consumer finds them by its very next claim.
+
+        Args:
+            priority: the level; their place in it is that of their time.
+            front: before all others of their level, in the order of their ids.
+            connection: the caller's own transaction; it is not committed here.
+
+        Raises:
+            ValueError: both were given or none, or the queue has no such level.
+        """
+        if front == (priority is not None):
+            msg = "give either priority or front=True"
+            raise ValueError(msg)
+        if priority is not None:
+            last = self._context.settings.priorities - 1
+            return self._edit(connection, priority=check_whole("priority", priority, 0, last))
+        sql, chosen = self._context.sql, self._chosen
+        return self._run(lambda c: store.move_to_front(c, sql, chosen), connection)
+
+    def hold(self, *, connection: Connection | Session | None = None) -> Edited:
+        """Take messages out of delivery until ``unhold`` or ``reschedule``."""
+        return self._edit(connection, available_at=None)
+
+    def unhold(self, *, connection: Connection | Session | None = None) -> Edited:
+        """Put held messages back to where they were due first."""
+        columns = self._table.c
+        held = self._chosen.also(columns.available_at.is_(None))
+        sql, values = self._context.sql, {"available_at": columns.scheduled_at}
+        return self._run(lambda c: store.edit_messages(c, sql, held, values), connection)
+
+    def _edit(self, connection: Connection | Session | None, **values: Any) -> Edited:
+        sql, chosen = self._context.sql, self._chosen
+        return self._run(lambda c: store.edit_messages(c, sql, chosen, values), connection)
+
+
+class ArchiveSelection(Selection):
+    """Some finished messages of a queue, which may be sent again."""
+
+    _archived = True
+
+    def requeue(
+        self,
+        *,
+        connection: Connection | Session | None = None,
+        progress: Progress | None = None,
+    ) -> Edited:
+        """Give finished messages a new life, due now, with all attempts before them.
+
+        Each is published anew, under a new id, with its content, key, headers, priority and own
+        columns, and leaves the archive in the same transaction, of 500 messages each. Why it had
+        failed stands in its header ``previous_error``.
+
+        Args:
+            connection: the caller's own transaction for all of them; it is not committed here.
+            progress: called after each transaction with the number so far.
+
+        Returns:
+            How many.
+
+        Raises:
+            DuplicateKey: a live message has the key of one; nothing of its batch was changed.
+        """
+        context, settings = self._context, self._context.settings
+        last = self._run(lambda c: store.last_id(c, context.sql, self._chosen), connection)
+        done = 0
+        while last is not None:
+            batch = self._run(
+                lambda c: store.requeue(
+                    c,
+                    context.sql,
+                    self._chosen,
+                    up_to=last,
+                    limit=BATCH,
+                    priorities=settings.priorities,
+                    forget_keys=settings.dedup_window is not None,
+                ),
+                connection,
+            )
+            done += batch
+            if progress is not None:
+                progress(done)
+            if batch < BATCH:
+                break
+        return Edited(done)
 
 
 class _Unclaimed:
@@ -126,38 +311,3 @@ class _Unclaimed:
     release: Callable[..., None] = _refuse
     reject: Callable[..., None] = _refuse
     extend: Callable[..., None] = _refuse
-
-
-class Archive:
-    """The finished messages that a queue keeps."""
-
-    def __init__(self, context: QueueContext) -> None:
-        self._context = context
-
-    def messages(
-        self,
-        *,
-        status: str | None = None,
-        key: str | None = None,
-        kind: str | None = None,
-        where: ColumnElement[bool] | None = None,
-    ) -> Selection:
-        """Select archived messages.
-
-        Args:
-            status: an outcome: ``done``, ``failed``, ``rejected`` or ``expired``.
-            key: the key they were published under.
-            kind: the name of their payload's type.
-            where: any SQLAlchemy condition on ``table``.
-
-        Raises:
-            ValueError: there is no such outcome.
-        """
-        return Selection(
-            self._context, archived=True, status=status, key=key, kind=kind, where=where
-        )
-
-    @property
-    def table(self) -> Any:
-        """The archive's SQLAlchemy ``Table``."""
-        return self._context.tables.archive

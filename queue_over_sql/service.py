@@ -112,9 +112,13 @@ class QueueService:
         payload: PayloadType | Unset = UNSET,
         priorities: int | Unset = UNSET,
         archive: ArchivePolicy | Unset = UNSET,
-        archive_ttl: Duration | Unset | None = UNSET,
+        archive_ttl: Duration | Mapping[str, Duration | None] | Unset | None = UNSET,
+        archive_limit: int | Mapping[str, int | None] | Unset | None = UNSET,
+        dedup_window: Duration | Unset | None = UNSET,
         max_payload_bytes: int | Unset = UNSET,
         columns: Sequence[Column[Any]] | Unset = UNSET,
+        kinds: Sequence[Any] | Mapping[str, Any] | Unset = UNSET,
+        kind_timeout: Duration | Unset = UNSET,
     ) -> Queue:
         """Create a queue, or open it where it exists; safe from many servers at once.
 
@@ -128,14 +132,21 @@ class QueueService:
             payload: ``"json"``, ``"text"`` or ``"bytes"``; fixed from then on.
             priorities: number of levels, 1 to 100 (1).
             archive: which finished messages are kept: ``"none"``, ``"failed"`` or ``"all"``.
-            archive_ttl: how long they are kept; None for ever.
+            archive_ttl: how long they are kept, for all outcomes or by outcome; None for ever.
+            archive_limit: how many of each outcome are kept, the newest; None for any number.
+            dedup_window: how long a key stays taken after its message finished (not at all).
             max_payload_bytes: largest encoded payload (1 MiB).
             columns: SQLAlchemy columns of the queue's own; fixed from then on.
+            kinds: types of payloads that this server's code knows: a list of Pydantic models,
+                dataclasses, TypedDicts or types of plain JSON, or a mapping of kinds to types.
+            kind_timeout: how long a message of an unknown kind, or that does not fit its kind,
+                waits for a server that knows better (1 day).
 
         Raises:
             InvalidQueueName: it is no queue name.
             QueueSchemaMismatch: the queue exists with another payload type or other columns.
             DatabaseUnavailable: nothing was created.
+            ImportError: there are kinds, and Pydantic is not installed.
             TypeError, ValueError: a setting has no sensible value.
         """
         asked = QueueSettings(
@@ -146,8 +157,12 @@ class QueueService:
             priorities=priorities,
             archive=archive,
             archive_ttl=archive_ttl,
+            archive_limit=archive_limit,
+            dedup_window=dedup_window,
             max_payload_bytes=max_payload_bytes,
             columns=columns,
+            kinds=kinds,
+            kind_timeout=kind_timeout,
         )
         return self.create_queues({name: asked})[name]
 

@@ -6,12 +6,13 @@ import dataclasses
 import enum
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from queue_over_sql import retry as retry_policies
 from queue_over_sql.durations import MICROSECOND, Duration, to_timedelta
+from queue_over_sql.message import Outcome
 from queue_over_sql.retry import ExponentialBackoff, RetryPolicy
 
 if TYPE_CHECKING:
@@ -51,9 +52,19 @@ class QueueSettings:
         payload: ``"json"`` (default), ``"text"`` or ``"bytes"``; fixed when the queue is created.
         priorities: number of levels, 1 (default) to 100; 0 is the most urgent.
         archive: which finished messages are kept: ``"none"``, ``"failed"`` (default), ``"all"``.
-        archive_ttl: how long the archive keeps them; None (default) for ever.
+        archive_ttl: how long the archive keeps them; None (default) for ever. A mapping of
+            outcomes (``done``, ``failed``, ``rejected``, ``expired``) to durations sets it by
+            outcome.
+        archive_limit: how many the archive keeps of each outcome, the newest; None (default) for
+            any number. A mapping of outcomes to numbers sets it by outcome.
+        dedup_window: how long a key stays taken after its message finished; None (default) for not
+            at all.
         max_payload_bytes: largest encoded payload (default 1 MiB).
         columns: SQLAlchemy columns of the queue's own; fixed when the queue is created.
+        kinds: payload types that this server's code knows: a list of types, or a mapping of kinds
+            to types. They belong to the service that names them, not to the database.
+        kind_timeout: how long a message of a kind that no server knows, or whose payload does not
+            fit its kind, waits for a server that knows better (default 1 day).
 
     Raises:
         TypeError, ValueError: a field has no sensible value; the text names it.
@@ -65,9 +76,13 @@ class QueueSettings:
     payload: PayloadType | Unset = UNSET
     priorities: int | Unset = UNSET
     archive: ArchivePolicy | Unset = UNSET
-    archive_ttl: Duration | Unset | None = UNSET
+    archive_ttl: Duration | Mapping[str, Duration | None] | Unset | None = UNSET
+    archive_limit: int | Mapping[str, int | None] | Unset | None = UNSET
+    dedup_window: Duration | Unset | None = UNSET
     max_payload_bytes: int | Unset = UNSET
     columns: Sequence[Column[Any]] | Unset = UNSET
+    kinds: Sequence[Any] | Mapping[str, Any] | Unset = UNSET
+    kind_timeout: Duration | Unset = UNSET
 
     def __post_init__(self) -> None:
         for name, value in self.given().items():
@@ -89,21 +104,46 @@ class EffectiveSettings:
     payload: PayloadType = "json"
     priorities: int = 1
     archive: ArchivePolicy = "failed"
-    archive_ttl: timedelta | None = None
+    archive_ttl: timedelta | Mapping[str, timedelta] | None = None
+    archive_limit: int | Mapping[str, int] | None = None
+    dedup_window: timedelta | None = None
     max_payload_bytes: int = 1_048_576
     columns: Sequence[Column[Any]] = ()
+    kind_timeout: timedelta = timedelta(days=1)
 
     @property
     def lease_us(self) -> int:
         """The lease in microseconds."""
         return self.lease // MICROSECOND
 
+    @property
+    def dedup_us(self) -> int | None:
+        """The dedup window in microseconds."""
+        return None if self.dedup_window is None else self.dedup_window // MICROSECOND
+
+    def kept_for(self, outcome: str) -> timedelta | None:
+        """How long the archive keeps messages of an outcome; None for ever."""
+        ttl = self.archive_ttl
+        return ttl.get(outcome) if isinstance(ttl, Mapping) else ttl
+
+    def kept_count(self, outcome: str) -> int | None:
+        """How many messages of an outcome the archive keeps; None for any number."""
+        limit = self.archive_limit
+        return limit.get(outcome) if isinstance(limit, Mapping) else limit
+
     def updated(self, asked: QueueSettings) -> EffectiveSettings:
         """These settings with what was given in ``asked``."""
         given = asked.given()
-        for name in ("lease", "archive_ttl"):
+        given.pop("kinds", None)
+        for name in ("lease", "dedup_window", "kind_timeout"):
             if given.get(name) is not None:
                 given[name] = to_timedelta(given[name], name)
+        if "archive_ttl" in given:
+            given["archive_ttl"] = each_outcome(
+                given["archive_ttl"], lambda ttl: to_timedelta(ttl, "archive_ttl")
+            )
+        if "archive_limit" in given:
+            given["archive_limit"] = each_outcome(given["archive_limit"], lambda limit: limit)
         if "columns" in given:
             given["columns"] = tuple(given["columns"])
         return dataclasses.replace(self, **given)
@@ -114,7 +154,7 @@ class EffectiveSettings:
         Args:
             column_types: names of the queue's own columns and their types as the engine has them.
         """
-        ttl = self.archive_ttl
+        ttl = each_outcome(self.archive_ttl, lambda value: value // MICROSECOND)
         return json.dumps(
             {
                 "lease_us": self.lease_us,
@@ -123,7 +163,10 @@ class EffectiveSettings:
                 "payload": self.payload,
                 "priorities": self.priorities,
                 "archive": self.archive,
-                "archive_ttl_us": None if ttl is None else ttl // MICROSECOND,
+                "archive_ttl_us": ttl,
+                "archive_limit": self.archive_limit,
+                "dedup_window_us": self.dedup_us,
+                "kind_timeout_us": self.kind_timeout // MICROSECOND,
                 "max_payload_bytes": self.max_payload_bytes,
                 "columns": dict(column_types),
             }
@@ -133,7 +176,9 @@ class EffectiveSettings:
     def from_json(text: str, columns: Sequence[Column[Any]] = ()) -> EffectiveSettings:
         """Read what ``to_json`` wrote; ``columns`` are the table's own."""
         data = json.loads(text)
-        ttl = data["archive_ttl_us"]
+        # What is newer than the record has its default.
+        dedup = data.get("dedup_window_us")
+        patience = data.get("kind_timeout_us")
         return EffectiveSettings(
             lease=timedelta(microseconds=data["lease_us"]),
             max_attempts=data["max_attempts"],
@@ -141,7 +186,10 @@ class EffectiveSettings:
             payload=data["payload"],
             priorities=data["priorities"],
             archive=data["archive"],
-            archive_ttl=None if ttl is None else timedelta(microseconds=ttl),
+            archive_ttl=each_outcome(data["archive_ttl_us"], _microseconds),
+            archive_limit=data.get("archive_limit"),
+            dedup_window=None if dedup is None else _microseconds(dedup),
+            kind_timeout=timedelta(days=1) if patience is None else _microseconds(patience),
             max_payload_bytes=data["max_payload_bytes"],
             columns=tuple(columns),
         )
@@ -190,6 +238,17 @@ def stored_columns(text: str) -> dict[str, str]:
     return columns
 
 
+def each_outcome(value: Any, read: Callable[[Any], Any]) -> Any:
+    """Read a setting that is one value for all outcomes, or a mapping of outcomes to values."""
+    if isinstance(value, Mapping):
+        return {str(name): read(each) for name, each in value.items() if each is not None}
+    return None if value is None else read(value)
+
+
+def _microseconds(count: int) -> timedelta:
+    return timedelta(microseconds=count)
+
+
 def _known_policy(description: Mapping[str, Any]) -> RetryPolicy:
     """The stored policy, or the default one where this server lacks its class."""
     try:
@@ -211,6 +270,29 @@ def _check_duration(name: str, value: Any) -> None:
 def _check_optional_duration(name: str, value: Any) -> None:
     if value is not None:
         to_timedelta(value, name)
+
+
+def _check_archive_ttl(name: str, value: Any) -> None:
+    _check_outcomes(name, value)
+    each_outcome(value, lambda ttl: to_timedelta(ttl, name))
+
+
+def _check_archive_limit(name: str, value: Any) -> None:
+    _check_outcomes(name, value)
+    each_outcome(value, lambda limit: check_whole(name, limit, 0, 2**62))
+
+
+def _check_outcomes(name: str, value: Any) -> None:
+    if isinstance(value, Mapping):
+        for outcome in value:
+            check_choice(f"the outcome in {name}", outcome, [each.value for each in Outcome])
+
+
+def _check_kinds(name: str, value: Any) -> None:
+    del name
+    from queue_over_sql.kinds import Kinds  # noqa: PLC0415 - only where there are kinds
+
+    Kinds.of(value)
 
 
 def check_whole(name: str, value: Any, least: int = 1, most: int | None = None) -> int:
@@ -261,7 +343,11 @@ _CHECKS = {
     "payload": lambda name, value: check_choice(name, value, PAYLOAD_TYPES),
     "priorities": lambda name, value: check_whole(name, value, 1, MAX_PRIORITIES),
     "archive": lambda name, value: check_choice(name, value, ARCHIVES),
-    "archive_ttl": _check_optional_duration,
+    "archive_ttl": _check_archive_ttl,
+    "archive_limit": _check_archive_limit,
+    "dedup_window": _check_optional_duration,
+    "kinds": _check_kinds,
+    "kind_timeout": _check_duration,
     "max_payload_bytes": lambda name, value: check_whole(name, value, 1, 2**30),
     "columns": _check_columns,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -113,12 +114,11 @@ class SettlerOfQueue:
 
     def bury(self, connection: Connection, settlement: Settlement) -> set[int]:
         """Move messages to the archive as dead letters, or count them where there is none."""
-        sql, tables = self._context.sql, self._context.tables
-        if self._context.settings.archive != "none":
+        sql, tables, settings = self._context.sql, self._context.tables, self._context.settings
+        settlement = dataclasses.replace(settlement, dedup_us=settings.dedup_us)
+        if settings.archive != "none":
             now = store.server_now(connection, sql)
-            buried = Settlement(
-                settlement.ids, settlement.claim, settlement.outcome, settlement.error, now
-            )
+            buried = dataclasses.replace(settlement, attempted_at=now)
             return store.archive_messages(connection, sql, buried)
         gone = store.remove(connection, sql, settlement)
         if gone:
@@ -175,8 +175,9 @@ class SettlerOfQueue:
         error: str | None = None,
     ) -> list[Settlement]:
         """The messages as settlements, one for each claim that is this consumer's to settle."""
+        dedup = self._context.settings.dedup_us
         return [
-            Settlement([message.id for message in same], claim, outcome, error)
+            Settlement([m.id for m in same], claim, outcome, error, dedup_us=dedup)
             for claim, same in _by(_newest(messages), lambda message: message.claim).items()
             if claim is not None and self._context.consumer.made(claim)
         ]

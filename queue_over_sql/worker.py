@@ -15,6 +15,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, TypeVar
 
+from queue_over_sql.conditions import check_condition
 from queue_over_sql.errors import (
     ClaimLost,
     DatabaseUnavailable,
@@ -30,6 +31,8 @@ from queue_over_sql.settings import check_whole
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
+
+    from sqlalchemy import ColumnElement
 
     from queue_over_sql.message import Message
     from queue_over_sql.queue import Queue
@@ -85,6 +88,7 @@ class Worker:
         transactional: bool = False,
         lease_keepalive: bool = True,
         batch: int | None = None,
+        where: ColumnElement[bool] | None = None,
     ) -> Callable[[F], F]:
         """Make a function the handler of a queue.
 
@@ -94,15 +98,23 @@ class Worker:
                 through ``connection`` together with the ack.
             lease_keepalive: renew the lease while the function runs.
             batch: call the function with a list of up to so many messages.
+            where: only messages that match this SQLAlchemy condition on the queue's ``table``.
+                With it a queue may have several handlers; what matches none of them stays.
 
         Raises:
-            TypeError: the function is asynchronous.
-            ValueError: the queue has a handler already.
+            TypeError: the function is asynchronous, or ``where`` is no condition.
+            ValueError: the queue has a handler already, and not all of them have a ``where``.
         """
         name = getattr(queue, "name", queue)
-        if any(handler.queue == name for handler in self._handlers):
-            msg = f"queue {name!r} has a handler in this worker already"
+        others = [handler for handler in self._handlers if handler.queue == name]
+        if others and (where is None or any(handler.where is None for handler in others)):
+            msg = (
+                f"queue {name!r} has a handler in this worker already; several are possible "
+                "where each has a where="
+            )
             raise ValueError(msg)
+        if where is not None:
+            check_condition(where)
         if batch is not None:
             check_whole("batch", batch)
 
@@ -113,7 +125,9 @@ class Worker:
                     "would not run, and its messages would be finished all the same"
                 )
                 raise TypeError(msg)
-            self._handlers.append(Handler(name, function, transactional, lease_keepalive, batch))
+            self._handlers.append(
+                Handler(name, function, transactional, lease_keepalive, batch, where)
+            )
             return function
 
         return register
@@ -209,7 +223,7 @@ class Worker:
         queue = self._service.queue(handler.queue)
         run = HandlerRun(handler, queue, self._service.connections, self._keeper, self._insist)
         count = max(self._batch, handler.batch or 1)
-        messages = self._claim(queue, count)
+        messages = self._claim(queue, handler, count)
         worked = bool(messages)
         turn_ends = time.monotonic() + _TURN_SECONDS
         while messages:
@@ -219,30 +233,32 @@ class Worker:
             if self._draining.is_set() or over:
                 self._ack(queue, finished)
                 break
-            messages = self._exchange(queue, finished, count)
+            messages = self._exchange(queue, handler, finished, count)
         self._in_hand.pop(threading.get_ident(), None)
         return worked
 
     def _go_on(self) -> bool:
         return not self._draining.is_set()
 
-    def _claim(self, queue: Queue, count: int) -> list[Message]:
+    def _claim(self, queue: Queue, handler: Handler, count: int) -> list[Message]:
         """Claim, waiting for a database that went away."""
         found: list[Message] = []
-        self._insist(lambda: found.extend(queue.consume(count)))
+        self._insist(lambda: found.extend(queue.consume(count, where=handler.where)))
         return found
 
-    def _exchange(self, queue: Queue, finished: Sequence[Message], count: int) -> list[Message]:
+    def _exchange(
+        self, queue: Queue, handler: Handler, finished: Sequence[Message], count: int
+    ) -> list[Message]:
         if not finished:
-            return self._claim(queue, count)
+            return self._claim(queue, handler, count)
         try:
-            return queue.exchange(finished, count)
+            return queue.exchange(finished, count, where=handler.where)
         except ClaimLost as error:
             _log.warning("Queue %s: %s", queue.name, error)
         except DatabaseUnavailable as error:
             self._outage.began(error)
             self._ack(queue, finished)
-        return self._claim(queue, count)
+        return self._claim(queue, handler, count)
 
     def _ack(self, queue: Queue, finished: Sequence[Message]) -> None:
         # An exchange that failed may have acked before it failed to claim.

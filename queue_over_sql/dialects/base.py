@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sqlalchemy.types import TypeEngine
 
     from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.dialects.json_paths import JsonPath, JsonScalar
     from queue_over_sql.message import MessageRow
 
 
@@ -77,6 +78,7 @@ class ClaimRequest:
     low: int
     lease_us: int | None
     queue_lease_us: int
+    edits: int
     where: Where | None = None
 
     @property
@@ -95,7 +97,12 @@ class ClaimRequest:
 
     def wanted(self) -> dict[str, Any]:
         """The bind parameters of the eligibility predicate and the limit."""
-        return {"p_priority": self.priority, "p_low": self.low, "p_count": self.count}
+        return {
+            "p_priority": self.priority,
+            "p_low": self.low,
+            "p_edits": self.edits,
+            "p_count": self.count,
+        }
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -108,6 +115,7 @@ class Settlement:
         outcome: how they end.
         error: the reason, or None.
         attempted_at: instant of the failure in microseconds, or None where there was none.
+        dedup_us: how long their keys stay taken, in microseconds; None where they are free at once.
     """
 
     ids: Sequence[int]
@@ -115,6 +123,7 @@ class Settlement:
     outcome: str = "done"
     error: str | None = None
     attempted_at: int | None = None
+    dedup_us: int | None = None
 
     def fence_values(self) -> dict[str, Any]:
         """The bind parameters of the fence."""
@@ -222,6 +231,18 @@ class QueueDialect:
     def read_payload(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
         """How a payload is selected so that the driver returns ``str`` or ``bytes`` unchanged."""
         return column
+
+    def payload_equals(
+        self, column: ColumnElement[Any], path: JsonPath, value: JsonScalar
+    ) -> ColumnElement[bool]:
+        """A field of a JSON payload is there and equal, by type and value; 1 equals 1.0.
+
+        Raises:
+            UnsupportedByEngine: this engine cannot look into JSON.
+        """
+        del column, path, value
+        msg = f"{self.name} cannot search by fields of the payload: use columns of the queue's own."
+        raise UnsupportedByEngine(msg)
 
     def add_queue_indexes(self, table: Table) -> None:
         """Define the claim index and, where it is needed, the index on the lease."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Update, literal_column, update
+from sqlalchemy import Numeric, String, Update, case, cast, false, literal_column, update
 
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect, microseconds
+from queue_over_sql.dialects.h2_json import JsonField
 from queue_over_sql.dialects.rows import read_rows
 from queue_over_sql.dialects.statements import claim
 from queue_over_sql.dialects.statements.parameters import number
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from queue_over_sql.dialects.base import ClaimRequest, Where
     from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.dialects.json_paths import JsonPath, JsonScalar
     from queue_over_sql.message import MessageRow
     from queue_over_sql.schema import QueueTables
 
@@ -69,6 +72,30 @@ class H2Dialect(QueueDialect):
         """A comparison: H2 reads the whole table for IS NOT NULL."""
         return table.c.consumer_id > literal_column("''")
 
+    def payload_equals(
+        self, column: ColumnElement[Any], path: JsonPath, value: JsonScalar
+    ) -> ColumnElement[bool]:
+        """By the field's JSON; numbers through their text, because 1 and 1.0 differ as JSON.
+
+        Raises:
+            UnsupportedByEngine: H2 reaches into JSON from 2.2.220 on.
+        """
+        if not self.skip_locked:
+            msg = "Searching by fields of the payload needs H2 2.2.220 or newer."
+            raise UnsupportedByEngine(msg)
+        field: ColumnElement[Any] = JsonField(column, path)
+        found = cast(field, String)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            number = cast(found, Numeric) == cast(repr(value), Numeric)
+            matches: ColumnElement[bool] = case(
+                (found.op("REGEXP")("^[-0-9]"), number), else_=false()
+            )
+        else:
+            wanted = cast(json.dumps(value, ensure_ascii=False), String)
+            matches = field == JsonField(wanted, ())
+        # What is no JSON at all would be an error.
+        return case((column.op("IS")(literal_column("JSON")), matches), else_=false())
+
     def now(self) -> ColumnElement[int]:
         """The server's clock; one value per transaction, as H2 defines it."""
         seconds = "EXTRACT(EPOCH FROM CURRENT_TIMESTAMP(6))"
@@ -102,7 +129,7 @@ def mark_first(tables: QueueTables, where: Where | None) -> Update:
     """Stamp the first rows along the claim index; locked ones are waited for and checked again."""
     return (
         update(tables.live)
-        .where(claim.eligible(tables, where), claim.not_paused(tables))
+        .where(claim.eligible(tables, where), claim.may_claim(tables))
         .values(claim.stamp_values(tables, tables.dialect.now()))
         .with_dialect_options(h2_limit=number("p_count"))
     )

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sqlalchemy import String
+from sqlalchemy import (
+    LargeBinary,
+    String,
+    and_,
+    case,
+    cast,
+    false,
+    func,
+    literal_column,
+    or_,
+)
 from sqlalchemy.dialects.mysql import LONGBLOB, LONGTEXT
 
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect, microseconds
+from queue_over_sql.dialects.json_paths import path_text
 from queue_over_sql.errors import UnsupportedByEngine
 
 if TYPE_CHECKING:
@@ -18,12 +29,15 @@ if TYPE_CHECKING:
 
     from queue_over_sql.dialects.base import ClaimRequest
     from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.dialects.json_paths import JsonPath, JsonScalar
     from queue_over_sql.message import MessageRow
 
 # Server errors: https://dev.mysql.com/doc/mysql-errors/8.0/en/server-error-reference.html
 _TRANSIENT = {1205, 1213, 1020, 3572}
 _DISCONNECT = {1053, 1077, 1079, 1080, 2002, 2003, 2006, 2013, 2055, 4031, 1040}
 _DUPLICATE = {1062, 1586}
+# What JSON_TYPE calls numbers.
+_INTEGERS, _DECIMALS = ("INTEGER", "UNSIGNED INTEGER"), ("DOUBLE", "DECIMAL")
 _INVALID = {1264, 1366, 1406, 3819, 4025, 3140}
 
 
@@ -73,6 +87,24 @@ class MySQLDialect(QueueDialect):
     def json_check(self, column: str) -> str | None:
         """Other clients may not store what is no JSON."""
         return f"json_valid({column})"
+
+    def payload_equals(
+        self, column: ColumnElement[Any], path: JsonPath, value: JsonScalar
+    ) -> ColumnElement[bool]:
+        """By ``JSON_TYPE`` and the unquoted text; as bytes, because collations fold case."""
+        field = func.json_extract(column, path_text(path))
+        kind, found = func.json_type(field), func.json_unquote(field)
+        if value is None:
+            return kind == "NULL"
+        if isinstance(value, bool):
+            return and_(kind == "BOOLEAN", found == ("true" if value else "false"))
+        if isinstance(value, str):
+            same = cast(found, LargeBinary) == cast(value, LargeBinary)
+            return case((kind == "STRING", same), else_=false())
+        # Text, where it can be: a number beyond 2⁵³ is not exact as a double.
+        whole = and_(kind.in_(_INTEGERS), found == str(int(value)))
+        decimal = and_(kind.in_(_DECIMALS), found + literal_column("0.0e0") == float(value))
+        return or_(whole, decimal) if value == int(value) else decimal
 
     def now(self) -> ColumnElement[int]:
         """From UTC: a local time is ambiguous in the autumn hour."""

@@ -7,14 +7,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy import (
     CTE,
+    Integer,
+    Numeric,
     Select,
     Text,
     Update,
+    and_,
+    bindparam,
     case,
     cast,
     delete,
+    false,
     func,
     insert,
+    literal_column,
     select,
     true,
     update,
@@ -44,6 +50,7 @@ if TYPE_CHECKING:
 
     from queue_over_sql.dialects.base import ClaimRequest, Settlement, Where
     from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.dialects.json_paths import JsonPath, JsonScalar
     from queue_over_sql.message import Claim, MessageRow
     from queue_over_sql.schema import QueueTables
 
@@ -103,6 +110,25 @@ class PostgreSQLDialect(PartialIndexes, QueueDialect):
     def read_payload(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
         """Read JSON as its text, so that it is decoded in one place and as it was written."""
         return cast(column, Text) if isinstance(column.type, JsonText) else column
+
+    def payload_equals(
+        self, column: ColumnElement[Any], path: JsonPath, value: JsonScalar
+    ) -> ColumnElement[bool]:
+        """By ``json_typeof`` and the field's text; numbers as NUMERIC, which is exact."""
+        field: ColumnElement[Any] = column
+        for step in path:
+            kind = Integer() if isinstance(step, int) else Text()
+            field = field.op("->")(bindparam(None, step, type_=kind))
+        kind_of, found = func.json_typeof(field), field.op("#>>")(literal_column("'{}'"))
+        if value is None:
+            return kind_of == "null"
+        if isinstance(value, bool):
+            return and_(kind_of == "boolean", found == ("true" if value else "false"))
+        if isinstance(value, str):
+            return and_(kind_of == "string", found == value)
+        number = cast(found, Numeric) == cast(repr(value), Numeric)
+        # CASE, because AND may look at its right side first and cast what is no number.
+        return case((kind_of == "number", number), else_=false())
 
     def now(self) -> ColumnElement[int]:
         """The statement's start: stable, so it bounds an index scan; fresh in long transactions."""
@@ -185,7 +211,8 @@ class PostgreSQLDialect(PartialIndexes, QueueDialect):
         values |= {"p_expected": len(settlement.ids)} | request.stamp() | request.wanted()
         if keep:
             values |= settlement.archive_values()
-        rows: Sequence[Any] = sql.get(exchange_at_once, size, keep).run(connection, values).all()
+        statement = sql.get(exchange_at_once, size, keep, request.where)
+        rows: Sequence[Any] = statement.run(connection, values).all()
         settled = set(settlement.ids) if rows[0][1] is None else set(rows[0][1])
         if rows[0][0] == 0:
             settled = set()
@@ -222,7 +249,7 @@ def _picked(tables: QueueTables, where: Where | None, *conditions: ColumnElement
     live = tables.live
     return (
         select(live.c.id)
-        .where(claim.eligible(tables, where), claim.not_paused(tables), *conditions)
+        .where(claim.eligible(tables, where), claim.may_claim(tables), *conditions)
         .order_by(*claim.oldest_first(tables))
         .limit(number("p_count"))
         .with_for_update(skip_locked=True)
@@ -247,7 +274,9 @@ def archive_at_once(tables: QueueTables, size: int) -> Insert:
     return _archived(tables, size).returning(tables.archive.c.id)
 
 
-def exchange_at_once(tables: QueueTables, size: int, keep: bool) -> Select[Any]:
+def exchange_at_once(
+    tables: QueueTables, size: int, keep: bool, where: Where | None
+) -> Select[Any]:
     """Ack ``size`` messages of one claim and claim the next, if none of the first was lost.
 
     Each row has how many were acked, their ids where some were lost, then a claimed message;
@@ -259,7 +288,7 @@ def exchange_at_once(tables: QueueTables, size: int, keep: bool) -> Select[Any]:
     else:
         acked = delete(live).where(_held(tables, size)).returning(live.c.id).cte("acked")
     all_held = select(func.count()).select_from(acked).scalar_subquery() == number("p_expected")
-    picked = _picked(tables, None, all_held)
+    picked = _picked(tables, where, all_held)
     claimed = (
         update(live)
         .where(live.c.id == picked.c.id)

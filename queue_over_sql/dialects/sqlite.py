@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sqlalchemy import Integer, select, update
+from sqlalchemy import Integer, case, false, func, select, update
 from sqlalchemy.dialects import sqlite
 
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect, microseconds
+from queue_over_sql.dialects.json_paths import path_text
 from queue_over_sql.dialects.partial_indexes import PartialIndexes
 from queue_over_sql.dialects.rows import message_columns, read_rows
 from queue_over_sql.dialects.statements import administration, claim
@@ -22,10 +23,13 @@ if TYPE_CHECKING:
 
     from queue_over_sql.dialects.base import ClaimRequest, Where
     from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.dialects.json_paths import JsonPath, JsonScalar
     from queue_over_sql.message import MessageRow
     from queue_over_sql.schema import QueueTables
 
 _OLDEST = (3, 35)
+# Integers from here on are floating point numbers in SQLite.
+_INTEGER_END = 2**63
 # https://www.sqlite.org/rescode.html: the low byte is the primary code.
 _BUSY, _LOCKED, _CONSTRAINT_CHECK, _TOO_BIG = 5, 6, 275, 18
 _CONSTRAINT_UNIQUE, _CONSTRAINT_PRIMARYKEY = 2067, 1555
@@ -65,6 +69,20 @@ class SQLiteDialect(PartialIndexes, QueueDialect):
     def identity(self) -> TypeEngine[Any]:
         """INTEGER: only that type is an alias of the row id, which counts to 2⁶³ - 1."""
         return Integer()
+
+    def payload_equals(
+        self, column: ColumnElement[Any], path: JsonPath, value: JsonScalar
+    ) -> ColumnElement[bool]:
+        """By ``json_type`` and ``json_extract``; what is no JSON has no fields."""
+        where = path_text(path)
+        kind = case((func.json_valid(column) == 1, func.json_type(column, where)))
+        if value is None or isinstance(value, bool):
+            return kind == {None: "null", True: "true", False: "false"}[value]
+        found = func.json_extract(column, where)
+        if isinstance(value, str):
+            return case((kind == "text", found == value), else_=false())
+        bounded = value if abs(value) < _INTEGER_END else float(value)
+        return case((kind.in_(("integer", "real")), found == bounded), else_=false())
 
     def now(self) -> ColumnElement[int]:
         """The host's clock to the millisecond; 'now' is one instant within a statement."""
@@ -116,7 +134,7 @@ def claim_at_once(tables: QueueTables, where: Where | None) -> Update:
     live = tables.live
     oldest = (
         select(live.c.id)
-        .where(claim.eligible(tables, where), claim.not_paused(tables))
+        .where(claim.eligible(tables, where), claim.may_claim(tables))
         .order_by(*claim.oldest_first(tables))
         .limit(number("p_count"))
     )

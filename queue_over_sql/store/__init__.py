@@ -7,6 +7,7 @@ caller's own transaction is around them. Instants and durations are microseconds
 from __future__ import annotations
 
 from queue_over_sql.dialects.base import ClaimRequest, Settlement, Where
+from queue_over_sql.dialects.statements.selection import has_status
 from queue_over_sql.store.administration import (
     archive_counts,
     delete_message,
@@ -26,6 +27,8 @@ from queue_over_sql.store.claiming import (
     unclaim_all,
     unclaim_round,
 )
+from queue_over_sql.store.consumers import ConsumerInfo
+from queue_over_sql.store.keys import prune_keys
 from queue_over_sql.store.publishing import (
     NewMessage,
     load,
@@ -35,8 +38,21 @@ from queue_over_sql.store.publishing import (
 from queue_over_sql.store.reaping import (
     DeadClaim,
     expired_leases,
+    last_to_prune,
     orphaned_claims,
     prune_archive,
+)
+from queue_over_sql.store.selection import (
+    Chosen,
+    Edited,
+    count_messages,
+    edit_messages,
+    id_after,
+    last_id,
+    list_messages,
+    move_to_front,
+    remove_messages,
+    requeue,
 )
 from queue_over_sql.store.settling import (
     archive_messages,
@@ -50,8 +66,11 @@ from queue_over_sql.store.settling import (
 )
 
 __all__ = [
+    "Chosen",
     "ClaimRequest",
+    "ConsumerInfo",
     "DeadClaim",
+    "Edited",
     "NewMessage",
     "Settlement",
     "TakenFate",
@@ -60,23 +79,34 @@ __all__ = [
     "archive_counts",
     "archive_messages",
     "claim_messages",
+    "count_messages",
     "delete_message",
+    "edit_messages",
     "exchange",
     "exchanges_at_once",
     "expired_leases",
     "extend",
+    "has_status",
     "highest_priority",
+    "id_after",
+    "last_id",
+    "last_to_prune",
+    "list_messages",
     "live_counts",
     "load",
+    "move_to_front",
     "oldest_first",
     "orphaned_claims",
     "prune_archive",
+    "prune_keys",
     "publish",
     "publish_many",
     "purge",
     "release",
     "remove",
+    "remove_messages",
     "removes_at_once",
+    "requeue",
     "restore",
     "retry",
     "server_now",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from queue_over_sql.dialects.rows import read_rows
 from queue_over_sql.dialects.statements import archive, claim
 from queue_over_sql.dialects.statements.parameters import MAX_IDS, batches, bucket_of, id_values
+from queue_over_sql.store.keys import remember_locked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +38,8 @@ def anything_to_claim(connection: Connection, sql: StatementCache, request: Clai
 def exchanges_at_once(sql: StatementCache, settlements: Sequence[Settlement]) -> bool:
     """Whether ack and claim are one statement, which needs no transaction around it."""
     single = len(settlements) == 1 and len(settlements[0].ids) <= MAX_IDS
-    return single and sql.subject.dialect.exchanges_at_once
+    plain = single and settlements[0].dedup_us is None
+    return plain and sql.subject.dialect.exchanges_at_once
 
 
 def exchange(
@@ -71,10 +73,12 @@ class TakenFate:
 
     Attributes:
         keep: whether it goes to the archive.
+        dedup_us: how long its key stays taken, in microseconds; None where it is free at once.
         error: why it cannot be handed out, or None where it can.
     """
 
     keep: bool
+    dedup_us: int | None = None
     error: str | None = None
 
 
@@ -96,6 +100,9 @@ def take(
     for row in rows:
         groups.setdefault(fate(row), []).append(row)
     for end, same in groups.items():
+        if end.dedup_us is not None:
+            ending = [(row.id, row.message_key) for row in same]
+            remember_locked(connection, sql, ending, end.dedup_us)
         _remove_taken(connection, sql, [row.id for row in same], end)
     handed_out = [row for end, same in groups.items() if end.error is None for row in same]
     taken = [row._replace(attempt_count=row.attempt_count + 1, listed=True) for row in handed_out]

@@ -16,6 +16,7 @@ from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id
 from queue_over_sql.errors import DuplicateKey, QueueError
 from queue_over_sql.message import Published, PublishOutcome
 from queue_over_sql.store.administration import server_now
+from queue_over_sql.store.keys import recently_finished
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -35,12 +36,16 @@ _KEY_RACES = 50
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NewMessage:
-    """A publication, checked and encoded; ``at`` and ``delay`` in microseconds."""
+    """A publication, checked and encoded; ``at`` and ``delay`` in microseconds.
+
+    ``dedup``: its key may be taken by a message that finished a short while ago.
+    """
 
     key: str | None
     content: Mapping[str, Any]
     delay: int
     at: int | None
+    dedup: bool = False
 
     def values(self, now: int | None = None) -> dict[str, Any]:
         """The bind parameters of a publish by the database's clock, or by ``now`` of its batch."""
@@ -90,7 +95,10 @@ def publish(
                 raise
             message_id, refused = None, error
         if message_id is not None:
-            return Published(message_id)
+            finished = _recently_finished(connection, sql, [message])
+            return _unless_finished(
+                connection, sql, message, message_id, on_conflict=on_conflict, finished=finished
+            )
         existing = _live_by_key(connection, sql, message.key)
         if existing is not None:
             return _resolve_conflict(connection, sql, message, existing, on_conflict, now=now)
@@ -108,20 +116,22 @@ def publish_many(
     """
     now = server_now(connection, sql)
     published: list[Published] = []
+    created: list[int] = []
     try:
         for chunk in _chunks(messages):
-            _publish_chunk(connection, sql, chunk, on_conflict, now=now, published=published)
+            published += _publish_chunk(
+                connection, sql, chunk, on_conflict, now=now, created=created
+            )
     except Exception:
         # Where an error spoils the transaction there is nothing left to undo.
         with contextlib.suppress(DBAPIError):
-            _take_out(connection, sql, published)
+            _take_out(connection, sql, created)
         raise
     return published
 
 
-def _take_out(connection: Connection, sql: StatementCache, published: list[Published]) -> None:
+def _take_out(connection: Connection, sql: StatementCache, created: Sequence[int]) -> None:
     """Undo what a batch had inserted, in the caller's transaction, which may go on."""
-    created = [p.id for p in published if p.outcome is PublishOutcome.CREATED]
     for batch in batches(created):
         remove = sql.get(remove_ids, bucket_of(len(batch)))
         remove.run(connection, id_values(batch))
@@ -134,7 +144,9 @@ def load(connection: Connection, sql: StatementCache, messages: Sequence[NewMess
         DuplicateKey: a key is taken; nothing of these messages was published.
     """
     now = server_now(connection, sql)
-    if not sql.subject.dialect.load(connection, sql, [message.row(now) for message in messages]):
+    dedup = any(message.dedup for message in messages)
+    rows = [message.row(now) for message in messages]
+    if dedup or not sql.subject.dialect.load(connection, sql, rows):
         publish_many(connection, sql, messages, "raise")
 
 
@@ -189,6 +201,33 @@ def _resolve_conflict(
     return Published(existing.id, PublishOutcome.REPLACED)
 
 
+def _recently_finished(
+    connection: Connection, sql: StatementCache, messages: Sequence[NewMessage]
+) -> Mapping[str, int]:
+    """Keys of just inserted messages that a finished one still has, with its id."""
+    wanted = [message.key for message in messages if message.dedup and message.key is not None]
+    return recently_finished(connection, sql, wanted) if wanted else {}
+
+
+def _unless_finished(
+    connection: Connection,
+    sql: StatementCache,
+    message: NewMessage,
+    message_id: int,
+    *,
+    on_conflict: str,
+    finished: Mapping[str, int],
+) -> Published:
+    """Let an inserted message stand, or take it back where a finished one still has its key."""
+    if message.key is None or message.key not in finished:
+        return Published(message_id)
+    sql.get(remove_ids, 1).run(connection, {"p_id_0": message_id})
+    if on_conflict == "raise":
+        owner = finished[message.key]
+        raise DuplicateKey(sql.subject.queue, message.key, owner, finished=True)
+    return Published(finished[message.key], PublishOutcome.SKIPPED)
+
+
 def _same(message: NewMessage, existing: MessageRow) -> bool:
     """Whether a replace would change nothing; a delay always names another instant."""
     if message.delay or (message.at is not None and message.at != existing.scheduled_at):
@@ -220,15 +259,35 @@ def _publish_chunk(
     on_conflict: str,
     *,
     now: int,
-    published: list[Published],
-) -> None:
+    created: list[int],
+) -> list[Published]:
+    """Insert messages, and do what ``on_conflict`` says; ``created`` gets the ids of the new."""
     ids = _insert_chunk(connection, sql, chunk, now)
+    if ids is None:
+        return [
+            _noted(publish(connection, sql, message, on_conflict, now=now), created)
+            for message in chunk
+        ]
+    created += [message_id for same in ids.values() for message_id in same]
+    finished = _recently_finished(connection, sql, chunk)
+    published = []
     for message in chunk:
-        created = ids.get(message.key) if ids is not None else None
-        if created:
-            published.append(Published(created.pop(0)))
+        new = ids.get(message.key)
+        if new:
+            settled = _unless_finished(
+                connection, sql, message, new.pop(0), on_conflict=on_conflict, finished=finished
+            )
         else:
-            published.append(publish(connection, sql, message, on_conflict, now=now))
+            again = publish(connection, sql, message, on_conflict, now=now)
+            settled = _noted(again, created)
+        published.append(settled)
+    return published
+
+
+def _noted(published: Published, created: list[int]) -> Published:
+    if published.outcome is PublishOutcome.CREATED:
+        created.append(published.id)
+    return published
 
 
 def _insert_chunk(

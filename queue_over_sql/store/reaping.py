@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from queue_over_sql.dialects.statements import archive, reaper
 from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id_values
 from queue_over_sql.message import Claim
+from queue_over_sql.store.administration import server_now
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -76,9 +77,42 @@ def _dead_claims(
     return [DeadClaim(row[0], Claim(row[1], row[2]), row[3], row[4], row[5]) for row in rows]
 
 
-def prune_archive(connection: Connection, sql: StatementCache, ttl: int, limit: int) -> int:
-    """Remove the oldest archived messages past ``ttl`` microseconds; returns how many."""
-    values = {"p_ttl": ttl, "p_count": limit}
+Place = tuple[int, int]
+"""When an archived message finished, in microseconds, and its id: its place in the history."""
+
+
+def last_to_prune(
+    connection: Connection,
+    sql: StatementCache,
+    outcome: str,
+    *,
+    ttl: int | None,
+    keep: int | None,
+) -> Place | None:
+    """The place up to which archived messages of an outcome are too old or too many.
+
+    Args:
+        connection: where.
+        sql: the queue's statements.
+        outcome: how they ended.
+        ttl: how long they are kept, in microseconds; None for ever.
+        keep: how many are kept; None for any number.
+    """
+    places: list[Place] = []
+    if ttl is not None:
+        places.append((server_now(connection, sql) - ttl, 0))
+    if keep is not None:
+        values = {"p_outcome": outcome, "p_keep": keep}
+        rows: Sequence[Any] = sql.get(archive.newest_to_go).run(connection, values).all()
+        places += [(int(row[0]), int(row[1])) for row in rows]
+    return max(places, default=None)
+
+
+def prune_archive(
+    connection: Connection, sql: StatementCache, outcome: str, up_to: Place, limit: int
+) -> int:
+    """Remove the oldest archived messages of an outcome, up to a place; returns how many."""
+    values = {"p_outcome": outcome, "p_at": up_to[0], "p_id_0": up_to[1], "p_count": limit}
     ids = [row[0] for row in sql.get(archive.old_in_archive).run(connection, values)]
     for batch in batches(ids):
         remove_old = sql.get(archive.remove_from_archive, bucket_of(len(batch)))

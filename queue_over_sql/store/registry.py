@@ -90,6 +90,17 @@ def count_discarded(
     change_queue(connection, system, prefix, name, discarded_count=discarded + count)
 
 
+def edit_count(connection: Connection, system: SystemTables, prefix: str, name: str) -> int:
+    """How often messages of a queue were put to other places by hand."""
+    counted = select(system.queues.c.edit_count).where(_is_queue(system, prefix, name))
+    return int(connection.execute(counted).scalar() or 0)
+
+
+def count_edit(connection: Connection, system: SystemTables, prefix: str, name: str) -> None:
+    """Tell all consumers, by their next claim, that messages were put to other places."""
+    change_queue(connection, system, prefix, name, edit_count=system.queues.c.edit_count + 1)
+
+
 def remove_queue(connection: Connection, system: SystemTables, prefix: str, name: str) -> bool:
     """Remove the record of a queue; False where there is none."""
     statement = delete(system.queues).where(_is_queue(system, prefix, name))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from queue_over_sql.dialects.statements import settle
 from queue_over_sql.dialects.statements.parameters import MAX_IDS, batches, bucket_of, id_values
+from queue_over_sql.store.keys import remember_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,8 @@ def removes_at_once(sql: StatementCache, settlements: Sequence[Settlement], *, k
     """Whether acking these is one statement, which needs no transaction around it."""
     if len(settlements) != 1 or len(settlements[0].ids) > MAX_IDS:
         return False
+    if settlements[0].dedup_us is not None:
+        return False
     dialect = sql.subject.dialect
     if keep:
         return bool(dialect.archives_at_once)
@@ -31,6 +34,7 @@ def removes_at_once(sql: StatementCache, settlements: Sequence[Settlement], *, k
 
 def remove(connection: Connection, sql: StatementCache, settlement: Settlement) -> set[int]:
     """Remove finished messages."""
+    settlement = remember_keys(connection, sql, settlement)
     returning = sql.subject.dialect.delete_returning
     return _settle(connection, sql, settle.remove, settlement, {}, returning=returning)
 
@@ -39,6 +43,7 @@ def archive_messages(
     connection: Connection, sql: StatementCache, settlement: Settlement
 ) -> set[int]:
     """Move finished messages to the archive."""
+    settlement = remember_keys(connection, sql, settlement)
     moved: set[int] = sql.subject.dialect.archive(connection, sql, settlement)
     return moved
 

@@ -6,9 +6,9 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Column, Table, inspect
+from sqlalchemy import Column, Executable, Table, inspect, text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.schema import CreateIndex, CreateTable, DropTable, ExecutableDDLElement
+from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable, DropTable
 
 from queue_over_sql.dialects.base import ErrorKind
 
@@ -26,13 +26,17 @@ _RACE_SECONDS = 0.05
 
 
 def ensure_tables(connection: Connection, tables: Sequence[Table], dialect: QueueDialect) -> None:
-    """Create tables where they are missing; who may not create needs no right where none is."""
-    inspector = inspect(connection)
-    if all(inspector.has_table(table.name, schema=table.schema) for table in tables):
+    """Create tables, or their newer columns, where they are missing.
+
+    Who may not create needs no right where nothing is missing.
+    """
+    if not any(_is_missing(connection, table) or missing(connection, table) for table in tables):
         return
     dialect.creation_lock(connection)
     try:
         create_tables(connection, tables, dialect)
+        for table in tables:
+            add_missing_columns(connection, table, dialect)
     finally:
         dialect.creation_unlock(connection)
 
@@ -51,7 +55,7 @@ def create_tables(connection: Connection, tables: Iterable[Table], dialect: Queu
 
 def _create(
     connection: Connection,
-    statement: ExecutableDDLElement,
+    statement: Executable,
     dialect: QueueDialect,
     exists: Callable[[], bool],
 ) -> None:
@@ -72,6 +76,31 @@ def _create(
             return
 
 
+def missing(connection: Connection, table: Table) -> list[Column[Any]]:
+    """The columns of a definition that the table in the database lacks."""
+    found = inspect(connection).get_columns(table.name, schema=table.schema)
+    present = {column["name"] for column in found}
+    return [column for column in table.columns if column.name not in present]
+
+
+def add_missing_columns(connection: Connection, table: Table, dialect: QueueDialect) -> None:
+    """Add the columns that a table lacks: an older version made it, or it is somebody else's."""
+    format_table = connection.dialect.identifier_preparer.format_table
+    for column in missing(connection, table):
+        specification = CreateColumn(column).compile(dialect=connection.dialect)
+        add = f"ALTER TABLE {format_table(table)} ADD COLUMN {specification}"
+        exists = partial(_has_column, connection, column)
+        _create(connection, text(add.replace(":", r"\:")), dialect, exists)
+
+
+def _has_column(connection: Connection, column: Column[Any]) -> bool:
+    return column not in missing(connection, column.table)
+
+
+def _is_missing(connection: Connection, table: Table) -> bool:
+    return not _has_table(connection, table)
+
+
 def _has_table(connection: Connection, table: Table) -> bool:
     return inspect(connection).has_table(table.name, schema=table.schema)
 
@@ -87,7 +116,7 @@ def _indexes(connection: Connection, table: Table) -> set[str | None]:
 
 def drop_tables(connection: Connection, tables: QueueTables) -> None:
     """Drop the tables of a queue."""
-    for table in (tables.live, tables.archive):
+    for table in (tables.live, tables.archive, tables.dedup_keys):
         connection.execute(DropTable(table, if_exists=True))
 
 

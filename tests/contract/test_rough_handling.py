@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import Column, String
@@ -117,10 +117,10 @@ def test_an_unexpected_error_ends_no_thread_of_the_worker(
     worker.handle("jobs")(lambda _: done.set())
     consume, failures = queue.consume, iter([RuntimeError("odd"), KeyError("odder")])
 
-    def odd(*args: int) -> list[Message]:
+    def odd(*args: int, **options: Any) -> list[Message]:
         for failure in failures:
             raise failure
-        return consume(*args)
+        return consume(*args, **options)
 
     monkeypatch.setattr(queue, "consume", odd)
     queue.publish("x")

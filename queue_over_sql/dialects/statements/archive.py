@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, Delete, Insert, Select, delete, func, insert, select
+from sqlalchemy import ColumnElement, Delete, Insert, Select, delete, func, insert, or_, select
 
 from queue_over_sql.dialects.statements.parameters import among_ids, fence, number, words
 from queue_over_sql.schema import MESSAGE_COLUMNS
@@ -43,14 +43,30 @@ def copy_ids_to_archive(tables: QueueTables, size: int) -> Insert:
     return insert(tables.archive).from_select(archived_names(tables), source)
 
 
-def old_in_archive(tables: QueueTables) -> Select[Any]:
-    """The next archived messages past their time."""
+def newest_to_go(tables: QueueTables) -> Select[Any]:
+    """Of an outcome, the newest message that is one too many."""
     archive = tables.archive
-    finished_at = archive.c.finished_at
     return (
-        select(archive.c.id)
-        .where(finished_at < tables.dialect.now() - number("p_ttl"))
-        .order_by(finished_at)
+        select(archive.c.finished_at, archive.c.id)
+        .where(archive.c.outcome == words("p_outcome", 20))
+        .order_by(archive.c.finished_at.desc(), archive.c.id.desc())
+        .offset(number("p_keep"))
+        .limit(1)
+    )
+
+
+def old_in_archive(tables: QueueTables) -> Select[Any]:
+    """The oldest messages of an outcome, up to a place; those of one batch share their instant."""
+    archive = tables.archive
+    at, message_id = archive.c.finished_at, archive.c.id
+    return (
+        select(message_id)
+        .where(
+            archive.c.outcome == words("p_outcome", 20),
+            at <= number("p_at"),
+            or_(at < number("p_at"), message_id <= number("p_id_0")),
+        )
+        .order_by(at, message_id)
         .limit(number("p_count"))
     )
 

@@ -11,9 +11,12 @@ from sqlalchemy import (
     Select,
     Update,
     and_,
+    case,
     delete,
     func,
     literal,
+    literal_column,
+    or_,
     select,
     update,
 )
@@ -32,15 +35,21 @@ if TYPE_CHECKING:
     from queue_over_sql.schema import QueueTables
 
 
-def not_paused(tables: QueueTables) -> ColumnElement[bool]:
-    """The queue is not paused: looked up inside the claim, so that a pause holds at once."""
-    queues = tables.system.queues
-    paused_at = (
-        select(queues.c.paused_at)
-        .where(queues.c.table_prefix == tables.prefix, queues.c.name == tables.queue)
+def may_claim(tables: QueueTables) -> ColumnElement[bool]:
+    """The queue is not paused, and a bounded claim knows of all edits.
+
+    Looked up inside the claim, so that a pause and an edit hold at once: a message that was put
+    below the low-water mark of a consumer is found by its very next claim, which finds nothing
+    here and looks fully.
+    """
+    columns = tables.system.queues.c
+    unaware = and_(number("p_low") > 0, columns.edit_count != number("p_edits"))
+    objection = (
+        select(case((or_(columns.paused_at.is_not(None), unaware), literal_column("1"))))
+        .where(columns.table_prefix == tables.prefix, columns.name == tables.queue)
         .scalar_subquery()
     )
-    return paused_at.is_(None)
+    return objection.is_(None)
 
 
 def eligible(tables: QueueTables, where: Where | None) -> ColumnElement[bool]:
@@ -65,7 +74,7 @@ def pick_ids(tables: QueueTables, where: Where | None) -> Select[Any]:
     """Look for the oldest eligible messages without locking them."""
     return (
         select(tables.live.c.id)
-        .where(eligible(tables, where), not_paused(tables))
+        .where(eligible(tables, where), may_claim(tables))
         .order_by(*oldest_first(tables))
         .limit(number("p_count"))
     )
@@ -80,7 +89,7 @@ def pick_rows(tables: QueueTables, where: Where | None) -> Select[Any]:
     dialect = tables.dialect
     statement = (
         select(*message_columns(tables, tables.live), dialect.now().label("now"))
-        .where(eligible(tables, where), not_paused(tables))
+        .where(eligible(tables, where), may_claim(tables))
         .limit(number("p_count"))
         .with_for_update(skip_locked=dialect.skip_locked)
     )
@@ -95,7 +104,7 @@ def anything_eligible(tables: QueueTables, where: Where | None) -> Select[Any]:
     return (
         select(literal(1, Integer()))
         .select_from(tables.live)
-        .where(eligible(tables, where), not_paused(tables))
+        .where(eligible(tables, where), may_claim(tables))
         .limit(1)
     )
 

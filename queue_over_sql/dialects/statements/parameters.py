@@ -7,7 +7,7 @@ last id, so that a handful of texts serves every batch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import BigInteger, ColumnElement, String, and_, bindparam
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from queue_over_sql.schema import QueueTables
 
+T = TypeVar("T")
 MAX_IDS = 512
 """How many ids one statement names at most; larger batches take several statements."""
 
@@ -42,8 +43,8 @@ def bucket_of(count: int) -> int:
     return 1 << (count - 1).bit_length()
 
 
-def batches(ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Cut ids into what one statement takes."""
+def batches(ids: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Cut ids, or what goes with them, into what one statement takes."""
     for start in range(0, len(ids), MAX_IDS):
         yield ids[start : start + MAX_IDS]
 

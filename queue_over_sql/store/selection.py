@@ -1,0 +1,177 @@
+"""Acts on messages that nobody claims: look, count, edit, remove, and send again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any, Self
+
+from queue_over_sql.dialects.rows import read_archive_rows, read_rows
+from queue_over_sql.dialects.statements import archive, selection
+from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id_values
+from queue_over_sql.store import keys, registry
+from queue_over_sql.store.administration import server_now
+from queue_over_sql.store.publishing import NewMessage, publish_many
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlalchemy import ColumnElement, Connection
+
+    from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.message import MessageRow
+    from queue_over_sql.schema import QueueTables
+
+PREVIOUS_ERROR = "previous_error"
+"""The header in which a message that is sent again carries the reason it had failed for."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Chosen:
+    """Which messages are meant: those in the queue or in its archive that match all conditions."""
+
+    archived: bool
+    conditions: Sequence[ColumnElement[bool]]
+
+    def also(self, condition: ColumnElement[bool]) -> Chosen:
+        """Only those of them that match another condition, too."""
+        return Chosen(self.archived, [*self.conditions, condition])
+
+
+class Edited(int):
+    """How many messages an edit changed.
+
+    Attributes:
+        skipped: matching messages that were left alone, because a consumer holds them.
+    """
+
+    skipped: int
+
+    def __new__(cls, changed: int, skipped: int = 0) -> Self:
+        """Count ``changed`` messages and remember the others."""
+        edited = super().__new__(cls, changed)
+        edited.skipped = skipped
+        return edited
+
+
+def list_messages(
+    connection: Connection, sql: StatementCache, chosen: Chosen, limit: int, after: int | None
+) -> list[MessageRow]:
+    """Read one page of messages, by id."""
+    page = selection.page(sql.subject, chosen.archived, chosen.conditions, limit, after)
+    rows = connection.execute(page).all()
+    if chosen.archived:
+        return read_archive_rows(sql, rows)
+    return [row._replace(listed=True) for row in read_rows(sql, rows)]
+
+
+def count_messages(connection: Connection, sql: StatementCache, chosen: Chosen) -> int:
+    """Count messages."""
+    counted = selection.count(sql.subject, chosen.archived, chosen.conditions)
+    return int(connection.execute(counted).scalar_one())
+
+
+def edit_messages(
+    connection: Connection, sql: StatementCache, chosen: Chosen, values: Mapping[str, Any]
+) -> Edited:
+    """Change live messages that nobody holds, and tell every consumer to look for them."""
+    tables: QueueTables = sql.subject
+    changed = connection.execute(selection.edit(tables, chosen.conditions, values)).rowcount
+    if changed:
+        registry.count_edit(connection, tables.system, tables.prefix, tables.queue)
+    return Edited(changed, _held_back(connection, tables, chosen))
+
+
+def move_to_front(connection: Connection, sql: StatementCache, chosen: Chosen) -> Edited:
+    """Let messages be the next of their levels; among each other they are ordered by id."""
+    tables: QueueTables = sql.subject
+    now = server_now(connection, sql)
+    earliest = connection.execute(selection.earliest(tables)).all()
+    fronts = {int(level): min(int(due), now) - 1 for level, due in earliest}
+    front = selection.in_front(tables, fronts, now)
+    return edit_messages(connection, sql, chosen, {"available_at": front})
+
+
+def remove_messages(connection: Connection, sql: StatementCache, chosen: Chosen) -> Edited:
+    """Remove messages, live ones only where nobody holds them."""
+    tables: QueueTables = sql.subject
+    statement = selection.remove(tables, chosen.archived, chosen.conditions)
+    removed = connection.execute(statement).rowcount
+    return Edited(removed, 0 if chosen.archived else _held_back(connection, tables, chosen))
+
+
+def last_id(connection: Connection, sql: StatementCache, chosen: Chosen) -> int | None:
+    """The id of the newest message; None where there is none."""
+    statement = selection.last_id(sql.subject, chosen.archived, chosen.conditions)
+    found = connection.execute(statement).scalar()
+    return None if found is None else int(found)
+
+
+def id_after(connection: Connection, sql: StatementCache, chosen: Chosen, skip: int) -> int | None:
+    """The id of the message after ``skip`` others; None where there are no more."""
+    statement = selection.id_after(sql.subject, chosen.archived, chosen.conditions, skip)
+    found = connection.execute(statement).scalar()
+    return None if found is None else int(found)
+
+
+def requeue(
+    connection: Connection,
+    sql: StatementCache,
+    chosen: Chosen,
+    *,
+    up_to: int,
+    limit: int,
+    priorities: int,
+    forget_keys: bool,
+) -> int:
+    """Give archived messages a new life under new ids; returns how many.
+
+    Args:
+        connection: where.
+        sql: the queue's statements.
+        chosen: the archived messages.
+        up_to: only those up to this id.
+        limit: at most so many.
+        priorities: how many levels the queue has now.
+        forget_keys: whether their keys are remembered, and have to be given free.
+
+    Raises:
+        DuplicateKey: a live message has the key of one of them; none was changed.
+    """
+    tables: QueueTables = sql.subject
+    tables.dialect.lock_for_writing(connection, sql)
+    batch = selection.archived_batch(tables, chosen.conditions, up_to, limit)
+    rows = read_archive_rows(sql, connection.execute(batch).all())
+    ids = [row.id for row in rows]
+    for part in batches(ids):
+        size, values = bucket_of(len(part)), id_values(part)
+        sql.get(archive.remove_from_archive, size).run(connection, values)
+    if forget_keys:
+        keys.forget_messages(connection, sql, ids)
+    publish_many(connection, sql, [_again(row, priorities) for row in rows], "raise")
+    return len(rows)
+
+
+def _again(row: MessageRow, priorities: int) -> NewMessage:
+    content = {
+        "kind": row.kind,
+        "payload": row.payload,
+        "headers": _headers_with(row.headers, row.last_error),
+        "priority": min(row.priority, priorities - 1),
+        "max_attempts": row.max_attempts,
+        "lease_us": row.lease_us,
+        **row.columns,
+    }
+    return NewMessage(key=row.message_key, content=content, delay=0, at=None)
+
+
+def _headers_with(headers: str | None, error: str | None) -> str | None:
+    if error is None:
+        return headers
+    present: dict[str, Any] = {} if headers is None else json.loads(headers)
+    return json.dumps(present | {PREVIOUS_ERROR: error}, ensure_ascii=False, separators=(",", ":"))
+
+
+def _held_back(connection: Connection, tables: QueueTables, chosen: Chosen) -> int:
+    counted = selection.held_back(tables, chosen.conditions)
+    return int(connection.execute(counted).scalar_one())
