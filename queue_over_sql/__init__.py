@@ -31,6 +31,7 @@ from queue_over_sql.errors import (
     QueueSchemaMismatch,
     ServiceClosed,
     UnsupportedByEngine,
+    WrongDatabase,
 )
 from queue_over_sql.message import (
     Message,
@@ -91,5 +92,6 @@ __all__ = [
     "Status",
     "UnsupportedByEngine",
     "Worker",
+    "WrongDatabase",
     "__version__",
 ]

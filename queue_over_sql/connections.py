@@ -14,7 +14,7 @@ import random
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -27,7 +27,9 @@ from queue_over_sql.errors import (
     PayloadInvalid,
     QueueError,
     ServiceClosed,
+    WrongDatabase,
 )
+from queue_over_sql.lanes import Lane, ThreadLanes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,10 +39,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# A lane that was idle for longer is asked whether it still lives before it is used.
-_IDLE_SECONDS = 5.0
-# How long the stop of a service waits for a thread that is using its connection.
-_CLOSE_SECONDS = 1.0
 # How long it waits for acts of other threads to end, so that it releases what they claim.
 _DRAIN_SECONDS = 5.0
 # How long conflicts between transactions are retried before they become an error.
@@ -49,55 +47,8 @@ _PATIENCE_SECONDS = 30.0
 _RECONNECTS = 2
 
 
-class Lane:
-    """One long-held connection, and who may use it now."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self.lock = threading.RLock()
-        self._closed = False
-        self.used_at = time.monotonic()
-
-    def alive(self) -> bool:
-        """Whether the connection can be used; asks the server when it was idle."""
-        if self.connection.closed or self.connection.invalidated:
-            return False
-        if time.monotonic() - self.used_at < _IDLE_SECONDS:
-            return True
-        try:
-            self.connection.exec_driver_sql("SELECT 1").close()
-        except SQLAlchemyError:
-            return False
-        return True
-
-    def close(self) -> None:
-        """Give the connection back to the pool, once; a broken or busy one is only forgotten.
-
-        The end of its thread and the stop of the service may come here at the same moment.
-        """
-        if not self.lock.acquire(timeout=_CLOSE_SECONDS):
-            return
-        try:
-            if not self._closed:
-                self._closed = True
-                self.connection.close()
-        except Exception as error:  # noqa: BLE001 - drivers raise what they like on a dead socket
-            _log.debug("A connection could not be given back: %s", error)
-        finally:
-            self.lock.release()
-
-
-class _ThreadLanes:
-    """The lanes of one thread; they are given back when it ends and this object dies."""
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self.lanes: dict[bool, Lane] = {}
-
-    def __del__(self) -> None:
-        if self.pid == os.getpid():
-            for lane in list(self.lanes.values()):
-                lane.close()
+def _answer(connection: Connection, question: str) -> Any:
+    return connection.exec_driver_sql(question).scalar_one()
 
 
 class Connections:
@@ -107,15 +58,16 @@ class Connections:
         self._opened: OpenedEngine = open_engine(database)
         self._dialect: QueueDialect | None = None
         self._local = threading.local()
-        self._all: weakref.WeakSet[_ThreadLanes] = weakref.WeakSet()
+        self._all: weakref.WeakSet[ThreadLanes] = weakref.WeakSet()
         self._lock = threading.RLock()
-        self._shared: _ThreadLanes | None = _ThreadLanes() if self._opened.shared else None
+        self._shared: ThreadLanes | None = ThreadLanes() if self._opened.shared else None
         self._closed = False
         self._left_to: int | None = None
+        self._same_database: weakref.WeakSet[Engine] = weakref.WeakSet()
         self._pid = os.getpid()
         # Kept for ever in a forked child: to free them would send a rollback down the sockets
         # that the parent still uses.
-        self._inherited: list[_ThreadLanes] = []
+        self._inherited: list[ThreadLanes] = []
 
     @property
     def engine(self) -> Engine:
@@ -225,6 +177,35 @@ class Connections:
         with self.translated():
             _ = connection.connection.dbapi_connection
 
+    def check_same_database(self, caller: Connection) -> None:
+        """Refuse a caller's connection that leads elsewhere, before anything is done on it.
+
+        Each engine is asked once: both sides say which database they are in.
+
+        Raises:
+            WrongDatabase: it does.
+        """
+        engine = caller.engine
+        if engine is self.engine or engine in self._same_database:
+            return
+        with self.translated():
+            if engine.dialect.name == self.engine.dialect.name:
+                question = self.dialect.database_identity()
+                if question is None or self._answers_alike(caller, question):
+                    self._same_database.add(engine)
+                    return
+        theirs = engine.url.render_as_string(hide_password=True)
+        msg = (
+            f"connection= leads to {theirs}, but the queue is in {self.where}: one transaction "
+            "cannot cover both. Give a connection to the queue's database, or publish without one."
+        )
+        raise WrongDatabase(msg)
+
+    def _answers_alike(self, caller: Connection, question: str) -> bool:
+        theirs = _answer(caller, question)
+        # A database in memory has no name, and belongs to its own connection.
+        return bool(theirs) and theirs == self.run(lambda ours: _answer(ours, question))
+
     @contextlib.contextmanager
     def translated(self) -> Iterator[None]:
         """Put errors of statements on a caller's connection into our words."""
@@ -301,7 +282,7 @@ class Connections:
         lane = lanes.lanes[durable] = self._new_lane(durable=durable)
         return lane
 
-    def _new_thread_lanes(self) -> _ThreadLanes:
+    def _new_thread_lanes(self) -> ThreadLanes:
         with self._lock:
             if self._pid != os.getpid():
                 # After a fork the parent's connections are not ours to use or to close.
@@ -310,7 +291,7 @@ class Connections:
         inherited = getattr(self._local, "lanes", None)
         if inherited is not None:
             self._inherited.append(inherited)
-        lanes = self._local.lanes = _ThreadLanes()
+        lanes = self._local.lanes = ThreadLanes()
         with self._lock:
             self._all.add(lanes)
         return lanes

@@ -113,9 +113,15 @@ class QueueContext:
             raise
 
     def run_on(self, connection: Connection | Session | None, act: Callable[[Connection], T]) -> T:
-        """Run an act inside the caller's own transaction."""
+        """Run an act inside the caller's own transaction.
+
+        Raises:
+            WrongDatabase: it is one of another database.
+        """
+        target = as_connection(connection)
+        self.connections.check_same_database(target)
         with self.connections.translated():
-            return act(as_connection(connection))
+            return act(target)
 
     def message(self, row: MessageRow, settler: Settler) -> Message:
         """Turn a row into a message.

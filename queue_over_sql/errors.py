@@ -9,6 +9,7 @@
     ├── DuplicateKey             a live message has this key already
     ├── PayloadInvalid           also a ValueError: it cannot be kept exactly
     ├── PayloadTooLarge          also a ValueError
+    ├── WrongDatabase            also a ValueError: connection= leads to another database
     ├── ClaimLost                the fence refused: someone else may hold the message now
     │   └── ConsumerExpired      this consumer missed its own heartbeat deadline and fenced itself
     ├── DatabaseUnavailable      the database cannot be reached, or the connection broke
@@ -101,6 +102,10 @@ class PayloadTooLarge(QueueError, ValueError):
         )
         self.size = size
         self.limit = limit
+
+
+class WrongDatabase(QueueError, ValueError):
+    """The caller's ``connection=`` leads to another database than the queue's; nothing was done."""
 
 
 class ClaimLost(QueueError):

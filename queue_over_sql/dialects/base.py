@@ -265,6 +265,10 @@ class QueueDialect:
         """The database's clock as microseconds since the epoch, one value per statement."""
         return microseconds("CAST(EXTRACT(EPOCH FROM CURRENT_TIMESTAMP) * 1000000 AS BIGINT)")
 
+    def database_identity(self) -> str | None:
+        """SQL for what tells one database from every other; None where nothing does."""
+        return None
+
     # -- connections
 
     def prepare_lane(self, connection: Connection, *, durable: bool) -> None:

@@ -101,6 +101,10 @@ class H2Dialect(QueueDialect):
         seconds = "EXTRACT(EPOCH FROM CURRENT_TIMESTAMP(6))"
         return microseconds(f"CAST({seconds} * 1000000 AS BIGINT)")
 
+    def database_identity(self) -> str | None:
+        """The file; a database in memory goes by its name, which is its process's own."""
+        return "SELECT COALESCE(DATABASE_PATH(), DATABASE())"
+
     def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
         """By H2's error code."""
         return _KINDS.get(getattr(error, "code", 0), ErrorKind.OTHER)

@@ -110,6 +110,10 @@ class MySQLDialect(QueueDialect):
         """From UTC: a local time is ambiguous in the autumn hour."""
         return microseconds("TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))")
 
+    def database_identity(self) -> str | None:
+        """The database of one server, by its host, port and data."""
+        return "SELECT CONCAT_WS(' ', @@hostname, @@port, @@datadir, DATABASE())"
+
     def prepare_lane(self, connection: Connection, *, durable: bool) -> None:
         """READ COMMITTED: no gap locks between claims and publishers."""
         del durable

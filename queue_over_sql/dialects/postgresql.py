@@ -134,6 +134,10 @@ class PostgreSQLDialect(PartialIndexes, QueueDialect):
         """The statement's start: stable, so it bounds an index scan; fresh in long transactions."""
         return microseconds("CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)")
 
+    def database_identity(self) -> str | None:
+        """The database of one server, which started at one microsecond."""
+        return "SELECT current_database() || ' ' || pg_postmaster_start_time()"
+
     def creation_lock(self, connection: Connection) -> None:
         """CREATE … IF NOT EXISTS races with itself in the catalog; released by the commit."""
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")

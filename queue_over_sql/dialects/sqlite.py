@@ -89,6 +89,10 @@ class SQLiteDialect(PartialIndexes, QueueDialect):
         days = "(julianday('now') - 2440587.5)"
         return microseconds(f"(CAST(ROUND({days} * 86400000.0) AS INTEGER) * 1000)")
 
+    def database_identity(self) -> str | None:
+        """The file; a database in memory has none, and is only its own connection's."""
+        return "SELECT file FROM pragma_database_list WHERE name = 'main'"
+
     def prepare_lane(self, connection: Connection, *, durable: bool) -> None:
         """A publish waits for the disk; a claim or ack lost with the power is only redelivered."""
         connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
