@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from queue_over_sql.errors import QueueNotFound, QueueSchemaMismatch
+from queue_over_sql.kinds import Kinds
 from queue_over_sql.schema import (
     QueueTables,
     SystemTables,
@@ -15,7 +16,13 @@ from queue_over_sql.schema import (
     queue_tables,
     system_tables,
 )
-from queue_over_sql.settings import UNSET, EffectiveSettings, QueueSettings, stored_columns
+from queue_over_sql.settings import (
+    UNSET,
+    EffectiveSettings,
+    QueueSettings,
+    Unset,
+    stored_columns,
+)
 from queue_over_sql.store import registry
 from queue_over_sql.store import tables as ddl
 
@@ -37,13 +44,15 @@ class Catalog:
         self,
         connections: Connections,
         settings: ServiceSettings,
-        make: Callable[[QueueTables, EffectiveSettings], Queue],
+        make: Callable[[QueueTables, EffectiveSettings, Kinds | None], Queue],
     ) -> None:
         self.connections = connections
         self._settings = settings
         self._make = make
         self._tables: SystemTables | None = None
         self._queues: dict[str, Queue] = {}
+        # The kinds are this service's own, and stay when a queue is opened anew.
+        self._kinds: dict[str, Kinds] = {}
         self._lock = threading.RLock()
 
     @property
@@ -57,6 +66,10 @@ class Catalog:
         for name in queues:
             check_queue_name(name, self._settings.table_prefix, dialect.identifier_limit)
         self.system()
+        for name, asked in queues.items():
+            if not isinstance(asked.kinds, Unset):
+                self._kinds[name] = Kinds.of(asked.kinds)
+                self.forget(name)
         return {name: self._create(name, asked) for name, asked in queues.items()}
 
     def get(self, name: str) -> Queue:
@@ -109,7 +122,7 @@ class Catalog:
                 if self._tables is None:
                     dialect = self.connections.dialect
                     tables = system_tables(dialect, self._settings.schema)
-                    shared = (tables.queues, tables.consumers)
+                    shared = (tables.queues, tables.consumers, tables.kinds)
                     self._add_tables(shared)
                     self._tables = tables
         return self._tables
@@ -117,6 +130,7 @@ class Catalog:
     def _create(self, name: str, asked: QueueSettings) -> Queue:
         while (record := self._record(name)) is None:
             fresh = EffectiveSettings().updated(asked)
+            self._usable_kinds(name, fresh)
             tables = self._define(name, fresh)
             text = fresh.to_json(self._column_types(fresh.columns))
             added = self.connections.run(
@@ -237,7 +251,16 @@ class Catalog:
         )
 
     def _remember(self, name: str, tables: QueueTables, settings: EffectiveSettings) -> Queue:
-        return self._queues.setdefault(name, self._make(tables, settings))
+        kinds = self._usable_kinds(name, settings)
+        return self._queues.setdefault(name, self._make(tables, settings, kinds))
+
+    def _usable_kinds(self, name: str, settings: EffectiveSettings) -> Kinds | None:
+        kinds = self._kinds.get(name)
+        if kinds is not None and settings.payload != "json":
+            del self._kinds[name]
+            msg = f"kinds need a queue of JSON, but {name!r} holds {settings.payload!r} payloads"
+            raise ValueError(msg)
+        return kinds
 
 
 def _needed(tables: QueueTables, settings: EffectiveSettings) -> Sequence[Table]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import random
+import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, TypeVar
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from queue_over_sql.context import QueueContext
     from queue_over_sql.durations import Duration
+    from queue_over_sql.kinds import Kinds
     from queue_over_sql.message import Claim, MessageRow
     from queue_over_sql.store import Settlement
 
@@ -43,6 +45,8 @@ class Claimer:
         self._marks: dict[int, LowWaterMark] = {}
         # How many edits of messages by hand the marks know of.
         self._edits: int | None = None
+        self._declared_by: str | None = None
+        self._declaring = threading.Lock()
         # Claims whose answer was lost with the connection: nobody works on what they stamped.
         self._unanswered: deque[Claim] = deque()
 
@@ -150,10 +154,15 @@ class Claimer:
         check_whole("count", count)
         rows: list[MessageRow] = []
         for level in range(self._context.settings.priorities):
-            wanted = {"p_priority": level, "p_low": 0, "p_edits": 0, "p_count": count - len(rows)}
-            rows += store.take(connection, self._context.sql, wanted, fate=fate, where=where)
-            if len(rows) >= count:
-                break
+            while left := count - len(rows):
+                wanted = {"p_priority": level, "p_low": 0, "p_edits": 0, "p_count": left}
+                found, taken = store.take(
+                    connection, self._context.sql, wanted, fate=fate, where=where
+                )
+                rows += taken
+                # Else there may be more: not all that were found could be handed out.
+                if found < left:
+                    break
         return rows
 
     def look_fully(self, available_at: int | None = None) -> None:
@@ -245,6 +254,8 @@ class Claimer:
         where: Where | None = None,
     ) -> ClaimRequest:
         stamp = self._context.consumer.identity().next_claim()
+        if self._context.kinds is not None and stamp.consumer_id != self._declared_by:
+            self._declare_kinds(stamp.consumer_id, self._context.kinds)
         return ClaimRequest(
             consumer_id=stamp.consumer_id,
             consumer_round=stamp.consumer_round,
@@ -256,6 +267,16 @@ class Claimer:
             edits=self._edits or 0,
             where=where,
         )
+
+    def _declare_kinds(self, consumer_id: str, kinds: Kinds) -> None:
+        """Let others know what this consumer can read, once in each of its lives."""
+        with self._declaring:
+            if consumer_id != self._declared_by:
+                sql = self._context.sql
+                self._context.run(
+                    lambda c: store.declare_kinds(c, sql, consumer_id, kinds.names), atomic=True
+                )
+                self._declared_by = consumer_id
 
     def _answered(
         self,

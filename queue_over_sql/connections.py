@@ -189,7 +189,7 @@ class Connections:
         if engine is self.engine or engine in self._same_database:
             return
         with self.translated():
-            if engine.dialect.name == self.engine.dialect.name:
+            if type(dialect_of(caller)) is type(self.dialect):
                 question = self.dialect.database_identity()
                 if question is None or self._answers_alike(caller, question):
                     self._same_database.add(engine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import threading
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from queue_over_sql.connections import Connections
     from queue_over_sql.consumers import Consumer
+    from queue_over_sql.kinds import Kinds
     from queue_over_sql.message import MessageRow, Settler
     from queue_over_sql.schema import QueueTables
     from queue_over_sql.settings import ServiceSettings
@@ -49,8 +51,12 @@ class QueueContext:
         consumer: Consumer,
         service: ServiceSettings,
         arrivals: threading.Condition,
+        kinds: Kinds | None = None,
     ) -> None:
         self.name = tables.queue
+        self.kinds = kinds
+        if kinds is not None:
+            tables = dataclasses.replace(tables, known_kinds=kinds.names)
         self.tables = tables
         self.connections = connections
         self.consumer = consumer
@@ -125,6 +131,18 @@ class QueueContext:
 
     def message(self, row: MessageRow, settler: Settler) -> Message:
         """Turn a row into a message.
+
+        Raises:
+            UnfitPayload: the payload does not fit its kind here.
+            ValueError: the payload is not what the queue's payload type says.
+        """
+        message = self.plain_message(row, settler)
+        if self.kinds is not None and row.kind is not None:
+            message.payload = self.kinds.decode(row.kind, message.payload)
+        return message
+
+    def plain_message(self, row: MessageRow, settler: Settler) -> Message:
+        """Turn a row into a message with the payload as it is without kinds.
 
         Raises:
             ValueError: the payload is not what the queue's payload type says.

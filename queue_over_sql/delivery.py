@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from queue_over_sql.conditions import check_condition
 from queue_over_sql.context import UNDECODABLE, undecodable
 from queue_over_sql.errors import ClaimLost, QueueError
+from queue_over_sql.kinds import UnfitPayload
 from queue_over_sql.message import Message
 from queue_over_sql.store import TakenFate, Where
+from queue_over_sql.unfit import aside
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
@@ -25,34 +27,53 @@ _log = logging.getLogger(__name__)
 class Delivery:
     """Hands out rows of one queue as messages, and sets aside what cannot be decoded."""
 
-    def __init__(self, context: QueueContext, settler: Settler) -> None:
+    def __init__(
+        self,
+        context: QueueContext,
+        settler: Settler,
+        set_aside: Callable[[Message, str], None],
+    ) -> None:
         self._context = context
         self._settler = settler
+        self._set_aside = set_aside
 
     def messages(self, rows: Sequence[MessageRow]) -> list[Message]:
-        """The messages of claimed rows; those that cannot be decoded are nacked on the spot."""
+        """The messages of claimed rows; those that cannot be decoded are given back on the spot."""
         messages = []
         for row in rows:
             try:
                 messages.append(self._context.message(row, self._settler))
             except UNDECODABLE as error:
-                self._set_aside(row, error)
+                self._give_back(row, error)
         return messages
 
-    def fate(self, row: MessageRow) -> TakenFate:
-        """What becomes of a taken message: done, or buried where it cannot be decoded."""
+    def fate(self, row: MessageRow, now: int) -> TakenFate:
+        """What becomes of a taken message: done, or buried or set aside where it is unreadable.
+
+        Args:
+            row: of the message.
+            now: by the database's clock, in microseconds.
+        """
         settings = self._context.settings
-        archive, dedup = settings.archive, settings.dedup_us
+        keep_dead, dedup = settings.archive != "none", settings.dedup_us
         try:
             self._context.message(row, self._settler)
+        except UnfitPayload as error:
+            reason = self._reason(row, error)
+            message = self._context.plain_message(row, self._settler)
+            waits = aside(message, reason, now, settings.kind_timeout)
+            return TakenFate(keep_dead, dedup, None if waits else reason, waits)
         except UNDECODABLE as error:
-            return TakenFate(archive != "none", dedup, self._reason(row, error))
-        return TakenFate(archive == "all", dedup)
+            return TakenFate(keep_dead, dedup, self._reason(row, error))
+        return TakenFate(settings.archive == "all", dedup)
 
-    def _set_aside(self, row: MessageRow, error: Exception) -> None:
+    def _give_back(self, row: MessageRow, error: Exception) -> None:
         reason = self._reason(row, error)
         try:
-            self._settler.nack(self._context.raw_message(row, self._settler), error=reason)
+            if isinstance(error, UnfitPayload):
+                self._set_aside(self._context.plain_message(row, self._settler), reason)
+            else:
+                self._settler.nack(self._context.raw_message(row, self._settler), error=reason)
         except QueueError as failure:
             _log.warning("Message %d of queue %s: %s", row.id, self._context.name, failure)
 

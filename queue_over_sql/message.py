@@ -6,13 +6,21 @@ import dataclasses
 import enum
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from queue_over_sql.durations import Duration, instant, optional_instant
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
     from sqlalchemy.orm import Session
+
+
+PREVIOUS_ERROR: Final = "previous_error"
+"""The header in which a message that was sent again carries the reason it had failed for."""
+
+UNFIT_SINCE: Final = "unfit_since"
+"""The header that tells, in seconds since the epoch, since when a message that does not fit its
+kind waits for a server that knows better."""
 
 
 class Status(enum.StrEnum):

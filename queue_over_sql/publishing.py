@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -100,6 +101,9 @@ class Publisher:
         """
         settings = self._context.settings
         nul = self._context.tables.dialect.nul_in_text
+        if self._context.kinds is not None:
+            kind, value = self._context.kinds.encode(publication.kind, publication.payload)
+            publication = dataclasses.replace(publication, kind=kind, payload=value)
         content = {
             "kind": _name("kind", publication.kind, KIND_LENGTH),
             "payload": payloads.encode(

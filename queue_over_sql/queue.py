@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from queue_over_sql import store
@@ -36,7 +38,7 @@ class Queue(QueueAdministration):
         self._claimer = Claimer(context, self.reaper.restore)
         self._publisher = Publisher(context)
         self._settler = SettlerOfQueue(context, self._came_back)
-        self._delivery = Delivery(context, self)
+        self._delivery = Delivery(context, self, self._settler.set_aside)
 
     # -- publish
 
@@ -168,7 +170,14 @@ class Queue(QueueAdministration):
             QueueNotFound, DatabaseUnavailable, ServiceClosed: as their names say.
         """
         seconds = to_timedelta(wait, "wait", zero=True).total_seconds()
-        return self._delivery.messages(self._claimer.wait(count, lease, seconds, as_where(where)))
+        wanted, deadline = as_where(where), time.monotonic() + seconds
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            rows = self._claimer.wait(count, lease, left, wanted)
+            messages = self._delivery.messages(rows)
+            # What could not be read was given back on the spot: it must not hide the others.
+            if messages or not rows:
+                return messages
 
     @contextlib.contextmanager
     def receive(
@@ -256,9 +265,7 @@ class Queue(QueueAdministration):
         )
         mark_settled(messages)
         self._settler.refuse(messages, settled)
-        if not rows:
-            return self.consume(count, lease=lease, where=where)
-        return self._delivery.messages(rows)
+        return self._delivery.messages(rows) or self.consume(count, lease=lease, where=where)
 
     def take(
         self,
@@ -283,7 +290,10 @@ class Queue(QueueAdministration):
         wanted = as_where(where)
 
         def act(target: Connection) -> list[MessageRow]:
-            return self._claimer.take(target, count, fate=self._delivery.fate, where=wanted)
+            # Only what does not fit its kind has to know the time.
+            now = store.server_now(target, self._context.sql) if self._context.kinds else 0
+            fate = partial(self._delivery.fate, now=now)
+            return self._claimer.take(target, count, fate=fate, where=wanted)
 
         return self._delivery.messages(self._context.run_on(connection, act))
 

@@ -96,7 +96,7 @@ class Reaper:
         report = reaper.expired_leases() + reaper.orphaned_claims()
         if report.restored:
             queue.announce()
-        return report + reaper.prune()
+        return report + reaper.unknown_kinds() + reaper.prune()
 
 
 class Background:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from queue_over_sql import store
 from queue_over_sql.durations import MICROSECOND
 from queue_over_sql.message import Claim, Outcome
 from queue_over_sql.settling import SettlerOfQueue
-from queue_over_sql.store import Settlement
+from queue_over_sql.store import Settlement, TakenFate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -17,9 +19,12 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from queue_over_sql.context import QueueContext
+    from queue_over_sql.message import MessageRow
     from queue_over_sql.store import DeadClaim
 
     Find = Callable[[Connection], list[DeadClaim]]
+
+_log = logging.getLogger(__name__)
 
 BATCH = 500
 _PRUNES_PER_PASS = 20
@@ -75,6 +80,34 @@ class QueueReaper:
             lambda connection: store.orphaned_claims(connection, sql, attempts, BATCH),
             CONSUMER_DIED,
         )
+
+    def unknown_kinds(self) -> ReaperReport:
+        """End what has been due for the ``kind_timeout`` and no living consumer can read.
+
+        Only a server that has kinds itself knows that there is something to know.
+        """
+        context, kinds = self._context, self._context.kinds
+        if kinds is None:
+            return ReaperReport()
+        settings, sql = context.settings, context.sql
+        known = context.run(lambda c: store.known_kinds(c, sql)) | set(kinds.names)
+        reason = f"no server knew its kind for {settings.kind_timeout}"
+
+        def fate(row: MessageRow) -> TakenFate:
+            _log.warning("Message %d of queue %s (%s): %s", row.id, context.name, row.kind, reason)
+            error = f"{reason}: {row.kind}"
+            return TakenFate(settings.archive != "none", settings.dedup_us, error)
+
+        def bury(connection: Connection, level: int) -> int:
+            due_for = settings.kind_timeout // MICROSECOND
+            return store.bury_unknown(
+                connection, sql, known, level=level, due_for=due_for, limit=BATCH, fate=fate
+            )
+
+        buried = sum(
+            self._in_batches(partial(bury, level=level)) for level in range(settings.priorities)
+        )
+        return ReaperReport(buried=buried)
 
     def prune(self) -> ReaperReport:
         """Remove what the archive keeps no longer, and keys that are free again."""

@@ -79,6 +79,7 @@ class SystemTables:
     metadata: MetaData
     queues: Table
     consumers: Table
+    kinds: Table
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -94,6 +95,7 @@ class QueueTables:
         system: the shared tables.
         dialect: what this engine does differently.
         own_columns: names of the queue's own columns.
+        known_kinds: the kinds that this server claims; empty where it claims whatever there is.
     """
 
     queue: str
@@ -104,6 +106,7 @@ class QueueTables:
     system: SystemTables
     dialect: QueueDialect
     own_columns: tuple[str, ...]
+    known_kinds: tuple[str, ...] = ()
 
 
 def check_queue_name(name: object, prefix: str, identifier_limit: int) -> str:
@@ -192,7 +195,17 @@ def system_tables(dialect: QueueDialect, schema: str | None) -> SystemTables:
         Column("expires_at", BigInteger, nullable=False),
         **dialect.table_options,
     )
-    return SystemTables(metadata, queues, consumers)
+    kinds = Table(
+        "queue_over_sql_kinds",
+        metadata,
+        Column("consumer_id", name(36), nullable=False),
+        Column("table_prefix", name(20), nullable=False),
+        Column("queue", name(40), nullable=False),
+        Column("kind", name(KIND_LENGTH), nullable=False),
+        PrimaryKeyConstraint("consumer_id", "table_prefix", "queue", "kind"),
+        **dialect.table_options,
+    )
+    return SystemTables(metadata, queues, consumers, kinds)
 
 
 def queue_tables(

@@ -15,6 +15,7 @@ from queue_over_sql.conditions import (
 from queue_over_sql.context import UNDECODABLE
 from queue_over_sql.durations import Duration, instant_to_microseconds, to_microseconds
 from queue_over_sql.errors import ClaimLost
+from queue_over_sql.kinds import UnfitPayload
 from queue_over_sql.message import Message, Outcome, Status
 from queue_over_sql.settings import check_choice, check_whole
 from queue_over_sql.store import Chosen, Edited
@@ -139,9 +140,11 @@ class Selection:
         return done
 
     def _listed(self, row: MessageRow) -> Message:
-        """A message; with its payload as it is stored where that cannot be decoded."""
+        """A message; its payload is plain, or as it is stored, where it cannot be decoded here."""
         try:
             return self._context.message(row, _Unclaimed())
+        except UnfitPayload:
+            return self._context.plain_message(row, _Unclaimed())
         except UNDECODABLE:
             return self._context.raw_message(row, _Unclaimed())
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import URL, Column, Engine
 
+    from queue_over_sql.kinds import Kinds
     from queue_over_sql.restoring import ReaperReport
     from queue_over_sql.retry import RetryPolicy
     from queue_over_sql.store.consumers import ConsumerInfo
@@ -313,7 +314,9 @@ class QueueService:
         if self._closed:
             raise ServiceClosed
 
-    def _make_queue(self, tables: QueueTables, settings: EffectiveSettings) -> Queue:
+    def _make_queue(
+        self, tables: QueueTables, settings: EffectiveSettings, kinds: Kinds | None
+    ) -> Queue:
         return Queue(
             QueueContext(
                 tables,
@@ -322,6 +325,7 @@ class QueueService:
                 consumer=self._consumer,
                 service=self._settings,
                 arrivals=self._arrivals,
+                kinds=kinds,
             )
         )
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from queue_over_sql import payload as payloads
 from queue_over_sql import store
-from queue_over_sql.durations import MICROSECOND, to_microseconds
+from queue_over_sql.durations import MICROSECOND, instant_to_microseconds, to_microseconds
 from queue_over_sql.errors import ClaimLost, DatabaseUnavailable
 from queue_over_sql.message import Message, Outcome
 from queue_over_sql.retry import ExponentialBackoff
 from queue_over_sql.store import Settlement, registry
+from queue_over_sql.unfit import aside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -104,6 +106,24 @@ class SettlerOfQueue:
             atomic=True,
         )
         self._came_back(None)
+
+    def set_aside(self, message: Message, reason: str) -> None:
+        """Let a message that does not fit its kind here wait for a server that knows better.
+
+        Raises:
+            ClaimLost, ConsumerExpired: as in ``nack``.
+        """
+        settings, sql = self._context.settings, self._context.sql
+        now = instant_to_microseconds(message.claimed_at or datetime.now(UTC), "claimed_at")
+        waits = aside(message, reason, now, settings.kind_timeout)
+        groups = self.grouped([message], Outcome.FAILED, reason)
+
+        def act(target: Connection, settlement: Settlement) -> set[int]:
+            if waits is None:
+                return self.bury(target, settlement)
+            return store.set_aside(target, sql, settlement, waits)
+
+        self._settle([message], groups, act, None, atomic=True)
 
     def reject(
         self, messages: Sequence[Message], reason: str, connection: Connection | Session | None

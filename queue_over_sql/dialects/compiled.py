@@ -82,12 +82,15 @@ class StatementCache:
 
 def _converters(compiled: Any, dialect: Dialect) -> list[tuple[str, Callable[[Any], Any]]]:
     """Bind processors that the types of the parameters ask for on this driver."""
-    found = []
+    found: list[tuple[str, Callable[[Any], Any]]] = []
     for bind, name in compiled.bind_names.items():
         convert = bind.type.dialect_impl(dialect).bind_processor(dialect)
-        # The parameter of an IN was expanded into one for each value.
-        expanded = [n for n in compiled.params if re.fullmatch(rf"{re.escape(name)}_\d+", n)]
-        if convert is not None:
-            names = [name] if name in compiled.params else expanded
-            found += [(each, convert) for each in names]
+        if convert is None:
+            continue
+        if name in compiled.params:
+            found.append((name, convert))
+        else:
+            # The parameter of an IN was expanded into one for each value.
+            expanded = re.compile(rf"{re.escape(name)}_\d+")
+            found += [(each, convert) for each in compiled.params if expanded.fullmatch(each)]
     return found

@@ -29,6 +29,7 @@ from queue_over_sql.store.claiming import (
 )
 from queue_over_sql.store.consumers import ConsumerInfo
 from queue_over_sql.store.keys import prune_keys
+from queue_over_sql.store.kinds import bury_unknown, declare_kinds, known_kinds
 from queue_over_sql.store.publishing import (
     NewMessage,
     load,
@@ -55,6 +56,7 @@ from queue_over_sql.store.selection import (
     requeue,
 )
 from queue_over_sql.store.settling import (
+    Aside,
     archive_messages,
     extend,
     release,
@@ -62,10 +64,12 @@ from queue_over_sql.store.settling import (
     removes_at_once,
     restore,
     retry,
+    set_aside,
     still_there,
 )
 
 __all__ = [
+    "Aside",
     "Chosen",
     "ClaimRequest",
     "ConsumerInfo",
@@ -78,8 +82,10 @@ __all__ = [
     "anything_to_claim",
     "archive_counts",
     "archive_messages",
+    "bury_unknown",
     "claim_messages",
     "count_messages",
+    "declare_kinds",
     "delete_message",
     "edit_messages",
     "exchange",
@@ -89,6 +95,7 @@ __all__ = [
     "has_status",
     "highest_priority",
     "id_after",
+    "known_kinds",
     "last_id",
     "last_to_prune",
     "list_messages",
@@ -110,6 +117,7 @@ __all__ = [
     "restore",
     "retry",
     "server_now",
+    "set_aside",
     "still_there",
     "take",
     "unclaim_all",

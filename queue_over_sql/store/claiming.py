@@ -6,8 +6,9 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from queue_over_sql.dialects.rows import read_rows
-from queue_over_sql.dialects.statements import archive, claim
+from queue_over_sql.dialects.statements import archive, claim, settle
 from queue_over_sql.dialects.statements.parameters import MAX_IDS, batches, bucket_of, id_values
+from queue_over_sql.store import registry
 from queue_over_sql.store.keys import remember_locked
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from queue_over_sql.dialects.base import ClaimRequest, Settlement, Where
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.message import Claim, MessageRow
+    from queue_over_sql.schema import QueueTables
+    from queue_over_sql.store.settling import Aside
 
 
 def claim_messages(
@@ -75,11 +78,13 @@ class TakenFate:
         keep: whether it goes to the archive.
         dedup_us: how long its key stays taken, in microseconds; None where it is free at once.
         error: why it cannot be handed out, or None where it can.
+        aside: it is set aside instead, because it does not fit its kind here.
     """
 
     keep: bool
     dedup_us: int | None = None
     error: str | None = None
+    aside: Aside | None = None
 
 
 def take(
@@ -89,29 +94,48 @@ def take(
     *,
     fate: Callable[[MessageRow], TakenFate],
     where: Where | None,
-) -> list[MessageRow]:
+) -> tuple[int, list[MessageRow]]:
     """Remove the oldest messages in the caller's transaction, which holds their row locks.
 
-    Those that cannot be handed out are buried in the same transaction, and not returned.
+    Those that cannot be handed out are buried or set aside in the same transaction.
+
+    Returns:
+        How many there were, and those that can be handed out.
     """
     sql.subject.dialect.lock_for_writing(connection, sql)
     rows = read_rows(sql, sql.get(claim.pick_rows, where).run(connection, values).all())
+    fates = [(row, fate(row)) for row in rows]
+    end_locked(connection, sql, fates)
+    handed_out = [row for row, end in fates if end.error is None and end.aside is None]
+    taken = [row._replace(attempt_count=row.attempt_count + 1, listed=True) for row in handed_out]
+    return len(rows), oldest_first(taken)
+
+
+def end_locked(
+    connection: Connection, sql: StatementCache, fates: Sequence[tuple[MessageRow, TakenFate]]
+) -> None:
+    """Let messages that this transaction has locked, and nobody holds, have their fates."""
     groups: dict[TakenFate, list[MessageRow]] = {}
-    for row in rows:
-        groups.setdefault(fate(row), []).append(row)
+    for row, fate in fates:
+        groups.setdefault(fate, []).append(row)
     for end, same in groups.items():
+        if end.aside is not None:
+            for row in same:
+                values = id_values([row.id]) | end.aside.values()
+                sql.get(settle.set_locked_aside).run(connection, values)
+            continue
         if end.dedup_us is not None:
             ending = [(row.id, row.message_key) for row in same]
             remember_locked(connection, sql, ending, end.dedup_us)
-        _remove_taken(connection, sql, [row.id for row in same], end)
-    handed_out = [row for end, same in groups.items() if end.error is None for row in same]
-    taken = [row._replace(attempt_count=row.attempt_count + 1, listed=True) for row in handed_out]
-    return oldest_first(taken)
+        _remove_locked(connection, sql, [row.id for row in same], end)
 
 
-def _remove_taken(
+def _remove_locked(
     connection: Connection, sql: StatementCache, ids: Sequence[int], end: TakenFate
 ) -> None:
+    tables: QueueTables = sql.subject
+    if end.error is not None and not end.keep:
+        registry.count_discarded(connection, tables.system, tables.prefix, tables.queue, len(ids))
     outcome = "done" if end.error is None else "failed"
     for batch in batches(ids):
         size, values = bucket_of(len(batch)), id_values(batch)

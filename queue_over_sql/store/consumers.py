@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import bindparam, delete, insert, select, update
 
+from queue_over_sql.dialects.statements import kinds
 from queue_over_sql.durations import instant
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def remove(connection: Connection, system: SystemTables, consumer_id: str) -> No
     """Remove the row of a consumer."""
     consumers = system.consumers
     connection.execute(delete(consumers).where(consumers.c.consumer_id == consumer_id))
+    connection.execute(kinds.withdraw_gone(system))
 
 
 def expired(connection: Connection, system: SystemTables, dialect: QueueDialect) -> list[str]:

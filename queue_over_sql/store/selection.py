@@ -6,9 +6,11 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any, Self
 
+from queue_over_sql.dialects.compiled import CompiledStatement
 from queue_over_sql.dialects.rows import read_archive_rows, read_rows
 from queue_over_sql.dialects.statements import archive, selection
 from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id_values
+from queue_over_sql.message import PREVIOUS_ERROR, UNFIT_SINCE
 from queue_over_sql.store import keys, registry
 from queue_over_sql.store.administration import server_now
 from queue_over_sql.store.publishing import NewMessage, publish_many
@@ -21,9 +23,6 @@ if TYPE_CHECKING:
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.message import MessageRow
     from queue_over_sql.schema import QueueTables
-
-PREVIOUS_ERROR = "previous_error"
-"""The header in which a message that is sent again carries the reason it had failed for."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -59,7 +58,7 @@ def list_messages(
 ) -> list[MessageRow]:
     """Read one page of messages, by id."""
     page = selection.page(sql.subject, chosen.archived, chosen.conditions, limit, after)
-    rows = connection.execute(page).all()
+    rows: Sequence[Any] = CompiledStatement(page, connection.dialect).run(connection).all()
     if chosen.archived:
         return read_archive_rows(sql, rows)
     return [row._replace(listed=True) for row in read_rows(sql, rows)]
@@ -141,7 +140,8 @@ def requeue(
     tables: QueueTables = sql.subject
     tables.dialect.lock_for_writing(connection, sql)
     batch = selection.archived_batch(tables, chosen.conditions, up_to, limit)
-    rows = read_archive_rows(sql, connection.execute(batch).all())
+    found: Sequence[Any] = CompiledStatement(batch, connection.dialect).run(connection).all()
+    rows = read_archive_rows(sql, found)
     ids = [row.id for row in rows]
     for part in batches(ids):
         size, values = bucket_of(len(part)), id_values(part)
@@ -166,10 +166,11 @@ def _again(row: MessageRow, priorities: int) -> NewMessage:
 
 
 def _headers_with(headers: str | None, error: str | None) -> str | None:
-    if error is None:
-        return headers
     present: dict[str, Any] = {} if headers is None else json.loads(headers)
-    return json.dumps(present | {PREVIOUS_ERROR: error}, ensure_ascii=False, separators=(",", ":"))
+    present.pop(UNFIT_SINCE, None)
+    if error is not None:
+        present[PREVIOUS_ERROR] = error
+    return json.dumps(present, ensure_ascii=False, separators=(",", ":")) if present else None
 
 
 def _held_back(connection: Connection, tables: QueueTables, chosen: Chosen) -> int:

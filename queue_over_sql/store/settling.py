@@ -5,6 +5,7 @@ Each returns the ids that the claim still held; nothing of the others was change
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from queue_over_sql.dialects.statements import settle
@@ -65,6 +66,37 @@ def retry(
     """Give failed messages back after a delay."""
     values = {"p_error": settlement.error, "p_delay": delay}
     return _update(connection, sql, settle.retry, settlement, values)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Aside:
+    """How long a message that does not fit its kind here is set aside, and with which headers.
+
+    Attributes:
+        delay: in microseconds.
+        headers: as they are stored.
+        error: why.
+    """
+
+    delay: int
+    headers: str | None
+    error: str
+
+    def values(self) -> dict[str, Any]:
+        """The bind parameters."""
+        return {"p_delay": self.delay, "p_headers": self.headers, "p_error": self.error}
+
+
+def set_aside(
+    connection: Connection, sql: StatementCache, settlement: Settlement, aside: Aside
+) -> set[int]:
+    """Give one message that does not fit its kind here back for a while, uncounted."""
+    values = id_values(settlement.ids) | settlement.fence_values() | aside.values()
+    statement = sql.get(settle.set_aside)
+    result = statement.run(connection, values)
+    if sql.subject.dialect.update_returning:
+        return {row[0] for row in result}
+    return set(settlement.ids) if result.rowcount else set()
 
 
 def extend(

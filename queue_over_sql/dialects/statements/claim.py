@@ -56,6 +56,9 @@ def eligible(tables: QueueTables, where: Where | None) -> ColumnElement[bool]:
     """What may be claimed, in the order of the claim index's columns, and what the user wants."""
     live = tables.live
     wanted = [] if where is None else [where.on(live)]
+    if tables.known_kinds:
+        # What this server cannot read stays at its place for one that can.
+        wanted.append(or_(live.c.kind.is_(None), live.c.kind.in_(tables.known_kinds)))
     return and_(
         live.c.consumer_id.is_(None),
         live.c.priority == number("p_priority"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ClauseElement, Select, delete, select, update
+from sqlalchemy import ClauseElement, Select, bindparam, delete, select, update
 
 from queue_over_sql.dialects.statements.parameters import (
     CLAIM_CLEARED,
@@ -36,9 +36,7 @@ def remove(tables: QueueTables, size: int) -> ClauseElement:
 
 def release(tables: QueueTables, size: int) -> ClauseElement:
     """Give messages back at their place, the attempt not counted."""
-    live = tables.live
-    values = CLAIM_CLEARED | {"attempt_count": live.c.attempt_count - 1}
-    return _fenced_update(tables, size, values)
+    return _fenced_update(tables, size, CLAIM_CLEARED | _uncounted(tables))
 
 
 def restore(tables: QueueTables, size: int) -> ClauseElement:
@@ -59,6 +57,30 @@ def retry(tables: QueueTables, size: int) -> ClauseElement:
         "last_error": words("p_error"),
     }
     return _fenced_update(tables, size, values)
+
+
+def set_aside(tables: QueueTables) -> ClauseElement:
+    """Give a message that does not fit its kind here back for a while, the attempt not counted."""
+    return _fenced_update(tables, 1, CLAIM_CLEARED | _aside(tables) | _uncounted(tables))
+
+
+def set_locked_aside(tables: QueueTables) -> ClauseElement:
+    """The same for a message that nobody has claimed, but this transaction has locked."""
+    return update(tables.live).where(among_ids(tables.live, 1)).values(_aside(tables))
+
+
+def _aside(tables: QueueTables) -> dict[str, Any]:
+    now = tables.dialect.now()
+    return {
+        "available_at": now + number("p_delay"),
+        "last_attempt_at": now,
+        "last_error": words("p_error"),
+        "headers": bindparam("p_headers", None, type_=tables.live.c.headers.type),
+    }
+
+
+def _uncounted(tables: QueueTables) -> dict[str, Any]:
+    return {"attempt_count": tables.live.c.attempt_count - 1}
 
 
 def extend(tables: QueueTables, size: int) -> ClauseElement:

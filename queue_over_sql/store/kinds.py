@@ -1,0 +1,63 @@
+"""Acts about kinds: tell which ones a consumer knows, and end what nobody knows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from queue_over_sql.dialects.compiled import CompiledStatement
+from queue_over_sql.dialects.rows import read_rows
+from queue_over_sql.dialects.statements import kinds
+from queue_over_sql.store.claiming import TakenFate, end_locked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.message import MessageRow
+
+
+def declare_kinds(
+    connection: Connection, sql: StatementCache, consumer_id: str, names: Collection[str]
+) -> None:
+    """Note which kinds of a queue a consumer knows; again replaces what was noted."""
+    connection.execute(kinds.withdraw(sql.subject, consumer_id))
+    connection.execute(kinds.declare(sql.subject, consumer_id, names))
+
+
+def known_kinds(connection: Connection, sql: StatementCache) -> set[str]:
+    """The kinds of a queue that some living consumer knows."""
+    return {row[0] for row in connection.execute(kinds.known_by_living(sql.subject))}
+
+
+def bury_unknown(
+    connection: Connection,
+    sql: StatementCache,
+    known: Collection[str],
+    *,
+    level: int,
+    due_for: int,
+    limit: int,
+    fate: Callable[[MessageRow], TakenFate],
+) -> int:
+    """End messages of one level that nobody knows and that are due for too long.
+
+    Args:
+        connection: where.
+        sql: the queue's statements.
+        known: the kinds that somebody knows.
+        level: their priority.
+        due_for: for how long, in microseconds.
+        limit: at most so many.
+        fate: what becomes of each.
+
+    Returns:
+        How many.
+    """
+    sql.subject.dialect.lock_for_writing(connection, sql)
+    look = CompiledStatement(kinds.unknown(sql.subject, known, level, due_for), connection.dialect)
+    found: Sequence[Any] = look.run(connection, {"p_count": limit}).all()
+    rows = read_rows(sql, found)
+    end_locked(connection, sql, [(row, fate(row)) for row in rows])
+    return len(rows)

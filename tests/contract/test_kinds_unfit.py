@@ -1,0 +1,349 @@
+"""A payload that does not fit the type of its kind here waits for a server whose type it fits."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from queue_over_sql import Publication
+from tests.contract.kinds import EITHER_ORDER, NEWER_ORDER, ORDERS, Order, knowing, long_ago
+from tests.contract.looking import archived, counts, ids, live_rows, payloads, set_columns
+from tests.contract.waiting import consume_exactly, wait_until
+from tests.contract.working import running
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from queue_over_sql import Message, Queue
+    from queue_over_sql.testing.plugin import MakeService
+
+NEW = {"total": 1.5}
+
+
+@pytest.fixture
+def older(make_service: MakeService) -> Queue:
+    """The queue of a server with the older version of the type."""
+    return knowing(make_service, ORDERS, archive="all")
+
+
+@pytest.fixture
+def newer(older: Queue, make_service: MakeService) -> Queue:
+    """The same queue, of a server with the newer version."""
+    assert "jobs" == older.name
+    return knowing(make_service, NEWER_ORDER)
+
+
+@pytest.fixture
+def mixed(older: Queue, newer: Queue) -> list[int]:
+    """Two orders of the older version around one of the newer; their ids."""
+    return [
+        older.publish(Order(id=1)).id,
+        newer.publish(NEW, kind="Order").id,
+        older.publish(Order(id=2)).id,
+    ]
+
+
+def only(queue: Queue) -> Message:
+    """The only live message, as a list shows it."""
+    (message,) = queue.messages().list()
+    return message
+
+
+def make_due(engine: Engine, queue: Queue, message_id: int) -> None:
+    """Let the time pass until a message that was set aside is due again."""
+    set_columns(engine, queue, message_id, available_at=1)
+
+
+# -- set aside
+
+
+def test_what_does_not_fit_is_set_aside_uncounted(older: Queue, mixed: list[int]) -> None:
+    """The others are delivered; it waits with the reason, and no attempt is used up."""
+    now = time.time()
+    messages = older.consume(10)
+    assert [Order(id=1), Order(id=2)] == payloads(messages)
+    assert (0, 2, 0) == counts(older)
+    assert 1 == older.stats().delayed
+    older.ack(messages)
+    aside = only(older)
+    assert (mixed[1], 0, NEW, "Order") == (aside.id, aside.attempt, aside.payload, aside.kind)
+    assert aside.last_error is not None
+    assert "'Order'" in aside.last_error
+    assert "id: Field required" in aside.last_error
+    assert now - 60 < aside.headers["unfit_since"] < now + 60
+
+
+@pytest.mark.usefixtures("mixed")
+def test_it_is_delivered_where_it_fits(older: Queue, newer: Queue) -> None:
+    """After its pause, as a first attempt, to the server with the right version."""
+    older.ack(older.consume(10))
+    (message,) = consume_exactly(newer, 1)
+    assert (NEW, 1) == (message.payload, message.attempt)
+    message.ack()
+    assert 0 == newer.messages().count()
+
+
+def test_headers_of_its_own_are_kept(older: Queue, newer: Queue) -> None:
+    """The note is one header among the publisher's."""
+    newer.publish(NEW, kind="Order", headers={"trace": "t"}, key="k")
+    assert [] == older.consume()
+    aside = only(older)
+    assert ({"trace", "unfit_since"}, "k") == (set(aside.headers), aside.key)
+    assert "t" == consume_exactly(newer, 1)[0].headers["trace"]
+
+
+def test_the_pause_grows(older: Queue, newer: Queue, engine: Engine) -> None:
+    """From a second on, while the beginning stays noted."""
+    published = newer.publish(NEW, kind="Order")
+    pauses, since = [], set()
+
+    def looked() -> bool:
+        assert [] == older.consume()
+        return older.stats().delayed == 1
+
+    for _ in range(4):
+        wait_until(looked, timeout=10)
+        aside = only(older)
+        assert aside.available_at is not None
+        pauses.append(aside.available_at.timestamp() - time.time())
+        since.add(aside.headers["unfit_since"])
+        wait_until(lambda: len(pauses) == 4 or older.stats().ready == 1, timeout=10)
+    assert 1 == len(since)
+    assert 0.2 < pauses[0] <= 1.5
+    assert 1.1 * pauses[0] < pauses[3] <= 300
+    make_due(engine, older, published.id)
+    assert 1 == consume_exactly(newer, 1)[0].attempt
+
+
+def test_attempts_are_not_used_up(make_service: MakeService, engine: Engine) -> None:
+    """A queue of one attempt keeps it, however often it was looked at."""
+    older = knowing(make_service, ORDERS, max_attempts=1)
+    newer = knowing(make_service, NEWER_ORDER)
+    published = newer.publish(NEW, kind="Order")
+    for _ in range(5):
+        make_due(engine, older, published.id)
+        assert [] == older.consume()
+    assert 0 == len(archived(older))
+    make_due(engine, older, published.id)
+    (message,) = consume_exactly(newer, 1)
+    assert (NEW, 1) == (message.payload, message.attempt)
+
+
+def test_an_earlier_failure_still_counts(older: Queue, newer: Queue, engine: Engine) -> None:
+    """Only the look that did not fit is uncounted."""
+    published = newer.publish(NEW, kind="Order")
+    newer.consume()[0].nack("busy", delay=0)
+    make_due(engine, older, published.id)
+    assert [] == older.consume()
+    assert 1 == only(older).attempt
+    make_due(engine, older, published.id)
+    assert 2 == consume_exactly(newer, 1)[0].attempt
+
+
+# -- every way to consume
+
+
+@pytest.mark.usefixtures("mixed")
+def test_exchange_goes_on_with_the_next(older: Queue) -> None:
+    """It is set aside in passing."""
+    (first,) = older.consume()
+    found = older.exchange(first, 2) or consume_exactly(older, 1)
+    assert [Order(id=2)] == payloads(found)
+    assert 1 == older.stats().delayed
+
+
+def test_take_does_not_remove_it(
+    older: Queue, newer: Queue, engine: Engine, mixed: list[int]
+) -> None:
+    """The caller's commit ends the others; a rollback leaves all as it was."""
+    before = live_rows(engine, older)
+    with engine.connect() as connection:
+        taken = older.take(3, connection=connection)
+        assert [Order(id=1), Order(id=2)] == payloads(taken)
+        connection.rollback()
+    assert before == live_rows(engine, older)
+    with engine.begin() as connection:
+        older.take(3, connection=connection)
+    assert [mixed[1]] == ids(older.messages().list())
+    assert 2 == len(archived(older))
+    (message,) = consume_exactly(newer, 1)
+    assert (NEW, 1) == (message.payload, message.attempt)
+
+
+@pytest.mark.usefixtures("mixed")
+def test_stream_passes_it_by(older: Queue) -> None:
+    """The stream neither stops at it nor yields it."""
+    seen = []
+    for message in older.stream(wait=0.3):
+        seen.append(message.payload)
+        message.ack()
+    assert [Order(id=1), Order(id=2)] == seen
+
+
+@pytest.mark.usefixtures("mixed")
+def test_a_worker_passes_it_by(make_service: MakeService, newer: Queue) -> None:
+    """Its handler sees what fits, and the other server gets the rest."""
+    service = make_service(reaper_interval=0.1)
+    service.create_queue("jobs", kinds=ORDERS)
+    worker = service.worker(concurrency=1, poll_interval=(0.005, 0.05))
+    seen: list[Any] = []
+
+    @worker.handle("jobs")
+    def work(message: Message) -> None:
+        seen.append(message.payload)
+
+    with running(worker):
+        wait_until(lambda: len(seen) == 2)
+        wait_until(lambda: newer.stats().delayed == 1)
+    assert [Order(id=1), Order(id=2)] == seen
+    assert [NEW] == payloads(consume_exactly(newer, 1))
+
+
+def test_a_condition_changes_nothing(older: Queue, newer: Queue) -> None:
+    """What matches and does not fit is set aside as well."""
+    newer.publish(NEW, kind="Order")
+    assert [] == older.consume(5, where=older.table.c.kind == "Order")
+    assert 1 == older.stats().delayed
+
+
+def test_lists_show_it_as_plain_json(older: Queue, newer: Queue) -> None:
+    """Looking at it changes nothing."""
+    newer.publish(NEW, kind="Order")
+    assert [NEW] == payloads(older.messages().list())
+    assert ({}, 1) == (only(older).headers, older.stats().ready)
+
+
+# -- the limit
+
+
+def test_after_its_time_it_is_a_dead_letter(make_service: MakeService) -> None:
+    """With the reason, and as it was published."""
+    older = knowing(make_service, ORDERS, kind_timeout=0.5)
+    newer = knowing(make_service, NEWER_ORDER)
+    newer.publish(NEW, kind="Order", key="k")
+    assert [] == older.consume()
+    assert [] == archived(older)
+    wait_until(lambda: older.consume() == [] and older.stats().failed == 1, timeout=10)
+    (dead,) = archived(older)
+    assert ("failed", NEW, "k", "Order") == (dead.outcome, dead.payload, dead.key, dead.kind)
+    assert dead.last_error is not None
+    assert "id: Field required" in dead.last_error
+    assert 0 == older.messages().count()
+
+
+def test_take_buries_it_after_its_time(make_service: MakeService, engine: Engine) -> None:
+    """Those who only take do not leave it behind for ever."""
+    older = knowing(make_service, ORDERS, kind_timeout=0.5)
+    knowing(make_service, NEWER_ORDER).publish(NEW, kind="Order")
+
+    def taken() -> bool:
+        with engine.begin() as connection:
+            assert [] == older.take(connection=connection)
+        return older.stats().failed == 1
+
+    wait_until(taken, timeout=10)
+    assert "id: Field required" in (archived(older)[0].last_error or "")
+
+
+def test_without_an_archive_it_is_counted(make_service: MakeService) -> None:
+    """A dead message that is not kept is a discarded one."""
+    older = knowing(make_service, ORDERS, kind_timeout=0.3, archive="none")
+    knowing(make_service, NEWER_ORDER).publish(NEW, kind="Order")
+    wait_until(lambda: older.consume() == [] and older.stats().discarded == 1, timeout=10)
+    assert (0, 0) == (older.stats().live, older.stats().archived)
+
+
+def test_a_requeued_one_is_set_aside_anew(make_service: MakeService) -> None:
+    """A new life has its whole time again, and reaches a server that it fits."""
+    older = knowing(make_service, ORDERS, kind_timeout=1.0)
+    newer = knowing(make_service, NEWER_ORDER)
+    newer.publish(NEW, kind="Order")
+    wait_until(lambda: older.consume() == [] and older.stats().failed == 1, timeout=10)
+    assert 1 == older.archive.messages().requeue()
+    assert [] == older.consume()
+    assert (1, 0) == (older.stats().delayed, older.stats().failed)
+    assert [NEW] == payloads(consume_exactly(newer, 1))
+
+
+def test_the_time_begins_where_it_first_did_not_fit(make_service: MakeService) -> None:
+    """A backlog that waited long for any server is not buried at its first look."""
+    older = knowing(make_service, ORDERS, kind_timeout=60)
+    knowing(make_service, NEWER_ORDER).publish(NEW, kind="Order", at=long_ago())
+    assert [] == older.consume()
+    assert (1, 0) == (older.stats().delayed, older.stats().failed)
+
+
+# -- what else may not fit
+
+
+def test_a_looser_type_takes_what_a_stricter_one_set_aside(
+    older: Queue, newer: Queue, make_service: MakeService
+) -> None:
+    """Each server judges by its own type."""
+    newer.publish(NEW, kind="Order")
+    assert [] == older.consume()
+    assert [NEW] == payloads(consume_exactly(knowing(make_service, EITHER_ORDER), 1))
+
+
+def test_a_server_without_kinds_takes_it_as_it_is(
+    older: Queue, newer: Queue, make_service: MakeService
+) -> None:
+    """Nothing is checked there."""
+    newer.publish(NEW, kind="Order")
+    assert [] == older.consume()
+    assert [NEW] == payloads(consume_exactly(make_service().queue("jobs"), 1))
+
+
+@pytest.mark.parametrize("note", ["yesterday", None, [1], True, 1e308, -1e308, 1e30, 0, -5])
+def test_a_note_of_the_publishers_is_not_taken_for_a_time(
+    older: Queue, newer: Queue, note: Any
+) -> None:
+    """Nonsense does no harm; and who passes old headers on does not bury a new message."""
+    newer.publish(NEW, kind="Order", headers={"unfit_since": note})
+    older.publish(Order(id=1), headers={"unfit_since": note})
+    assert [Order(id=1)] == payloads(older.consume(5))
+    assert (1, 1, 0) == (older.stats().delayed, older.stats().claimed, older.stats().archived)
+    assert [NEW] == payloads(consume_exactly(newer, 1))
+
+
+@pytest.mark.engines("sqlite", "h2")
+@pytest.mark.parametrize("headers", ['{"unfit_since": NaN}', '{"unfit_since": Infinity}'])
+def test_headers_that_another_client_wrote_stop_nobody(
+    older: Queue, newer: Queue, engine: Engine, headers: str
+) -> None:
+    """What JSON has no words for, where the database does not check: the rest is delivered."""
+    published = newer.publish(NEW, kind="Order")
+    set_columns(engine, newer, published.id, headers=headers)
+    older.publish(Order(id=1))
+    assert [Order(id=1)] == payloads(older.consume(5))
+    assert 1 == older.stats().claimed
+
+
+def test_one_that_does_not_fit_is_not_taken_for_an_empty_queue(older: Queue, newer: Queue) -> None:
+    """A claim of one goes on to the next message, whichever verb it was."""
+    for number in range(3):
+        newer.publish(NEW, kind="Order")
+        older.publish(Order(id=number))
+    (first,) = older.consume()
+    (second,) = older.exchange(first)
+    assert [Order(id=0), Order(id=1)] == payloads([first, second])
+    with older.receive() as third:
+        assert third is not None
+        assert Order(id=2) == third.payload
+
+
+def test_many_that_do_not_fit_hide_none(older: Queue, newer: Queue) -> None:
+    """A batch of nothing else is passed by, and what fits behind it is found."""
+    newer.publish_many([Publication(NEW, kind="Order")] * 50)
+    older.publish(Order(id=1))
+    found: list[Any] = []
+
+    def looked() -> bool:
+        found.extend(payloads(older.consume(10)))
+        return bool(found)
+
+    wait_until(looked)
+    assert [Order(id=1)] == found
+    assert 50 == len(consume_exactly(newer, 50, timeout=10))
