@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from queue_over_sql.json_lines import message_fields, replaced_file, to_json
 from queue_over_sql.selection import ArchiveSelection
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    import os
+    from collections.abc import Callable, Mapping
 
     from sqlalchemy import ColumnElement, Table
 
     from queue_over_sql.context import QueueContext
+
+_PAGE: Final = 1_000
 
 
 class Archive:
@@ -49,3 +53,51 @@ class Archive:
         return ArchiveSelection(
             self._context, status=status, key=key, kind=kind, payload=payload, where=where
         )
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        status: str | None = None,
+        key: str | None = None,
+        kind: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        where: ColumnElement[bool] | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """Write archived messages to a file of JSON Lines, one message per line, by id.
+
+        Each line has all facts of a message: ``id``, ``queue``, ``key``, ``kind``, ``headers``,
+        ``priority``, ``max_attempts``, ``columns``, ``payload``, ``attempt``, the times as ISO
+        8601 (``published_at`` … ``finished_at``), ``consumer_id``, ``consumer_round``,
+        ``last_error`` and ``outcome``. Bytes are in Base64, and then ``payload_encoding`` says so.
+
+        All that was in the archive at the beginning is written, unless it is pruned meanwhile. The
+        file appears when it is complete; one that is there is replaced.
+
+        Args:
+            path: of the file.
+            status: as in ``messages``.
+            key: as in ``messages``.
+            kind: as in ``messages``.
+            payload: as in ``messages``.
+            where: as in ``messages``.
+            progress: called after each page of 1,000 messages with the number so far.
+
+        Returns:
+            How many messages were written.
+
+        Raises:
+            OSError: the file cannot be written; the one that was there stays.
+            ValueError: as in ``messages``.
+        """
+        selection = self.messages(status=status, key=key, kind=kind, payload=payload, where=where)
+        written = 0
+        with replaced_file(path) as write:
+            for page in selection.plain_pages(_PAGE):
+                for message in page:
+                    write(to_json(message_fields(message)))
+                written += len(page)
+                if progress is not None:
+                    progress(written)
+        return written

@@ -15,7 +15,6 @@ from queue_over_sql.conditions import (
 from queue_over_sql.context import UNDECODABLE
 from queue_over_sql.durations import Duration, instant_to_microseconds, to_microseconds
 from queue_over_sql.errors import ClaimLost
-from queue_over_sql.kinds import UnfitPayload
 from queue_over_sql.message import Message, Outcome, Status
 from queue_over_sql.settings import check_choice, check_whole
 from queue_over_sql.store import Chosen, Edited
@@ -84,6 +83,19 @@ class Selection:
         )
         return [self._listed(row) for row in rows]
 
+    def plain_pages(self, limit: int) -> Iterator[Sequence[Message]]:
+        """All messages, page by page, with their payloads as they are without kinds."""
+        sql, after = self._context.sql, None
+        while True:
+            rows = self._context.run(
+                lambda c: store.list_messages(c, sql, self._chosen, limit, after)  # noqa: B023 - runs at once
+            )
+            if rows:
+                yield [self._plain(row) for row in rows]
+            if len(rows) < limit:
+                return
+            after = rows[-1].id
+
     def first(self) -> Message | None:
         """The message with the lowest id; None where there is none."""
         page = self.list(limit=1)
@@ -143,7 +155,11 @@ class Selection:
         """A message; its payload is plain, or as it is stored, where it cannot be decoded here."""
         try:
             return self._context.message(row, _Unclaimed())
-        except UnfitPayload:
+        except UNDECODABLE:
+            return self._plain(row)
+
+    def _plain(self, row: MessageRow) -> Message:
+        try:
             return self._context.plain_message(row, _Unclaimed())
         except UNDECODABLE:
             return self._context.raw_message(row, _Unclaimed())

@@ -12,7 +12,8 @@ from queue_over_sql import ClaimLost, DatabaseUnavailable, Message, Queue
 from queue_over_sql.cli.execution import CommandStoppedError, run_command
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.signals import Stop
-from queue_over_sql.cli.wire import message_fields, payload_line
+from queue_over_sql.cli.wire import payload_line
+from queue_over_sql.json_lines import message_fields
 from queue_over_sql.leases import LeaseKeeper
 
 # One look may last this long, so that a signal is noticed soon.

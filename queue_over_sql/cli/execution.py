@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import IO
 
 from queue_over_sql import Message
-from queue_over_sql.cli.output import to_json
 from queue_over_sql.cli.signals import Stop
 from queue_over_sql.cli.wire import payload_bytes
+from queue_over_sql.json_lines import to_json
 
 PREFIX = "QUEUE_OVER_SQL_"
 TAIL_BYTES = 4096

@@ -21,7 +21,8 @@ from queue_over_sql.cli.options import (
 )
 from queue_over_sql.cli.session import Session, command
 from queue_over_sql.cli.values import format_instant, parse_pairs
-from queue_over_sql.cli.wire import LineFormat, LineReader, message_fields, payload_line
+from queue_over_sql.cli.wire import LineFormat, LineReader, payload_line
+from queue_over_sql.json_lines import message_fields
 
 PAYLOAD_HELP = (
     "The message: JSON, or for a queue of text the text itself (see --format). "

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from enum import Enum
 from typing import Any
-from uuid import UUID
 
 from rich.console import Console, JustifyMethod
 from rich.markup import escape
@@ -28,6 +24,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from queue_over_sql.json_lines import to_json
+
 PASSWORD_IN_URL = re.compile(r"(?P<before>\w[\w+]*://[^:/?#\s]*:)(?P<password>[^\s/]+)(?=@)")
 PASSWORD_IN_QUERY = re.compile(
     r"(?P<before>\b(?:password|passwd|pwd)=)(?P<password>[^&;\s'\"]+)", re.IGNORECASE
@@ -40,23 +38,6 @@ UNBOUNDED = 1_000_000_000
 def hide_passwords(text: str) -> str:
     """`text` with the password of every URL in it replaced by ``***``."""
     return PASSWORD_IN_QUERY.sub(r"\g<before>***", PASSWORD_IN_URL.sub(r"\g<before>***", text))
-
-
-def to_json(value: object) -> str:
-    """One compact line of JSON; instants as ISO 8601, durations as seconds."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_json_default)
-
-
-def _json_default(value: object) -> object:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, UUID):
-        return str(value)
-    return str(value)
 
 
 class RateColumn(ProgressColumn):

@@ -11,28 +11,14 @@ from enum import StrEnum
 from typing import Any
 
 from queue_over_sql import Message, Publication
-from queue_over_sql.cli.output import to_json
 from queue_over_sql.cli.values import parse_duration, parse_instant
-
-# What a written message has besides a publication: of its delivery, so no part of a new message.
-DELIVERY_FIELDS = (
-    "id",
-    "queue",
-    "attempt",
-    "published_at",
-    "scheduled_at",
-    "available_at",
-    "claimed_at",
-    "lease_expires_at",
-    "consumer_id",
-    "consumer_round",
-    "last_attempt_at",
-    "last_error",
-    "outcome",
-    "finished_at",
+from queue_over_sql.json_lines import (
+    CONTENT_FIELDS,
+    DELIVERY_FIELDS,
+    ENCODING_FIELD,
+    in_base64,
+    to_json,
 )
-CONTENT_FIELDS = ("key", "kind", "headers", "priority", "max_attempts", "columns")
-ENCODING_FIELD = "payload_encoding"
 
 
 class LineFormat(StrEnum):
@@ -43,21 +29,10 @@ class LineFormat(StrEnum):
     MESSAGE = "message"
 
 
-def message_fields(message: Message) -> dict[str, Any]:
-    """Everything about `message`; a payload of bytes is written in Base64 and marked so."""
-    fields: dict[str, Any] = {"id": message.id, "queue": message.queue}
-    fields |= {name: getattr(message, name) for name in CONTENT_FIELDS}
-    if isinstance(message.payload, bytes):
-        fields |= {"payload": _base64(message.payload), ENCODING_FIELD: "base64"}
-    else:
-        fields["payload"] = message.payload
-    return fields | {name: getattr(message, name) for name in DELIVERY_FIELDS[2:]}
-
-
 def payload_line(message: Message, payload_type: str) -> str:
     """The payload alone: compact JSON, text as it is, or bytes in Base64."""
     if isinstance(message.payload, bytes):
-        return _base64(message.payload)
+        return in_base64(message.payload)
     return str(message.payload) if payload_type == "text" else to_json(message.payload)
 
 
@@ -66,10 +41,6 @@ def payload_bytes(message: Message, payload_type: str) -> bytes:
     if isinstance(message.payload, bytes):
         return message.payload
     return payload_line(message, payload_type).encode()
-
-
-def _base64(payload: bytes) -> str:
-    return base64.b64encode(payload).decode("ascii")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +80,7 @@ class LineReader:
                 f"the queue carries {self.payload_type}, so a line must be a JSON string"
                 f"{' of Base64' if self.payload_type == 'bytes' else ''}"
             )
-        return value if self.payload_type == "text" else _decode_base64(value)
+        return value if self.payload_type == "text" else _decodein_base64(value)
 
     def _message(self, value: Any) -> Publication:
         if not isinstance(value, dict) or "payload" not in value:
@@ -123,7 +94,7 @@ class LineReader:
         return Publication(self._json_payload(value["payload"]), **{**self.defaults, **own})
 
 
-def _decode_base64(value: str) -> bytes:
+def _decodein_base64(value: str) -> bytes:
     try:
         return base64.b64decode(value, validate=True)
     except binascii.Error as error:
