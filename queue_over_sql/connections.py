@@ -34,7 +34,7 @@ from queue_over_sql.lanes import Lane, ThreadLanes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sqlalchemy import URL, Connection, Engine
+    from sqlalchemy import URL, Connection, Engine, Pool
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class Connections:
         self._shared: ThreadLanes | None = ThreadLanes() if self._opened.shared else None
         self._closed = False
         self._left_to: int | None = None
-        self._same_database: weakref.WeakSet[Engine] = weakref.WeakSet()
+        self._same_database: weakref.WeakSet[Pool] = weakref.WeakSet()
         self._pid = os.getpid()
         # Kept for ever in a forked child: to free them would send a rollback down the sockets
         # that the parent still uses.
@@ -180,19 +180,20 @@ class Connections:
     def check_same_database(self, caller: Connection) -> None:
         """Refuse a caller's connection that leads elsewhere, before anything is done on it.
 
-        Each engine is asked once: both sides say which database they are in.
+        Each pool of connections is asked once: both sides say which database they are in.
 
         Raises:
             WrongDatabase: it does.
         """
+        # Engines with other options share the pool.
         engine = caller.engine
-        if engine is self.engine or engine in self._same_database:
+        if engine.pool is self.engine.pool or engine.pool in self._same_database:
             return
         with self.translated():
             if type(dialect_of(caller)) is type(self.dialect):
                 question = self.dialect.database_identity()
                 if question is None or self._answers_alike(caller, question):
-                    self._same_database.add(engine)
+                    self._same_database.add(engine.pool)
                     return
         theirs = engine.url.render_as_string(hide_password=True)
         msg = (

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from queue_over_sql import store
 from queue_over_sql.administration import QueueAdministration
 from queue_over_sql.claiming import Claimer
-from queue_over_sql.delivery import Delivery, as_list, as_where, mark_settled, marking_settled
+from queue_over_sql.delivery import Delivery, as_list, as_where, mark_settled
 from queue_over_sql.durations import Duration, to_timedelta
 from queue_over_sql.errors import QueueError
+from queue_over_sql.holding import QueueHolding
 from queue_over_sql.message import Message, Publication, Published
 from queue_over_sql.publishing import Publisher
 from queue_over_sql.restoring import QueueReaper
@@ -29,15 +30,15 @@ if TYPE_CHECKING:
     from queue_over_sql.message import MessageRow
 
 
-class Queue(QueueAdministration):
+class Queue(QueueHolding, QueueAdministration):
     """One queue. Made by ``QueueService``; may be used from any thread."""
 
     def __init__(self, context: QueueContext) -> None:
-        super().__init__(context)
+        QueueAdministration.__init__(self, context)
+        QueueHolding.__init__(self, SettlerOfQueue(context, self._came_back))
         self.reaper = QueueReaper(context)
         self._claimer = Claimer(context, self.reaper.restore)
         self._publisher = Publisher(context)
-        self._settler = SettlerOfQueue(context, self._came_back)
         self._delivery = Delivery(context, self, self._settler.set_aside)
 
     # -- publish
@@ -296,106 +297,6 @@ class Queue(QueueAdministration):
             return self._claimer.take(target, count, fate=fate, where=wanted)
 
         return self._delivery.messages(self._context.run_on(connection, act))
-
-    # -- settle
-
-    def ack(
-        self,
-        messages: Message | Sequence[Message],
-        *,
-        connection: Connection | Session | None = None,
-    ) -> None:
-        """Finish messages: they are removed, or archived where finished ones are kept.
-
-        Args:
-            messages: one or several, of any claims.
-            connection: the caller's own transaction; it is not committed here.
-
-        Raises:
-            ClaimLost: names those that this claim does not hold any more; all others were acked.
-            ConsumerExpired: this consumer missed its heartbeat; nothing was changed.
-        """
-        batch = as_list(messages)
-        with marking_settled(batch):
-            self._settler.ack(batch, connection)
-
-    def nack(
-        self,
-        messages: Message | Sequence[Message],
-        *,
-        error: str | BaseException | None = None,
-        delay: Duration | None = None,
-        connection: Connection | Session | None = None,
-    ) -> None:
-        """Report failures: each message is retried later, or a dead letter when out of attempts.
-
-        Args:
-            messages: one or several.
-            error: the reason.
-            delay: instead of what the retry policy says, its end included.
-            connection: the caller's own transaction; it is not committed here.
-
-        Raises:
-            ClaimLost, ConsumerExpired: as in ``ack``.
-        """
-        batch = as_list(messages)
-        with marking_settled(batch):
-            self._settler.nack(batch, error, delay, connection)
-
-    def release(
-        self,
-        messages: Message | Sequence[Message],
-        *,
-        connection: Connection | Session | None = None,
-    ) -> None:
-        """Give messages back untouched, at their place; this delivery is not counted.
-
-        Raises:
-            ClaimLost, ConsumerExpired: as in ``ack``.
-        """
-        batch = as_list(messages)
-        with marking_settled(batch):
-            self._settler.release(batch, connection)
-
-    def reject(
-        self,
-        messages: Message | Sequence[Message],
-        reason: str,
-        *,
-        connection: Connection | Session | None = None,
-    ) -> None:
-        """End messages as dead letters, never to be delivered again.
-
-        Args:
-            messages: one or several.
-            reason: kept in the archive as ``last_error``.
-            connection: the caller's own transaction; it is not committed here.
-
-        Raises:
-            ClaimLost, ConsumerExpired: as in ``ack``.
-        """
-        batch = as_list(messages)
-        with marking_settled(batch):
-            self._settler.reject(batch, reason, connection)
-
-    def extend(
-        self,
-        messages: Message | Sequence[Message],
-        lease: Duration | None = None,
-        *,
-        connection: Connection | Session | None = None,
-    ) -> None:
-        """Renew leases, counted from now.
-
-        Args:
-            messages: one or several.
-            lease: the new length; None for that of each claim.
-            connection: the caller's own transaction; it is not committed here.
-
-        Raises:
-            ClaimLost, ConsumerExpired: as in ``ack``.
-        """
-        self._settler.extend(as_list(messages), lease, connection)
 
     def __repr__(self) -> str:
         return f"<Queue {self.name}>"

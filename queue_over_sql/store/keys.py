@@ -78,5 +78,5 @@ def prune_keys(connection: Connection, sql: StatementCache, limit: int) -> int:
     old = [row[0] for row in sql.get(keys.expired).run(connection, {"p_count": limit})]
     for batch in batches(old):
         size = bucket_of(len(batch))
-        sql.get(keys.forget_keys, size).run(connection, keys.key_values(list(batch), size))
+        sql.get(keys.forget_expired, size).run(connection, keys.key_values(list(batch), size))
     return len(old)

@@ -38,8 +38,16 @@ def remember(tables: QueueTables, size: int) -> Insert:
 
 
 def forget_keys(tables: QueueTables, size: int) -> Delete:
-    """Forget keys, because they end anew or are too old."""
+    """Forget keys, because messages that have them end anew."""
     return delete(tables.dedup_keys).where(_among_keys(tables.dedup_keys, size))
+
+
+def forget_expired(tables: QueueTables, size: int) -> Delete:
+    """Forget keys whose time is over, unless they were taken anew since they were looked for."""
+    memory = tables.dedup_keys
+    return delete(memory).where(
+        _among_keys(memory, size), memory.c.expires_at <= tables.dialect.now()
+    )
 
 
 def forget_messages(tables: QueueTables, size: int) -> Delete:

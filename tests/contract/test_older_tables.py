@@ -1,0 +1,59 @@
+"""Tables that an older version made: opened as they are, with what is newer added."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from sqlalchemy import text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Engine
+
+    from queue_over_sql import QueueService
+
+NEWER_SETTINGS = ("archive_limit", "dedup_window_us", "kind_timeout_us")
+
+
+def make_old(engine: Engine) -> None:
+    """What the first version knew: no count of edits, no kinds, fewer settings."""
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE queue_over_sql_kinds"))
+        connection.execute(text("ALTER TABLE queue_over_sql_queues DROP COLUMN edit_count"))
+        [(known,)] = connection.execute(text("SELECT settings FROM queue_over_sql_queues"))
+        settings = {k: v for k, v in json.loads(known).items() if k not in NEWER_SETTINGS}
+        connection.execute(
+            text("UPDATE queue_over_sql_queues SET settings = :old"), {"old": json.dumps(settings)}
+        )
+
+
+def test_a_queue_of_an_older_version_goes_on(
+    make_service: Callable[..., QueueService], engine: Engine
+) -> None:
+    """Its messages are there, and what is newer works."""
+    first = make_service()
+    first.create_queue("jobs", lease=77).publish("old")
+    first.stop()
+    make_old(engine)
+    jobs = make_service().queue("jobs")
+    jobs.publish("new", delay=3600)
+    assert 77 == jobs.settings.lease.total_seconds()
+    assert jobs.settings.dedup_window is None
+    assert 1 == jobs.messages(status="delayed").prioritize(front=True)
+    assert ["new", "old"] == [message.payload for message in jobs.consume(2)]
+
+
+def test_a_queue_of_an_older_version_gets_a_dedup_window(
+    make_service: Callable[..., QueueService], engine: Engine
+) -> None:
+    """The memory of keys is made when it is first wanted."""
+    first = make_service()
+    first.create_queue("jobs")
+    first.stop()
+    make_old(engine)
+    jobs = make_service().create_queue("jobs", dedup_window=60)
+    jobs.publish("a", key="k")
+    jobs.ack(jobs.consume())
+    assert "skipped" == jobs.publish("b", key="k", on_conflict="skip").outcome
