@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import random
-import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, TypeVar
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
     from queue_over_sql.context import QueueContext
     from queue_over_sql.durations import Duration
-    from queue_over_sql.kinds import Kinds
     from queue_over_sql.message import Claim, MessageRow
     from queue_over_sql.store import Settlement
 
@@ -45,8 +43,6 @@ class Claimer:
         self._marks: dict[int, LowWaterMark] = {}
         # How many edits of messages by hand the marks know of.
         self._edits: int | None = None
-        self._declared_by: str | None = None
-        self._declaring = threading.Lock()
         # Claims whose answer was lost with the connection: nobody works on what they stamped.
         self._unanswered: deque[Claim] = deque()
 
@@ -254,8 +250,7 @@ class Claimer:
         where: Where | None = None,
     ) -> ClaimRequest:
         stamp = self._context.consumer.identity().next_claim()
-        if self._context.kinds is not None and stamp.consumer_id != self._declared_by:
-            self._declare_kinds(stamp.consumer_id, self._context.kinds)
+        self._context.declare_kinds()
         return ClaimRequest(
             consumer_id=stamp.consumer_id,
             consumer_round=stamp.consumer_round,
@@ -267,16 +262,6 @@ class Claimer:
             edits=self._edits or 0,
             where=where,
         )
-
-    def _declare_kinds(self, consumer_id: str, kinds: Kinds) -> None:
-        """Let others know what this consumer can read, once in each of its lives."""
-        with self._declaring:
-            if consumer_id != self._declared_by:
-                sql = self._context.sql
-                self._context.run(
-                    lambda c: store.declare_kinds(c, sql, consumer_id, kinds.names), atomic=True
-                )
-                self._declared_by = consumer_id
 
     def _answered(
         self,

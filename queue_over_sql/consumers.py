@@ -76,6 +76,8 @@ class Consumer:
         self._on_register = on_register
         self._identity: Identity | None = None
         self._former: set[str] = set()
+        # One thread at a time tells what this consumer can read.
+        self.declaring = threading.Lock()
         self._lock = threading.Lock()
         self._closed = False
 

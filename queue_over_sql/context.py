@@ -13,8 +13,10 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session, scoped_session
 
 from queue_over_sql import payload as payloads
+from queue_over_sql import store
 from queue_over_sql.dialects.compiled import StatementCache
 from queue_over_sql.errors import DatabaseRefused, QueueNotFound, QueueSchemaMismatch
+from queue_over_sql.kinds import UnfitPayload
 from queue_over_sql.message import Message
 from queue_over_sql.settings import EffectiveSettings, stored_columns
 from queue_over_sql.store import registry
@@ -63,9 +65,24 @@ class QueueContext:
         self.service = service
         self.sql = StatementCache(tables, connections.engine.dialect)
         self.arrivals = arrivals
+        self._declared_by: str | None = None
         self._settings = settings
         self._read_at = time.monotonic()
         self._refresh_after = min(_LONGEST_REFRESH, service.reaper_seconds)
+
+    def declare_kinds(self) -> None:
+        """Let others know what this consumer can read, once in each of its lives.
+
+        A message of a kind that some living consumer knows is never ended for its kind.
+        """
+        consumer_id, kinds = self.consumer.consumer_id, self.kinds
+        if kinds is None or consumer_id is None or consumer_id == self._declared_by:
+            return
+        with self.consumer.declaring:
+            self.run(
+                lambda c: store.declare_kinds(c, self.sql, consumer_id, kinds.names), atomic=True
+            )
+            self._declared_by = consumer_id
 
     @property
     def settings(self) -> EffectiveSettings:
@@ -197,5 +214,7 @@ def as_connection(connection: Any) -> Connection:
 
 def undecodable(error: Exception) -> str:
     """The reason given to a message whose payload this queue cannot read."""
+    if isinstance(error, UnfitPayload):
+        return str(error)
     kind = "JSON" if isinstance(error, json.JSONDecodeError) else "what the queue holds"
     return f"the payload is not {kind}: {error}"

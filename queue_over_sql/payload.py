@@ -64,8 +64,15 @@ def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
 
 
 def decode_headers(stored: str | None) -> dict[str, Any]:
-    """Turn stored headers into a dictionary; NULL is an empty one."""
-    headers: dict[str, Any] = {} if stored is None else json.loads(stored)
+    """Turn stored headers into a dictionary; NULL is an empty one.
+
+    Raises:
+        ValueError: another client has stored something else there.
+    """
+    headers = {} if stored is None else json.loads(stored)
+    if not isinstance(headers, dict):
+        msg = "the headers are no JSON object"
+        raise ValueError(msg)  # noqa: TRY004 - as for any other content that cannot be read
     return headers
 
 

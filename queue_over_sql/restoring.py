@@ -90,6 +90,7 @@ class QueueReaper:
         if kinds is None:
             return ReaperReport()
         settings, sql = context.settings, context.sql
+        context.declare_kinds()
         known = context.run(lambda c: store.known_kinds(c, sql)) | set(kinds.names)
         reason = f"no server knew its kind for {settings.kind_timeout}"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql import payload as payloads
-from queue_over_sql.durations import MICROSECOND
+from queue_over_sql.durations import MICROSECOND, instant_to_microseconds
 from queue_over_sql.message import UNFIT_SINCE
 from queue_over_sql.store import Aside
 
@@ -32,7 +32,8 @@ def aside(message: Message, reason: str, now: int, timeout: timedelta) -> Aside 
         now: by the database's clock, in microseconds.
         timeout: the queue's ``kind_timeout``.
     """
-    since = _since(message.headers.get(UNFIT_SINCE), now)
+    published = instant_to_microseconds(message.published_at, "published_at")
+    since = _since(message.headers.get(UNFIT_SINCE), published, now)
     left = timeout // MICROSECOND - (now - since)
     if left <= 0:
         return None
@@ -41,8 +42,12 @@ def aside(message: Message, reason: str, now: int, timeout: timedelta) -> Aside 
     return Aside(min(growing, left), headers, reason)
 
 
-def _since(header: Any, now: int) -> int:
-    """What the header says, unless a publisher put something else there."""
+def _since(header: Any, published: int, now: int) -> int:
+    """What the header says, unless it is older than the message or no time at all.
+
+    A publisher may put anything there, and one that passes headers on repeats another message's.
+    """
     if isinstance(header, bool) or not isinstance(header, int | float):
         return now
-    return min(now, max(0, round(header * 1_000_000)))
+    since = header * 1_000_000
+    return round(since) if published <= since <= now else now

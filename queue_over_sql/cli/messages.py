@@ -1,28 +1,24 @@
-"""Commands that put messages in and look at them: `publish` and `peek`."""
+"""The command that puts messages in: `publish`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from queue_over_sql import Message, Queue, Selection
+from queue_over_sql import Queue
 from queue_over_sql.cli import publishing
-from queue_over_sql.cli.exits import ExitCode
 from queue_over_sql.cli.options import (
     MESSAGES_PANEL,
     AtOption,
     DelayOption,
-    KeyFilter,
-    KindFilter,
     LeaseOption,
     QueueName,
 )
 from queue_over_sql.cli.session import Session, command
-from queue_over_sql.cli.values import format_instant, parse_pairs
-from queue_over_sql.cli.wire import LineFormat, LineReader, payload_line
-from queue_over_sql.json_lines import message_fields
+from queue_over_sql.cli.values import parse_pairs
+from queue_over_sql.cli.wire import LineFormat, LineReader
 
 PAYLOAD_HELP = (
     "The message: JSON, or for a queue of text the text itself (see --format). "
@@ -37,9 +33,8 @@ FORMAT_HELP = (
 
 
 def register(app: typer.Typer) -> None:
-    """Add this module's commands to `app`."""
+    """Add this module's command to `app`."""
     command(app, "publish", panel=MESSAGES_PANEL)(publish)
-    command(app, "peek", panel=MESSAGES_PANEL)(peek)
 
 
 def publish(
@@ -137,77 +132,3 @@ def publish(
 
 def _argument_format(queue: Queue) -> LineFormat:
     return LineFormat.PAYLOAD if queue.settings.payload == "json" else LineFormat.TEXT
-
-
-def peek(
-    session: Session,
-    *,
-    queue: QueueName,
-    status: Annotated[
-        str | None,
-        typer.Option(
-            "--status",
-            metavar="STATUS",
-            help="Only ready, delayed, claimed or held ones; with --archive only done, failed, "
-            "rejected or expired ones.",
-        ),
-    ] = None,
-    key: KeyFilter = None,
-    kind: KindFilter = None,
-    archive: Annotated[
-        bool, typer.Option("--archive", help="Look at finished messages, in the archive.")
-    ] = False,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", metavar="N", min=1, help="At most this many.")
-    ] = 20,
-    after: Annotated[
-        int | None,
-        typer.Option("--after", metavar="ID", help="Only messages after this id: the next page."),
-    ] = None,
-) -> None:
-    """Look at messages without claiming them, by id; exit code 3 when there is none."""
-    with session.queue(queue) as looked_at:
-        place = looked_at.archive if archive else looked_at
-        selection: Selection = place.messages(status=status, key=key, kind=kind)
-        found = selection.list(limit=limit, after=after)
-        if session.output.machine:
-            for message in found:
-                session.output.record(message_fields(message))
-        elif found:
-            _show(session, looked_at, found, archive=archive)
-    if not found:
-        session.output.note(f"No such message in {'the archive of ' * archive}queue {queue}.")
-        raise typer.Exit(ExitCode.NOTHING)
-
-
-def _show(session: Session, queue: Queue, found: list[Message], *, archive: bool) -> None:
-    payload_type = queue.settings.payload
-    when = ("outcome", "finished (UTC)") if archive else ("due (UTC)",)
-    # An empty column would take room from the payload.
-    error = ("…last error",) if any(message.last_error for message in found) else ()
-    session.output.table(
-        None,
-        ("#id", "#prio", "#tried", *when, "key", "…payload", *error),
-        [
-            (
-                message.id,
-                message.priority,
-                f"{message.attempt}/{message.max_attempts}",
-                *_when(message, archive=archive),
-                message.key or "",
-                _one_line(payload_line(message, payload_type)),
-                *(_one_line(message.last_error or "") for _ in error),
-            )
-            for message in found
-        ],
-    )
-
-
-def _when(message: Message, *, archive: bool) -> tuple[Any, ...]:
-    if archive:
-        return message.outcome, format_instant(message.finished_at)
-    return (format_instant(message.available_at) or "held",)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

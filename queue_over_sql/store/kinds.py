@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 def declare_kinds(
     connection: Connection, sql: StatementCache, consumer_id: str, names: Collection[str]
 ) -> None:
-    """Note which kinds of a queue a consumer knows; again replaces what was noted."""
-    connection.execute(kinds.withdraw(sql.subject, consumer_id))
-    connection.execute(kinds.declare(sql.subject, consumer_id, names))
+    """Note which kinds of a queue a consumer knows, besides those that are noted already."""
+    noted = {row[0] for row in connection.execute(kinds.declared(sql.subject, consumer_id))}
+    if missing := sorted(set(names) - noted):
+        connection.execute(kinds.declare(sql.subject, consumer_id, missing))
 
 
 def known_kinds(connection: Connection, sql: StatementCache) -> set[str]:

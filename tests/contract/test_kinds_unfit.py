@@ -351,3 +351,12 @@ def test_many_that_do_not_fit_hide_none(older: Queue, newer: Queue) -> None:
     wait_until(looked)
     assert [Order(id=1)] == found
     assert 50 == len(consume_exactly(newer, 50, timeout=10))
+
+
+@pytest.mark.parametrize("header", [0, 1e308, -1, "soon", True, None, [1]])
+def test_a_header_of_that_name_shortens_no_time(make_service: MakeService, header: Any) -> None:
+    """A publisher may have put anything there, or passed on the headers of an older message."""
+    older, newer = knowing(make_service, ORDERS), knowing(make_service, NEWER_ORDER)
+    newer.publish(NEW, kind="Order", headers={"unfit_since": header})
+    assert [] == older.consume()
+    assert (1, 0) == (older.stats().delayed, older.stats().failed)

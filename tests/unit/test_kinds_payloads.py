@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 import pydantic.dataclasses
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import Field
 
@@ -136,6 +136,7 @@ JSON = st.recursive(
 )
 
 
+@settings(deadline=None)  # a busy machine is no fault
 @given(JSON)
 def test_any_json_comes_back_equal_or_is_refused(payload: Any) -> None:
     """NaN, lone surrogates and keys that are not strings are refused, nothing is bent."""
@@ -147,6 +148,7 @@ def test_any_json_comes_back_equal_or_is_refused(payload: Any) -> None:
     assert repr(payload) == repr(back)
 
 
+@settings(deadline=None)
 @given(
     st.builds(
         Order,

@@ -21,10 +21,10 @@ def declare(tables: QueueTables, consumer_id: str, names: Collection[str]) -> In
     return insert(tables.system.kinds).values([known | {"kind": name} for name in names])
 
 
-def withdraw(tables: QueueTables, consumer_id: str) -> Delete:
-    """Forget what a consumer knows of a queue."""
+def declared(tables: QueueTables, consumer_id: str) -> Select[Any]:
+    """Which kinds of a queue a consumer has told that it knows."""
     kinds = tables.system.kinds
-    return delete(kinds).where(
+    return select(kinds.c.kind).where(
         kinds.c.consumer_id == consumer_id,
         kinds.c.table_prefix == tables.prefix,
         kinds.c.queue == tables.queue,
