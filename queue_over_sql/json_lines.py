@@ -85,16 +85,17 @@ def replaced_file(path: str | os.PathLike[str]) -> Iterator[Callable[[str], None
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False
     ) as file:
+        written = Path(file.name)
         try:
             yield _line_writer(file)
             file.flush()
             os.fsync(file.fileno())
+            # Readable as any new file of this process would be, not as a private temporary one.
+            written.chmod(0o666 & ~_umask())
+            written.replace(target)
         except BaseException:
-            Path(file.name).unlink(missing_ok=True)
+            written.unlink(missing_ok=True)
             raise
-    # Readable as any new file of this process would be, not as a private temporary one.
-    Path(file.name).chmod(0o666 & ~_umask())
-    Path(file.name).replace(target)
 
 
 def _line_writer(file: IO[str]) -> Callable[[str], None]:

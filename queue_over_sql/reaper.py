@@ -46,8 +46,11 @@ class Reaper:
         self._pace = Pace(0.0, ready=True)
         self._outage = Outage("The reaper")
 
-    def run_once(self) -> ReaperReport:
+    def run_once(self, *, patient: bool = False) -> ReaperReport:
         """Make one pass over all queues.
+
+        Args:
+            patient: leave what takes long to every so many passes.
 
         Raises:
             DatabaseUnavailable: it was cut short; the next pass goes on.
@@ -59,7 +62,7 @@ class Reaper:
         failure: QueueError | None = None
         for queue in self._queues():
             try:
-                report += self._reap(queue)
+                report += self._reap(queue, patient=patient)
             except QueueNotFound:
                 _log.debug("Queue %s was dropped during the pass.", queue.name)
             except (DatabaseUnavailable, ServiceClosed):
@@ -82,7 +85,7 @@ class Reaper:
             return
         try:
             with self._pace.running():
-                self.run_once()
+                self.run_once(patient=True)
             self._outage.ended()
         except ServiceClosed:
             return
@@ -91,12 +94,12 @@ class Reaper:
         except QueueError as error:
             _log.warning("The reaper's pass was cut short: %s", error)
 
-    def _reap(self, queue: Queue) -> ReaperReport:
+    def _reap(self, queue: Queue, *, patient: bool) -> ReaperReport:
         reaper = queue.reaper
         report = reaper.expired_leases() + reaper.orphaned_claims()
         if report.restored:
             queue.announce()
-        return report + reaper.unknown_kinds() + reaper.prune()
+        return report + reaper.unknown_kinds() + reaper.prune(patient=patient)
 
 
 class Background:

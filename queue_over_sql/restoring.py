@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 from functools import partial
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from queue_over_sql import store
 from queue_over_sql.durations import MICROSECOND
 from queue_over_sql.message import Claim, Outcome
+from queue_over_sql.pacing import Pace
 from queue_over_sql.settling import SettlerOfQueue
 from queue_over_sql.store import Settlement, TakenFate
 
@@ -60,6 +62,8 @@ class QueueReaper:
     def __init__(self, context: QueueContext) -> None:
         self._context = context
         self._settler = SettlerOfQueue(context, lambda _: None)
+        # Counting what is kept walks the whole history, so it has a share of the time of its own.
+        self._counting = {outcome: Pace(0.0, ready=True) for outcome in Outcome}
 
     def restore(self) -> int:
         """Take back what the dead hold, as a pass would; returns how many were given back."""
@@ -110,24 +114,31 @@ class QueueReaper:
         )
         return ReaperReport(buried=buried)
 
-    def prune(self) -> ReaperReport:
-        """Remove what the archive keeps no longer, and keys that are free again."""
+    def prune(self, *, patient: bool = False) -> ReaperReport:
+        """Remove what the archive keeps no longer, and keys that are free again.
+
+        Args:
+            patient: count what is kept not in every pass where that takes long.
+        """
         settings, sql = self._context.settings, self._context.sql
-        pruned = sum(self._prune_outcome(outcome) for outcome in Outcome)
+        pruned = sum(self._prune_outcome(outcome, patient=patient) for outcome in Outcome)
         if settings.dedup_window is not None:
             self._in_batches(lambda connection: store.prune_keys(connection, sql, BATCH))
         return ReaperReport(pruned=pruned)
 
-    def _prune_outcome(self, outcome: Outcome) -> int:
+    def _prune_outcome(self, outcome: Outcome, *, patient: bool) -> int:
         context = self._context
         sql, ttl = context.sql, context.settings.kept_for(outcome)
         keep = context.settings.kept_count(outcome)
         age = None if ttl is None else ttl // MICROSECOND
+        if keep is not None and not self._counting[outcome].due() and patient:
+            keep = None
         if age is None and keep is None:
             return 0
-        up_to = context.run(
-            lambda connection: store.last_to_prune(connection, sql, outcome, ttl=age, keep=keep)
-        )
+        with contextlib.nullcontext() if keep is None else self._counting[outcome].running():
+            up_to = context.run(
+                lambda connection: store.last_to_prune(connection, sql, outcome, ttl=age, keep=keep)
+            )
         if up_to is None:
             return 0
         return self._in_batches(

@@ -112,7 +112,7 @@ class Selection:
         connection: Connection | Session | None = None,
         progress: Progress | None = None,
     ) -> Edited:
-        """Remove the messages for ever; their keys are free from then on.
+        """Remove the messages for ever; the key of a live one is free from then on.
 
         Args:
             connection: the caller's own transaction; it is not committed here.
@@ -233,7 +233,8 @@ class LiveSelection(Selection):
 
         Args:
             priority: the level; their place in it is that of their time.
-            front: before all others of their level, in the order of their ids.
+            front: before all others of their level, in the order of their ids; what is held stays
+                held.
             connection: the caller's own transaction; it is not committed here.
 
         Raises:

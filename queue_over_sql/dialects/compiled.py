@@ -83,14 +83,17 @@ class StatementCache:
 def _converters(compiled: Any, dialect: Dialect) -> list[tuple[str, Callable[[Any], Any]]]:
     """Bind processors that the types of the parameters ask for on this driver."""
     found: list[tuple[str, Callable[[Any], Any]]] = []
+    # A property that makes a new dictionary each time.
+    names = list(compiled.params)
+    known = set(names)
     for bind, name in compiled.bind_names.items():
         convert = bind.type.dialect_impl(dialect).bind_processor(dialect)
         if convert is None:
             continue
-        if name in compiled.params:
+        if name in known:
             found.append((name, convert))
         else:
             # The parameter of an IN was expanded into one for each value.
             expanded = re.compile(rf"{re.escape(name)}_\d+")
-            found += [(each, convert) for each in compiled.params if expanded.fullmatch(each)]
+            found += [(each, convert) for each in names if expanded.fullmatch(each)]
     return found

@@ -17,7 +17,7 @@ from queue_over_sql.errors import UnsupportedByEngine
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Table
 
-    from queue_over_sql.dialects.base import ClaimRequest, Where
+    from queue_over_sql.dialects.base import ClaimRequest
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.dialects.json_paths import JsonPath, JsonScalar
     from queue_over_sql.message import MessageRow
@@ -122,18 +122,21 @@ class H2Dialect(QueueDialect):
         """
         if self.skip_locked:
             return self.claim_locked(connection, sql, request)
+        if request.where is not None:
+            # An index of the user's own would be followed instead, and its order is another.
+            return super().claim(connection, sql, request)
         values = request.stamp() | request.wanted()
-        marked = sql.get(mark_first, request.where).run(connection, values)
+        marked = sql.get(mark_first).run(connection, values)
         if not marked.rowcount:
             return []
         return read_rows(sql, sql.get(claim.stamped).run(connection, request.stamp()))
 
 
-def mark_first(tables: QueueTables, where: Where | None) -> Update:
+def mark_first(tables: QueueTables) -> Update:
     """Stamp the first rows along the claim index; locked ones are waited for and checked again."""
     return (
         update(tables.live)
-        .where(claim.eligible(tables, where), claim.may_claim(tables))
+        .where(claim.eligible(tables, None), claim.may_claim(tables))
         .values(claim.stamp_values(tables, tables.dialect.now()))
         .with_dialect_options(h2_limit=number("p_count"))
     )

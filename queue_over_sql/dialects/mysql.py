@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from sqlalchemy import (
     LargeBinary,
     String,
+    Text,
     and_,
     case,
     cast,
     false,
     func,
+    literal,
     literal_column,
     or_,
 )
@@ -92,19 +94,27 @@ class MySQLDialect(QueueDialect):
         self, column: ColumnElement[Any], path: JsonPath, value: JsonScalar
     ) -> ColumnElement[bool]:
         """By ``JSON_TYPE`` and the unquoted text; as bytes, because collations fold case."""
-        field = func.json_extract(column, path_text(path))
+        field: ColumnElement[Any] = func.json_extract(column, path_text(path))
+        for index, step in enumerate(path):
+            if isinstance(step, int):
+                # A value counts as a list of itself for [0].
+                whole_list = func.json_extract(column, path_text(path[:index]))
+                field = case((func.json_type(whole_list) == "ARRAY", field))
         kind, found = func.json_type(field), func.json_unquote(field)
         if value is None:
             return kind == "NULL"
         if isinstance(value, bool):
             return and_(kind == "BOOLEAN", found == ("true" if value else "false"))
         if isinstance(value, str):
-            same = cast(found, LargeBinary) == cast(value, LargeBinary)
+            same = cast(found, LargeBinary) == cast(literal(value, Text()), LargeBinary)
             return case((kind == "STRING", same), else_=false())
         # Text, where it can be: a number beyond 2⁵³ is not exact as a double.
-        whole = and_(kind.in_(_INTEGERS), found == str(int(value)))
-        decimal = and_(kind.in_(_DECIMALS), found + literal_column("0.0e0") == float(value))
-        return or_(whole, decimal) if value == int(value) else decimal
+        # MariaDB calls 1e-7 an INTEGER, so the text tells them apart.
+        number, fraction = kind.in_((*_INTEGERS, *_DECIMALS)), found.regexp_match("[.eE]")
+        decimal = and_(number, fraction, found + literal_column("0.0e0") == float(value))
+        if value != int(value):
+            return decimal
+        return or_(and_(number, found == str(int(value))), decimal)
 
     def now(self) -> ColumnElement[int]:
         """From UTC: a local time is ambiguous in the autumn hour."""

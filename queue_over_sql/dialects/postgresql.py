@@ -136,7 +136,7 @@ class PostgreSQLDialect(PartialIndexes, QueueDialect):
 
     def database_identity(self) -> str | None:
         """The database of one server, which started at one microsecond."""
-        return "SELECT current_database() || ' ' || pg_postmaster_start_time()"
+        return "SELECT current_database() || ' ' || EXTRACT(EPOCH FROM pg_postmaster_start_time())"
 
     def creation_lock(self, connection: Connection) -> None:
         """CREATE … IF NOT EXISTS races with itself in the catalog; released by the commit."""

@@ -114,7 +114,8 @@ def prune_archive(
     """Remove the oldest archived messages of an outcome, up to a place; returns how many."""
     values = {"p_outcome": outcome, "p_at": up_to[0], "p_id_0": up_to[1], "p_count": limit}
     ids = [row[0] for row in sql.get(archive.old_in_archive).run(connection, values)]
+    removed = 0
     for batch in batches(ids):
         remove_old = sql.get(archive.remove_from_archive, bucket_of(len(batch)))
-        remove_old.run(connection, id_values(batch))
-    return len(ids)
+        removed += remove_old.run(connection, id_values(batch)).rowcount
+    return removed

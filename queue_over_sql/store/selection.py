@@ -82,8 +82,9 @@ def edit_messages(
 
 
 def move_to_front(connection: Connection, sql: StatementCache, chosen: Chosen) -> Edited:
-    """Let messages be the next of their levels; among each other they are ordered by id."""
+    """Let messages be the next of their levels, in the order of their ids; held ones stay held."""
     tables: QueueTables = sql.subject
+    chosen = chosen.also(tables.live.c.available_at.is_not(None))
     now = server_now(connection, sql)
     earliest = connection.execute(selection.earliest(tables)).all()
     fronts = {int(level): min(int(due), now) - 1 for level, due in earliest}

@@ -84,11 +84,11 @@ def held_back(tables: QueueTables, conditions: Conditions) -> Select[Any]:
 
 
 def earliest(tables: QueueTables) -> Select[Any]:
-    """When the first message of each level is due, of those that nobody holds."""
+    """When the first message of each level is due; one that is claimed may come back there."""
     live = tables.live
     return (
         select(live.c.priority, func.min(live.c.available_at))
-        .where(live.c.consumer_id.is_(None), live.c.available_at.is_not(None))
+        .where(live.c.available_at.is_not(None))
         .group_by(live.c.priority)
     )
 

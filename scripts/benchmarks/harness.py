@@ -1,0 +1,132 @@
+"""Benchmarks of queue_over_sql: how to run them, and what they share.
+
+One module is one benchmark, run from the root of the repository::
+
+    python -m scripts.benchmarks.archived_history              # all engines, the size on the page
+    python -m scripts.benchmarks.archived_history --engines sqlite --archived 50000 --rounds 3
+    python -m scripts.benchmarks.page > docs/benchmarks.md     # the page, from the results
+
+``./scripts/benchmarks/run archived_history`` does the same after installing what it needs.
+
+A run starts private servers that write each commit to the disk, as in production, and ends them.
+It writes ``scripts/benchmarks/results/<benchmark>.json``: what was measured, round by round, the
+command, and the machine by its cores and memory. Nothing else about the machine is recorded.
+
+What is compared is run in turns, round after round, so that a busy moment of the machine meets
+both sides; a ratio is the median of the ratios of single rounds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from queue_over_sql.testing.servers import (
+    DEFAULT_ENGINES,
+    H2Server,
+    MariadbServer,
+    MysqlServer,
+    PostgresqlServer,
+    PrivateServer,
+)
+from queue_over_sql.testing.servers.process import numbers
+
+RESULTS = Path(__file__).with_name("results")
+ENGINES = (*DEFAULT_ENGINES, "mysql")
+_SERVERS: dict[str, type[PrivateServer]] = {
+    server.engine: server for server in (PostgresqlServer, MariadbServer, MysqlServer, H2Server)
+}
+_GIB = 1 << 30
+
+
+class NewDatabase(Protocol):
+    """Makes an empty database on the server at hand."""
+
+    def __call__(self, name: str) -> str:
+        """Create the database `name` and return its SQLAlchemy URL."""
+        ...
+
+
+@contextlib.contextmanager
+def databases_of(engine: str) -> Iterator[NewDatabase]:
+    """Run a private, durable server of `engine`; SQLite's databases are files of a new folder.
+
+    Raises:
+        ServerMissing: the engine has no server here; the message says what to install.
+    """
+    if engine in _SERVERS:
+        _prefer_cached_jar()
+        with _SERVERS[engine](durable=True) as server:
+            yield server.create_database
+        return
+    with tempfile.TemporaryDirectory(prefix="queue-over-sql-benchmark-") as folder:
+        yield lambda name: f"sqlite:///{Path(folder) / name}.db"
+
+
+def _prefer_cached_jar() -> None:
+    """Let driver and server use the H2 that the scripts have got, as the tests do."""
+    jars = sorted((RESULTS.parents[2] / ".cache").glob("h2-*.jar"), key=numbers)
+    if jars:
+        os.environ.setdefault("H2_JAR", str(jars[-1]))
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a result says about where it was measured."""
+
+    cores: int
+    memory_gib: int
+
+    @staticmethod
+    def here() -> Machine:
+        """This machine."""
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return Machine(len(os.sched_getaffinity(0)), round(memory / _GIB))
+
+    def __str__(self) -> str:
+        return f"{self.cores} cores, {self.memory_gib} GiB"
+
+
+def write_result(name: str, command: str, measured: Mapping[str, Any]) -> Path:
+    """Write the result file of the benchmark `name`; returns its path.
+
+    Args:
+        name: the benchmark's module.
+        command: what was run, as anybody would type it.
+        measured: JSON values.
+    """
+    content = {"command": command, "machine": asdict(Machine.here()), **measured}
+    path = RESULTS / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def read_result(name: str) -> dict[str, Any]:
+    """Read the result file of the benchmark `name`.
+
+    Raises:
+        FileNotFoundError: it was never run.
+    """
+    content: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return content
+
+
+def origin_of(result: Mapping[str, Any]) -> str:
+    """One sentence on a result: the command that made it, and the machine."""
+    return f"Measured by `{result['command']}` on {Machine(**result['machine'])}."
+
+
+def progress_bar() -> Progress:
+    """A bar for the long parts, on the error output, so that results can be piped."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    return Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True))
