@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -63,6 +64,7 @@ class Lived:
             low=low,
             lease_us=None,
             queue_lease_us=1_000_000,
+            edits=0,
         )
 
     def settlement(self, count: int) -> Settlement:
@@ -108,13 +110,13 @@ def test_a_claim_walks_its_index(lived: Lived) -> None:
         "mysql": claim.pick_rows,
         "h2": claim.pick_rows,
     }
-    builder = forms[lived.engine]
+    builder, variant = forms[lived.engine], [None]
     values = request.stamp() | request.wanted()
     if lived.engine == "h2" and not lived.sql.subject.dialect.skip_locked:
-        builder = h2.mark_first
+        builder, variant = h2.mark_first, []
     elif builder is claim.pick_rows:
         values = request.wanted()
-    plan = lived.plan(builder, None, values=values)
+    plan = lived.plan(builder, *variant, values=values)
     assert index_of(plan, "claim_ix"), plan
     assert not sorts(plan), plan
 
@@ -154,7 +156,10 @@ def test_expired_leases_are_found_by_an_index(lived: Lived) -> None:
 
 
 def test_the_archive_is_pruned_by_its_index(lived: Lived) -> None:
-    """The oldest archived messages are found without a sort."""
-    plan = lived.plan(archive.old_in_archive, values={"p_ttl": 1, "p_count": 500})
+    """The oldest archived messages of an outcome are found without a sort."""
+    # All of them are old, and only some are wanted at once.
+    up_to = {"p_at": int(time.time() * 1e6), "p_id_0": 1}
+    values = {"p_outcome": "done", "p_count": 500} | up_to
+    plan = lived.plan(archive.old_in_archive, values=values)
     assert not sorts(plan), plan
     assert index_of(plan, "archive_ix"), plan

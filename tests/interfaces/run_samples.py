@@ -51,7 +51,9 @@ def run_step(step: dict[str, Any], namespace: dict[str, Any]) -> str:
 
 def run_python(step: dict[str, Any], namespace: dict[str, Any]) -> str:
     """Run Python, its lines numbered as on the page."""
-    code = compile("\n" * step["line"] + step["text"], step["page"], "exec")
+    numbered = "\n" * step["line"] + step["text"]
+    # A reader's own module does not inherit the __future__ imports of this one.
+    code = compile(numbered, step["page"], "exec", dont_inherit=True)
     with contextlib.redirect_stdout(io.StringIO()) as out:
         exec(code, namespace)  # noqa: S102 - the samples are this project's own
     return out.getvalue()

@@ -8,7 +8,7 @@ A comment on the line before a block says how it is meant:
     Python that needs a server: run apart from the page, with the server's URL in the place of
     the one on ``db.example.org``.
 ``<!-- output -->``
-    text that the Python block before it prints, exactly.
+    text that the block before it prints, exactly.
 
 ``console`` blocks are shown and never run. Everything else of ``python`` and ``sh`` is run.
 """

@@ -64,7 +64,8 @@ def old_in_archive(tables: QueueTables) -> Select[Any]:
         .where(
             archive.c.outcome == words("p_outcome", 20),
             at <= number("p_at"),
-            or_(at < number("p_at"), message_id <= number("p_id_0")),
+            # Not "earlier or …": an OR of two ranges tempts planners into two scans and a sort.
+            or_(at != number("p_at"), message_id <= number("p_id_0")),
         )
         .order_by(at, message_id)
         .limit(number("p_count"))
