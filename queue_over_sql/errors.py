@@ -6,8 +6,8 @@
     ├── QueueNotFound            the queue was never created here, or was dropped
     ├── InvalidQueueName         also a ValueError
     ├── QueueSchemaMismatch      it exists with another payload type or columns
-    ├── DuplicateKey             a live message has this key already
-    ├── PayloadInvalid           also a ValueError: it cannot be kept exactly
+    ├── DuplicateKey             a live message has this key, or one that finished lately
+    ├── PayloadInvalid           also a ValueError: it cannot be kept exactly, or fits no kind
     ├── PayloadTooLarge          also a ValueError
     ├── WrongDatabase            also a ValueError: connection= leads to another database
     ├── ClaimLost                the fence refused: someone else may hold the message now
@@ -84,7 +84,7 @@ class DuplicateKey(QueueError):
 
 
 class PayloadInvalid(QueueError, ValueError):
-    """The payload or the headers would not come back as they were given."""
+    """The payload or the headers would not come back as they were given, or fit no kind."""
 
 
 class PayloadTooLarge(QueueError, ValueError):

@@ -85,7 +85,8 @@ class Published:
     """What became of a publication.
 
     Attributes:
-        id: id of the live message (with ``skipped`` the one that was there).
+        id: id of the live message; with ``skipped`` that of the one that was there, or that
+            finished within the queue's ``dedup_window``.
         outcome: ``created``, ``skipped``, ``replaced`` or ``unchanged``.
     """
 

@@ -83,6 +83,7 @@ class Queue(QueueHolding, QueueAdministration):
         Raises:
             DuplicateKey: the key is taken and ``on_conflict`` is ``"raise"``.
             PayloadInvalid, PayloadTooLarge: nothing was published.
+            WrongDatabase: ``connection`` leads to another database.
             DatabaseUnavailable: when the connection broke, whether it was published is unknown.
             TypeError, ValueError: an option has no sensible value.
         """

@@ -300,6 +300,12 @@ def _own_columns(columns: Sequence[Column[Any]]) -> list[Column[Any]]:
         if column.default is not None or column.server_default is not None:
             msg = f"columns: {column.name!r} has a default; give its value when you publish"
             raise ValueError(msg)
+        if column.unique or column.primary_key or column.foreign_keys:
+            msg = (
+                f"columns: {column.name!r} is a key, which the queue cannot keep: name a unique "
+                "message with key=, or add a constraint of your own to the queue's table"
+            )
+            raise ValueError(msg)
         taken.add(column.name)
     return list(columns)
 

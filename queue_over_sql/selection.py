@@ -144,10 +144,17 @@ class Selection:
             yield rest.also(column <= high)
             rest = self._chosen.also(column > high)
 
-    def _run(self, act: Callable[[Connection], T], connection: Connection | Session | None) -> T:
+    def _run(
+        self,
+        act: Callable[[Connection], T],
+        connection: Connection | Session | None,
+        *,
+        repeat: bool = False,
+    ) -> T:
+        """Act in a transaction; not twice unless ``repeat``, so that what it counts is true."""
         if connection is not None:
             return self._context.run_on(connection, act)
-        done = self._context.run(act, atomic=True, durable=True)
+        done = self._context.run(act, atomic=True, durable=True, repeat=repeat)
         self._context.announce()
         return done
 
@@ -262,7 +269,9 @@ class LiveSelection(Selection):
 
     def _edit(self, connection: Connection | Session | None, **values: Any) -> Edited:
         sql, chosen = self._context.sql, self._chosen
-        return self._run(lambda c: store.edit_messages(c, sql, chosen, values), connection)
+        return self._run(
+            lambda c: store.edit_messages(c, sql, chosen, values), connection, repeat=True
+        )
 
 
 class ArchiveSelection(Selection):

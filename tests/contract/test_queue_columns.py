@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import Column, Integer, String
@@ -92,3 +92,11 @@ def test_columns_named_like_the_contracts_are_refused(service: QueueService, nam
     with pytest.raises((*ARGUMENT_ERRORS, QueueError)):
         service.create_queue("tenants", columns=[Column(name, Integer)])
     assert service.queues() == []
+
+
+@pytest.mark.parametrize("key", [{"unique": True}, {"primary_key": True}])
+def test_a_column_that_is_a_key_is_refused(service: QueueService, key: dict[str, Any]) -> None:
+    """It would not be one in the queue's table, which nobody would notice."""
+    with pytest.raises(ValueError, match="tenant"):
+        service.create_queue("jobs", columns=[Column("tenant", Integer, **key)])
+    assert [] == service.queues()
