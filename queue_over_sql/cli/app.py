@@ -7,7 +7,17 @@ from typing import Annotated
 import typer
 
 from queue_over_sql import __version__
-from queue_over_sql.cli import consume, messages, monitoring, queues, running
+from queue_over_sql.cli import (
+    archiving,
+    consume,
+    editing,
+    messages,
+    monitoring,
+    queues,
+    requeueing,
+    running,
+    searching,
+)
 from queue_over_sql.cli.demo import command as demo
 from queue_over_sql.cli.session import (
     Connection,
@@ -18,6 +28,10 @@ from queue_over_sql.cli.session import (
     unwrapped,
 )
 
+COMMANDS = (
+    *(queues, messages, consume, searching, editing, requeueing, archiving),
+    *(monitoring, running, demo),
+)
 HELP = """Message queues inside the SQL database that you already run.
 
 The database is given by --url or QUEUE_OVER_SQL_URL. Every command that talks to a database takes
@@ -64,7 +78,7 @@ def build_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_globals)
-    for group in (queues, messages, consume, monitoring, running, demo):
+    for group in COMMANDS:
         group.register(app)
     return app
 

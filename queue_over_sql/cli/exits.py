@@ -27,7 +27,8 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.UNAVAILABLE: "the database cannot be reached",
     ExitCode.INCOMPLETE: (
         "it ran to its end, but not everything succeeded: a command of `consume --exec` failed, "
-        "or the account of `demo` does not balance"
+        "`edit` left messages to consumers that hold them, or the account of `demo` does not "
+        "balance"
     ),
     ExitCode.INTERRUPTED: "interrupted from the keyboard",
 }

@@ -9,12 +9,13 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 from sqlalchemy import literal_column
 
-from queue_over_sql import ArchiveSelection, LiveSelection, Queue
+from queue_over_sql import ArchiveSelection, DatabaseRefused, LiveSelection, PayloadInvalid, Queue
 from queue_over_sql.cli.values import parse_pairs
 
 FILTERS_PANEL: Final = "Which messages"
@@ -94,7 +95,8 @@ def filtered(function: Callable[..., None], *, status: str, few: bool = False) -
     @functools.wraps(function)
     def run(session: Any, **values: Any) -> None:
         filters = Filters(**{name: values.pop(name) for name in names})
-        function(session, filters=filters, **values)
+        with _naming_where(filters):
+            function(session, filters=filters, **values)
 
     def parameters() -> Iterator[inspect.Parameter]:
         for parameter in inspect.signature(function).parameters.values():
@@ -107,6 +109,19 @@ def filtered(function: Callable[..., None], *, status: str, few: bool = False) -
     run.__signature__ = inspect.Signature([*parameters()])  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters()}
     return run
+
+
+@contextmanager
+def _naming_where(filters: Filters) -> Iterator[None]:
+    """Say of a statement that the database refuses where the cause may be."""
+    try:
+        yield
+    except (DatabaseRefused, PayloadInvalid) as error:
+        if filters.where is None:
+            raise
+        raise DatabaseRefused(
+            f"{error} Look at --where: it is SQL for this database, on the columns of the table."
+        ) from error
 
 
 def _options(status: str) -> dict[str, Any]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 from typing import Annotated
 
 import typer
 
+from queue_over_sql.cli.exits import ExitCode
 from queue_over_sql.cli.values import parse_duration, parse_instant
 
 QUEUES_PANEL = "Queues"
@@ -20,11 +22,8 @@ QueueName = Annotated[
 YesOption = Annotated[
     bool, typer.Option("--yes", "-y", help="Do not ask; needed where nobody can be asked.")
 ]
-KeyFilter = Annotated[
-    str | None, typer.Option("--key", metavar="KEY", help="Only the message with this key.")
-]
-KindFilter = Annotated[
-    str | None, typer.Option("--kind", metavar="KIND", help="Only messages of this kind.")
+AllOption = Annotated[
+    bool, typer.Option("--all", help="All of them: needed where nothing says which.")
 ]
 LeaseOption = Annotated[
     float | None,
@@ -71,5 +70,14 @@ ConsumerTimeoutOption = Annotated[
 
 def confirm(question: str, *, yes: bool) -> None:
     """Ask before something irreversible, unless `yes`; leaves with exit code 1 on a no."""
-    if not yes:
-        typer.confirm(question, abort=True, err=True)
+    if yes:
+        return
+    # Not typer.confirm: it writes a blank to standard output, where only results belong.
+    sys.stderr.write(f"{question} [y/N]: ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline() if sys.stdin else ""
+    if not (answer and sys.stdin.isatty()):
+        sys.stderr.write("\n")
+    if answer.strip().lower() not in {"y", "yes"}:
+        sys.stderr.write("Aborted.\n")
+        raise typer.Exit(ExitCode.FAILED)

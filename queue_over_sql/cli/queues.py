@@ -11,9 +11,21 @@ from queue_over_sql import Queue
 from queue_over_sql.cli.columns import COLUMN_HELP, parse_column
 from queue_over_sql.cli.exits import ExitCode
 from queue_over_sql.cli.options import QUEUES_PANEL, LeaseOption, QueueName, YesOption, confirm
+from queue_over_sql.cli.retention import (
+    ArchiveLimitOption,
+    ArchiveTtlOption,
+    DedupWindowOption,
+    KindTimeoutOption,
+    parse_limit,
+    parse_ttl,
+    parse_window,
+    rare_settings,
+)
 from queue_over_sql.cli.retries import RETRY_HELP, parse_retry
 from queue_over_sql.cli.session import Session, command
-from queue_over_sql.cli.values import counted, format_duration, parse_duration
+from queue_over_sql.cli.values import counted, format_duration
+
+LIST_COLUMNS = ("queue", "payload", "#lease", "#attempts", "#priorities", "archive", "…retry")
 
 
 def register(app: typer.Typer) -> None:
@@ -78,15 +90,10 @@ def create(
             help="Which finished messages are kept.",
         ),
     ] = None,
-    archive_ttl: Annotated[
-        str | None,
-        typer.Option(
-            "--archive-ttl",
-            metavar="DURATION|forever",
-            show_default="forever for a new queue",
-            help="How long the archive keeps them.",
-        ),
-    ] = None,
+    archive_ttl: ArchiveTtlOption = None,
+    archive_limit: ArchiveLimitOption = None,
+    dedup_window: DedupWindowOption = None,
+    kind_timeout: KindTimeoutOption = None,
     max_payload_bytes: Annotated[
         int | None,
         typer.Option(
@@ -113,27 +120,23 @@ def create(
         "payload": payload,
         "priorities": priorities,
         "archive": archive,
+        "kind_timeout": kind_timeout,
         "max_payload_bytes": max_payload_bytes,
         "columns": [parse_column(spec) for spec in column] if column else None,
     }
     settings = {name: value for name, value in settings.items() if value is not None}
-    if archive_ttl is not None:
-        settings["archive_ttl"] = _archive_ttl(archive_ttl)
+    # None is a value of these: for ever, any number, not at all.
+    if archive_ttl:
+        settings["archive_ttl"] = parse_ttl(archive_ttl)
+    if archive_limit:
+        settings["archive_limit"] = parse_limit(archive_limit)
+    if dedup_window is not None:
+        settings["dedup_window"] = parse_window(dedup_window)
     with session.connect() as service:
         made = service.create_queue(queue, **settings)
         session.output.record(
             {"queue": made.name, **describe(made)}, human=f"Queue {made.name} is ready."
         )
-
-
-def _archive_ttl(text: str) -> float | None:
-    if text == "forever":
-        return None
-    try:
-        return parse_duration(text)
-    except typer.BadParameter as error:
-        error.param_hint = "--archive-ttl"
-        raise
 
 
 def describe(queue: Queue) -> dict[str, Any]:
@@ -147,6 +150,9 @@ def describe(queue: Queue) -> dict[str, Any]:
         "priorities": settings.priorities,
         "archive": settings.archive,
         "archive_ttl": settings.archive_ttl,
+        "archive_limit": settings.archive_limit,
+        "dedup_window": settings.dedup_window,
+        "kind_timeout": settings.kind_timeout,
         "max_payload_bytes": settings.max_payload_bytes,
         "columns": [column.name for column in settings.columns],
     }
@@ -161,17 +167,20 @@ def list_queues(session: Session) -> None:
                 paused = queue.stats().paused
                 session.output.record({"queue": queue.name, **describe(queue), "paused": paused})
         elif queues:
-            session.output.table(
-                None,
-                ("queue", "payload", "#lease", "#attempts", "#priorities", "archive", "retry", ""),
-                [_listed(queue) for queue in queues],
-            )
+            _show(session, queues)
     if not queues:
         session.output.note("There is no queue yet: queue-over-sql create NAME makes one.")
         raise typer.Exit(ExitCode.NOTHING)
 
 
-def _listed(queue: Queue) -> tuple[object, ...]:
+def _show(session: Session, queues: list[Queue]) -> None:
+    # An empty column would only take room.
+    rare = any(rare_settings(queue.settings) for queue in queues)
+    columns = (*LIST_COLUMNS, *(("…also",) if rare else ()), "")
+    session.output.table(None, columns, [_listed(queue, rare=rare) for queue in queues])
+
+
+def _listed(queue: Queue, *, rare: bool) -> tuple[object, ...]:
     settings = queue.settings
     return (
         queue.name,
@@ -181,6 +190,7 @@ def _listed(queue: Queue) -> tuple[object, ...]:
         settings.priorities,
         settings.archive,
         type(settings.retry).__name__,
+        *((rare_settings(settings),) if rare else ()),
         Text("paused", style="yellow") if queue.stats().paused else "",
     )
 

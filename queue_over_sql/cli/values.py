@@ -84,6 +84,21 @@ def format_duration(seconds: float | None) -> str:
     return f"{minutes}m {whole_seconds:02d}s" if minutes else f"{whole_seconds}s"
 
 
+def exact_duration(seconds: float) -> str:
+    """A duration as `parse_duration` reads it, to the millisecond: ``30d``, ``1h30m``."""
+    left, parts = round(seconds * 1000), []
+    for unit, length in (
+        ("d", 86_400_000),
+        ("h", 3_600_000),
+        ("m", 60_000),
+        ("s", 1000),
+        ("ms", 1),
+    ):
+        count, left = divmod(left, length)
+        parts += [f"{count}{unit}"] if count else []
+    return "".join(parts) or "0s"
+
+
 def format_instant(at: datetime | None) -> str:
     """An instant for people, in UTC, to the second; empty for none."""
     return "" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -20,6 +20,9 @@ from queue_over_sql.json_lines import (
     to_json,
 )
 
+READ_OTHERWISE = {"payload", ENCODING_FIELD, "id", "queue", *DELIVERY_FIELDS}
+"""Fields of a written message that are no options of a new one."""
+
 
 class LineFormat(StrEnum):
     """What one line of input is."""
@@ -80,12 +83,12 @@ class LineReader:
                 f"the queue carries {self.payload_type}, so a line must be a JSON string"
                 f"{' of Base64' if self.payload_type == 'bytes' else ''}"
             )
-        return value if self.payload_type == "text" else _decodein_base64(value)
+        return value if self.payload_type == "text" else _from_base64(value)
 
     def _message(self, value: Any) -> Publication:
         if not isinstance(value, dict) or "payload" not in value:
             raise ValueError('not a message: {"payload": …, "key": …, …} is one')
-        unknown = value.keys() - {"payload", ENCODING_FIELD} - READERS.keys() - {*DELIVERY_FIELDS}
+        unknown = value.keys() - READERS.keys() - READ_OTHERWISE
         if unknown:
             raise ValueError(f"a message has no field {', '.join(sorted(unknown))}")
         own = {
@@ -94,7 +97,7 @@ class LineReader:
         return Publication(self._json_payload(value["payload"]), **{**self.defaults, **own})
 
 
-def _decodein_base64(value: str) -> bytes:
+def _from_base64(value: str) -> bytes:
     try:
         return base64.b64decode(value, validate=True)
     except binascii.Error as error:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,3 +115,33 @@ def eventually(condition: Callable[[], bool], what: str, seconds: float = 30.0) 
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
         time.sleep(0.05)
+
+
+def on_terminal(*arguments: str, url: str, seconds: float = SECONDS) -> tuple[int, str]:
+    """Run the command with a terminal as its output; returns the exit code and all it wrote."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        command(*arguments),
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment(QUEUE_OVER_SQL_URL=url, TERM="xterm"),
+    )
+    os.close(theirs)
+    timer = threading.Timer(seconds, process.kill)
+    timer.start()
+    try:
+        written = b"".join(_until_closed(ours))
+        return process.wait(), written.decode()
+    finally:
+        timer.cancel()
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+def _until_closed(terminal: int) -> Iterator[bytes]:
+    # Linux reports the end of a terminal as an input/output error.
+    with suppress(OSError):
+        while data := os.read(terminal, 65_536):
+            yield data

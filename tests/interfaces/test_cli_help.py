@@ -9,7 +9,7 @@ import typer
 
 from queue_over_sql import __version__
 from queue_over_sql.cli.app import build_app
-from queue_over_sql.cli.reference import render
+from queue_over_sql.cli.reference import all_commands, render
 from tests.interfaces.command_line import ROOT, run
 
 EXPECTED = [
@@ -20,19 +20,25 @@ EXPECTED = [
     "purge",
     "drop",
     "publish",
-    "peek",
     "consume",
+    "peek",
+    "search",
+    "edit",
+    "requeue",
     "stats",
     "consumers",
     "worker",
     "reaper",
     "demo",
+    "archive export",
+    "archive prune",
+    "archive remove",
 ]
 
 
 def _commands() -> dict[str, Any]:
     root: Any = typer.main.get_command(build_app())
-    return {"": root, **root.commands}
+    return {"": root, **dict(all_commands(root))}
 
 
 def test_the_commands_are_those_that_are_promised() -> None:

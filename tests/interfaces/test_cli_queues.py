@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from sqlalchemy import create_engine, inspect
 
@@ -38,14 +40,14 @@ def test_create_sets_every_setting(sqlite_url: str) -> None:
     with QueueService(sqlite_url) as service:
         settings = service.queue("jobs").settings
         columns = [column.name for column in settings.columns]
-    assert (120, 7, FixedDelay(30.0), "text", 3, "all", 7 * 86400, 1000, ["tenant"]) == (
+    assert (120, 7, FixedDelay(30.0), "text", 3, "all", timedelta(days=7), 1000, ["tenant"]) == (
         settings.lease.total_seconds(),
         settings.max_attempts,
         settings.retry,
         settings.payload,
         settings.priorities,
         settings.archive,
-        settings.archive_ttl and settings.archive_ttl.total_seconds(),
+        settings.archive_ttl,
         settings.max_payload_bytes,
         columns,
     )
@@ -56,6 +58,34 @@ def test_create_again_changes_only_what_is_given(sqlite_url: str) -> None:
     succeed("create", "jobs", "--max-attempts", "7", "--archive-ttl", "1h", url=sqlite_url)
     again = succeed("create", "jobs", "--archive-ttl", "forever", "--json", url=sqlite_url)
     assert (7, None) == (again.record["max_attempts"], again.record["archive_ttl"])
+
+
+def test_the_archive_is_kept_by_outcome(sqlite_url: str) -> None:
+    """A plain value holds for the outcomes that are not named; without one they have no bound."""
+    ttl = ("--archive-ttl", "30d", "--archive-ttl", "done=1h", "--archive-ttl", "expired=forever")
+    limit = ("--archive-limit", "failed=1000", "--archive-limit", "done=unlimited")
+    record = succeed("create", "jobs", *ttl, *limit, "--json", url=sqlite_url).record
+    assert {"done": 3600, "failed": 30 * 86400, "rejected": 30 * 86400} == record["archive_ttl"]
+    assert {"failed": 1000} == record["archive_limit"]
+    plain = ("--archive-limit", "50", "--archive-ttl", "forever")
+    record = succeed("create", "jobs", *plain, "--json", url=sqlite_url).record
+    assert (None, 50) == (record["archive_ttl"], record["archive_limit"])
+    unlimited = ("--archive-limit", "unlimited")
+    record = succeed("create", "jobs", *unlimited, "--json", url=sqlite_url).record
+    assert record["archive_limit"] is None
+
+
+def test_keys_and_kinds_may_wait(sqlite_url: str) -> None:
+    """--dedup-window and --kind-timeout are set, listed, and taken back."""
+    options = ("--dedup-window", "10m", "--kind-timeout", "2h", "--archive-ttl", "done=90m")
+    record = succeed("create", "jobs", *options, "--json", url=sqlite_url).record
+    assert (600, 7200) == (record["dedup_window"], record["kind_timeout"])
+    listed = succeed("list", url=sqlite_url).out
+    assert "kept done 1h30m; keys 10m; unknown kinds 2h" in listed
+    back = ("--dedup-window", "none", "--kind-timeout", "1d", "--archive-ttl", "forever")
+    record = succeed("create", "jobs", *back, "--json", url=sqlite_url).record
+    assert (None, 86400) == (record["dedup_window"], record["kind_timeout"])
+    assert "kept" not in succeed("list", url=sqlite_url).out
 
 
 def test_create_refuses_another_payload_type(sqlite_url: str) -> None:
@@ -89,6 +119,11 @@ def test_retry_with_arguments(sqlite_url: str) -> None:
         ("--payload", "xml"),
         ("--archive", "some"),
         ("--archive-ttl", "never"),
+        ("--archive-ttl", "lost=1h"),
+        ("--archive-ttl", "done=0"),
+        ("--archive-limit", "done=many"),
+        ("--dedup-window", "forever"),
+        ("--kind-timeout", "never"),
         ("--max-attempts", "0"),
     ],
     ids="=".join,
