@@ -16,6 +16,7 @@ claim can change nothing; oldest first.
 
 from __future__ import annotations
 
+from queue_over_sql.adoption import AdoptedQueue
 from queue_over_sql.archive import Archive
 from queue_over_sql.errors import (
     ClaimLost,
@@ -55,6 +56,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "UNSET",
+    "AdoptedQueue",
     "Archive",
     "ArchiveSelection",
     "ClaimLost",

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from queue_over_sql.adopted import check_column_prefix
+from queue_over_sql.adopting import Adopter, check_settings, given_table
 from queue_over_sql.errors import QueueNotFound, QueueSchemaMismatch
 from queue_over_sql.kinds import Kinds
 from queue_over_sql.schema import (
@@ -21,6 +23,7 @@ from queue_over_sql.settings import (
     EffectiveSettings,
     QueueSettings,
     Unset,
+    stored_adoption,
     stored_columns,
 )
 from queue_over_sql.store import registry
@@ -49,10 +52,13 @@ class Catalog:
         self.connections = connections
         self._settings = settings
         self._make = make
+        self._adopter = Adopter(connections, settings)
         self._tables: SystemTables | None = None
         self._queues: dict[str, Queue] = {}
         # The kinds are this service's own, and stay when a queue is opened anew.
         self._kinds: dict[str, Kinds] = {}
+        # What was said of them need not be said at each pass of the reaper.
+        self._unusable: set[str] = set()
         self._lock = threading.RLock()
 
     @property
@@ -71,6 +77,23 @@ class Catalog:
                 self._kinds[name] = Kinds.of(asked.kinds)
                 self.forget(name)
         return {name: self._create(name, asked) for name, asked in queues.items()}
+
+    def adopt(self, name: str, table: Any, prefix: str, asked: QueueSettings) -> Queue:
+        """Adopt a table as a queue; see ``QueueService.adopt_queue``."""
+        given = given_table(table)
+        check_column_prefix(prefix)
+        settings, dialect = self._settings, self.connections.dialect
+        check_queue_name(name, settings.table_prefix, dialect.identifier_limit)
+        known = self._adopter.knows(name, given)
+        fresh = EffectiveSettings().updated(asked)
+        self._adopter.adopt(name, given, prefix, fresh, self.system())
+        if not known:
+            self.forget(name)
+        record = self._record(name)
+        if record is None:
+            raise QueueNotFound(name)
+        self._change(record, asked)
+        return self.get(name)
 
     def get(self, name: str) -> Queue:
         """Open a queue; see ``QueueService.queue``."""
@@ -92,20 +115,34 @@ class Catalog:
         records = self.connections.run(lambda c: registry.queue_records(c, system, prefix))
         for gone in set(self._queues) - {record.name for record in records}:
             self._queues.pop(gone, None)
-        return [self._open(record) for record in records]
+        return [queue for record in records if (queue := self._opened_or_none(record))]
+
+    def _opened_or_none(self, record: QueueRecord) -> Queue | None:
+        """A queue of all; those whose table was taken away do not keep the others from work."""
+        try:
+            return self._open(record)
+        except QueueSchemaMismatch as error:
+            if record.name not in self._unusable:
+                self._unusable.add(record.name)
+                _log.warning("Queue %s cannot be opened: %s", record.name, error)
+            return None
 
     def drop(self, name: str) -> bool:
         """Drop a queue; see ``QueueService.drop_queue``."""
         record = self._record(name)
         if record is None:
             return False
-        tables = self._tables_of(record)
+        adopted = stored_adoption(record.settings) is not None
+        tables = None if adopted else self._tables_of(record)
         system, prefix = self.system(), self._settings.table_prefix
 
         def act(connection: Connection) -> None:
             dialect = self.connections.dialect
             dialect.creation_lock(connection)
             try:
+                if tables is None:
+                    self._adopter.drop(connection, record, system)
+                    return
                 registry.remove_queue(connection, system, prefix, name)
                 ddl.drop_tables(connection, tables)
             finally:
@@ -160,6 +197,7 @@ class Catalog:
 
     def _change(self, record: QueueRecord, asked: QueueSettings) -> None:
         """Apply what was given explicitly to a queue that exists; the last deployment wins."""
+        check_settings(record, asked)
         queue = self._open(record)
         present = queue.settings
         self._check_same_schema(record, present, asked)
@@ -226,13 +264,15 @@ class Catalog:
         if known is not None:
             return known
         tables = self._tables_of(record)
-        own = [tables.live.c[name] for name in tables.own_columns]
+        own = [] if tables.adoption else [tables.live.c[name] for name in tables.own_columns]
         return self._remember(
             record.name, tables, EffectiveSettings.from_json(record.settings, own)
         )
 
     def _tables_of(self, record: QueueRecord) -> QueueTables:
         settings = EffectiveSettings.from_json(record.settings)
+        if settings.adoption is not None:
+            return self._adopter.tables(record.name, settings.adoption, self.system())
         names = stored_columns(record.settings)
         table, schema = self._settings.table_prefix + record.name, self._settings.schema
         columns: Sequence[Column[Any]] = ()
@@ -255,7 +295,7 @@ class Catalog:
         return self._queues.setdefault(name, self._make(tables, settings, kinds))
 
     def _usable_kinds(self, name: str, settings: EffectiveSettings) -> Kinds | None:
-        kinds = self._kinds.get(name)
+        kinds = None if settings.adoption else self._kinds.get(name)
         if kinds is not None and settings.payload != "json":
             del self._kinds[name]
             msg = f"kinds need a queue of JSON, but {name!r} holds {settings.payload!r} payloads"

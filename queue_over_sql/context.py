@@ -7,6 +7,7 @@ import json
 import logging
 import threading
 import time
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection
@@ -105,11 +106,12 @@ class QueueContext:
         if record is None:
             raise QueueNotFound(self.name)
         fresh = EffectiveSettings.from_json(record.settings, self._settings.columns)
-        names = tuple(stored_columns(record.settings))
-        if fresh.payload != self._settings.payload or names != self.tables.own_columns:
+        present = self._settings
+        same = tuple(stored_columns(record.settings)) == tuple(c.name for c in present.columns)
+        if not same or (fresh.payload, fresh.adoption) != (present.payload, present.adoption):
             msg = (
-                f"Queue {self.name!r} was dropped and created anew with another payload type or "
-                "other columns; make a new QueueService to use it."
+                f"Queue {self.name!r} was dropped and created anew with another payload type, "
+                "other columns or another table; make a new QueueService to use it."
             )
             raise QueueSchemaMismatch(msg)
         self._settings = fresh
@@ -164,14 +166,19 @@ class QueueContext:
         Raises:
             ValueError: the payload is not what the queue's payload type says.
         """
-        settings = self._settings
+        settings, own = self._settings, None
+        if self.tables.adoption is None:
+            payload = payloads.decode(settings.payload, row.payload)
+        else:
+            payload = own = MappingProxyType(row.columns)
         return Message(
-            row,
+            row if own is None else row._replace(columns={}),
             queue=self.name,
             settler=settler,
-            payload=payloads.decode(settings.payload, row.payload),
+            payload=payload,
             headers=payloads.decode_headers(row.headers),
             queue_max_attempts=settings.max_attempts,
+            own_row=own,
         )
 
     def raw_message(self, row: MessageRow, settler: Settler) -> Message:

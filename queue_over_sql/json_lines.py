@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from enum import Enum
 from pathlib import Path
@@ -67,6 +67,8 @@ def _plain(value: object) -> object:
         return value.total_seconds()
     if isinstance(value, Enum):
         return value.value
+    if isinstance(value, Mapping):
+        return dict(value)
     return in_base64(value) if isinstance(value, bytes) else str(value)
 
 

@@ -171,8 +171,10 @@ class Message:
 
     Attributes:
         queue: name of its queue.
-        payload: as it was published.
+        payload: as it was published; of an adopted table, the same mapping as ``row``.
         headers: as they were published; empty when there were none.
+        row: of an adopted table, the columns of the user's by name, read-only, as they were when
+            the message was claimed or listed; None in other queues.
         settled: whether one of its verbs but ``extend`` was called.
     """
 
@@ -184,6 +186,7 @@ class Message:
         "headers",
         "payload",
         "queue",
+        "row",
         "settled",
     )
 
@@ -196,6 +199,7 @@ class Message:
         payload: Any,
         headers: dict[str, Any],
         queue_max_attempts: int,
+        own_row: Mapping[str, Any] | None = None,
     ) -> None:
         self._row = row
         self._settler = settler
@@ -205,6 +209,7 @@ class Message:
         self.queue = queue
         self.payload: Any = payload
         self.headers = headers
+        self.row = own_row
 
     @property
     def id(self) -> int:

@@ -85,7 +85,7 @@ class Publisher:
         """Publish in bulk, one transaction per batch; see ``Queue.load``."""
         check_whole("batch_size", batch_size)
         total = 0
-        for batch in _batched(as_items(items), batch_size):
+        for batch in batched(as_items(items), batch_size):
             total += self._load_batch([self.encode(as_publication(item)) for item in batch])
             self._context.announce()
             if progress is not None:
@@ -179,7 +179,8 @@ def as_publication(item: Any) -> Publication:
     return item if isinstance(item, Publication) else Publication(item)
 
 
-def _batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+def batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Cut what may be endless into lists of up to ``size``."""
     remaining = iter(items)
     while batch := list(itertools.islice(remaining, size)):
         yield batch

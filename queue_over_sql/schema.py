@@ -7,6 +7,7 @@ a driver can bend them. Every index and constraint carries its table's name.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from queue_over_sql.dialects.base import QueueDialect
+    from queue_over_sql.settings import Adoption
 
 SCHEMA_VERSION: Final = 1
 KEY_LENGTH: Final = 200
@@ -94,8 +96,9 @@ class QueueTables:
         dedup_keys: keys of finished messages; it exists once the queue has a ``dedup_window``.
         system: the shared tables.
         dialect: what this engine does differently.
-        own_columns: names of the queue's own columns.
+        own_columns: keys of the queue's own columns; of an adopted table those of the user's.
         known_kinds: the kinds that this server claims; empty where it claims whatever there is.
+        adoption: which table of the user's this queue lives in; None for an ordinary queue.
     """
 
     queue: str
@@ -107,6 +110,17 @@ class QueueTables:
     dialect: QueueDialect
     own_columns: tuple[str, ...]
     known_kinds: tuple[str, ...] = ()
+    adoption: Adoption | None = None
+
+    @property
+    def base_name(self) -> str:
+        """What the names of the queue's indexes begin with."""
+        return self.prefix + self.queue
+
+    @functools.cached_property
+    def own_names(self) -> tuple[str, ...]:
+        """The names of ``own_columns`` in the database."""
+        return tuple(self.live.c[key].name for key in self.own_columns)
 
 
 def check_queue_name(name: object, prefix: str, identifier_limit: int) -> str:
@@ -226,14 +240,14 @@ def queue_tables(
         table,
         metadata,
         Column("id", dialect.identity, primary_key=True, autoincrement=True),
-        *_message_columns(payload, dialect),
+        *message_columns_of(payload, dialect),
         *[_copy(column, nullable=column.nullable) for column in own],
         *_payload_check(table, payload, dialect),
         UniqueConstraint("message_key", name=f"{table}_key_uq"),
         **dialect.table_options,
         **dialect.live_table_options,
     )
-    dialect.add_queue_indexes(live)
+    dialect.add_queue_indexes(live, table)
     for number, column in enumerate(own):
         if column.index:
             Index(f"{table}_c{number}_ix", live.c[column.name])
@@ -241,27 +255,33 @@ def queue_tables(
         f"{table}_archive",
         metadata,
         Column("id", dialect.identity, primary_key=True, autoincrement=False),
-        *_message_columns(payload, dialect),
+        *message_columns_of(payload, dialect),
         Column("finished_at", BigInteger, nullable=False),
         Column("outcome", String(20), nullable=False),
         *[_copy(column, nullable=True) for column in own],
         Index(f"{table}_archive_ix", "outcome", "finished_at", "id"),
         **dialect.table_options,
     )
-    dedup_keys = Table(
-        f"{table}_dedup_keys",
-        metadata,
-        Column("message_key", dialect.exact_string(KEY_LENGTH), primary_key=True),
-        Column("message_id", BigInteger, nullable=False),
-        Column("expires_at", BigInteger, nullable=False),
-        Index(f"{table}_dedup_keys_ix", "expires_at"),
-        **dialect.table_options,
-    )
+    dedup_keys = memory_of_keys(table, metadata, dialect)
     names = tuple(column.name for column in own)
     return QueueTables(queue, prefix, live, archive, dedup_keys, system, dialect, names)
 
 
-def _message_columns(payload: str, dialect: QueueDialect) -> list[Column[Any]]:
+def memory_of_keys(base: str, metadata: MetaData, dialect: QueueDialect) -> Table:
+    """Define the table that remembers the keys of finished messages."""
+    return Table(
+        f"{base}_dedup_keys",
+        metadata,
+        Column("message_key", dialect.exact_string(KEY_LENGTH), primary_key=True),
+        Column("message_id", BigInteger, nullable=False),
+        Column("expires_at", BigInteger, nullable=False),
+        Index(f"{base}_dedup_keys_ix", "expires_at"),
+        **dialect.table_options,
+    )
+
+
+def message_columns_of(payload: str, dialect: QueueDialect) -> list[Column[Any]]:
+    """The columns of a message besides its id, new ones at each call."""
     return [
         Column("message_key", dialect.exact_string(KEY_LENGTH)),
         Column("kind", dialect.exact_string(KIND_LENGTH)),

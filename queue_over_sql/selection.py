@@ -62,11 +62,14 @@ class Selection:
             conditions.append(rebased(where, self._table))
         if status is not None:
             conditions.append(self._status(status))
+        if tables.adoption is not None:
+            self._refuse(key=key, kind=kind, payload=payload)
         if key is not None:
             conditions.append(self._table.c.message_key == key)
         if kind is not None:
             conditions.append(self._table.c.kind == kind)
-        conditions += self._fields(self._table.c.payload, payload or {})
+        if payload:
+            conditions += self._fields(self._table.c.payload, payload)
         self._chosen = Chosen(self._archived, conditions)
 
     def list(self, limit: int = 100, after: int | None = None) -> list[Message]:
@@ -171,6 +174,15 @@ class Selection:
         except UNDECODABLE:
             return self._context.raw_message(row, _Unclaimed())
 
+    def _refuse(self, **filters: object) -> None:
+        named = [name for name, value in filters.items() if value is not None]
+        if named:
+            msg = (
+                f"{', '.join(named)}: the messages of queue {self._context.name!r} are rows of "
+                f"{self._table.fullname!r}; select them by where=, by any column of the table"
+            )
+            raise ValueError(msg)
+
     def _fields(
         self, column: ColumnElement[Any], wanted: Mapping[str, Any]
     ) -> Sequence[ColumnElement[bool]]:
@@ -264,7 +276,7 @@ class LiveSelection(Selection):
         """Put held messages back to where they were due first."""
         columns = self._table.c
         held = self._chosen.also(columns.available_at.is_(None))
-        sql, values = self._context.sql, {"available_at": columns.scheduled_at}
+        sql, values = self._context.sql, {"available_at": store.due_first(self._context.tables)}
         return self._run(lambda c: store.edit_messages(c, sql, held, values), connection)
 
     def _edit(self, connection: Connection | Session | None, **values: Any) -> Edited:
@@ -289,7 +301,8 @@ class ArchiveSelection(Selection):
 
         Each is published anew, under a new id, with its content, key, headers, priority and own
         columns, and leaves the archive in the same transaction, of 500 messages each. Why it had
-        failed stands in its header ``previous_error``.
+        failed stands in its header ``previous_error``. A row of an adopted table is sent again
+        where it is.
 
         Args:
             connection: the caller's own transaction for all of them; it is not committed here.
@@ -302,14 +315,17 @@ class ArchiveSelection(Selection):
             DuplicateKey: a live message has the key of one; nothing of its batch was changed.
         """
         context, settings = self._context, self._context.settings
-        last = self._run(lambda c: store.last_id(c, context.sql, self._chosen), connection)
+        # A row of an adopted table may be finished again before we are.
+        now = self._run(lambda c: store.server_now(c, context.sql), connection)
+        chosen = self._chosen.also(self._table.c.finished_at <= now)
+        last = self._run(lambda c: store.last_id(c, context.sql, chosen), connection)
         done = 0
         while last is not None:
             batch = self._run(
                 lambda c: store.requeue(
                     c,
                     context.sql,
-                    self._chosen,
+                    chosen,
                     up_to=last,
                     limit=BATCH,
                     priorities=settings.priorities,

@@ -7,22 +7,16 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
+from queue_over_sql.adoption import AdoptedQueue
 from queue_over_sql.catalog import Catalog
 from queue_over_sql.connections import Connections
 from queue_over_sql.consumers import Consumer
 from queue_over_sql.context import QueueContext
 from queue_over_sql.durations import Duration
-from queue_over_sql.errors import (
-    QueueError,
-    QueueNotFound,
-    ServiceClosed,
-)
+from queue_over_sql.errors import QueueError, QueueNotFound, ServiceClosed
 from queue_over_sql.queue import Queue
 from queue_over_sql.reaper import Background, Reaper
-from queue_over_sql.schema import (
-    QueueTables,
-    check_table_prefix,
-)
+from queue_over_sql.schema import QueueTables, check_table_prefix
 from queue_over_sql.settings import (
     UNSET,
     ArchivePolicy,
@@ -187,6 +181,49 @@ class QueueService:
             raise TypeError(msg)
         return self._catalog.create(queues)
 
+    def adopt_queue(
+        self,
+        name: str,
+        table: Any,
+        *,
+        column_prefix: str = "",
+        lease: Duration | Unset = UNSET,
+        max_attempts: int | Unset = UNSET,
+        retry: RetryPolicy | Unset = UNSET,
+        priorities: int | Unset = UNSET,
+    ) -> AdoptedQueue:
+        """Make a queue of a table of your own: each row may be a message; safe to repeat.
+
+        The columns and indexes of a queue are added to the table, which needs one whole-number
+        primary key. No row is a message before ``enqueue`` or ``publish`` makes it one, and none
+        is ever deleted: what is finished keeps what became of it in its row.
+
+        Args:
+            name: of the queue, as in ``create_queue``.
+            table: an SQLAlchemy ``Table`` or a mapped class, whose types and defaults are used;
+                or the table's name, with its schema before a dot.
+            column_prefix: what the names of the added columns begin with.
+            lease: how long a claim holds without being extended (300 s).
+            max_attempts: deliveries before a message is a dead letter (5).
+            retry: policy after a failure (``ExponentialBackoff()``).
+            priorities: number of levels, 1 to 100 (1).
+
+        Raises:
+            InvalidQueueName: it is no queue name.
+            QueueSchemaMismatch: the table is not there, has no such key or has columns of our
+                names, or the queue exists otherwise; nothing was changed.
+            DatabaseUnavailable: as its name says; calling again completes what was begun.
+            TypeError, ValueError: an argument has no sensible value.
+        """
+        self._check_open()
+        asked = QueueSettings(
+            lease=lease, max_attempts=max_attempts, retry=retry, priorities=priorities
+        )
+        queue = self._catalog.adopt(name, table, column_prefix, asked)
+        if not isinstance(queue, AdoptedQueue):
+            raise QueueNotFound(name)
+        return queue
+
     def queue(self, name: str) -> Queue:
         """Open a queue that exists.
 
@@ -202,7 +239,10 @@ class QueueService:
         return self._catalog.all()
 
     def drop_queue(self, name: str) -> bool:
-        """Drop a queue with all its messages and its archive; False where there is none."""
+        """Drop a queue with all its messages and its archive; False where there is none.
+
+        Of a queue over a table of your own only the added columns and indexes are dropped.
+        """
         self._check_open()
         return self._catalog.drop(name)
 
@@ -317,7 +357,8 @@ class QueueService:
     def _make_queue(
         self, tables: QueueTables, settings: EffectiveSettings, kinds: Kinds | None
     ) -> Queue:
-        return Queue(
+        form = Queue if tables.adoption is None else AdoptedQueue
+        return form(
             QueueContext(
                 tables,
                 settings,

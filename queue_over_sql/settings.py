@@ -94,9 +94,35 @@ class QueueSettings:
         return {name: value for name, value in pairs if value is not UNSET}
 
 
+@dataclasses.dataclass(frozen=True)
+class Adoption:
+    """Which table of the user's a queue lives in.
+
+    Attributes:
+        table: its name.
+        schema: its database schema; None for the connection's default.
+        column_prefix: what the names of the added columns begin with.
+        primary_key: the name of its primary key.
+    """
+
+    table: str
+    schema: str | None
+    column_prefix: str
+    primary_key: str
+
+    @property
+    def where(self) -> str:
+        """The table's name for people, with its schema."""
+        return self.table if self.schema is None else f"{self.schema}.{self.table}"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EffectiveSettings:
-    """The settings that a queue has; the fields are those of ``QueueSettings``, all present."""
+    """The settings that a queue has; the fields are those of ``QueueSettings``, all present.
+
+    Attributes:
+        adoption: which table of the user's the queue lives in; None for an ordinary queue.
+    """
 
     lease: timedelta = timedelta(seconds=300)
     max_attempts: int = 5
@@ -110,6 +136,7 @@ class EffectiveSettings:
     max_payload_bytes: int = 1_048_576
     columns: Sequence[Column[Any]] = ()
     kind_timeout: timedelta = timedelta(days=1)
+    adoption: Adoption | None = None
 
     @property
     def lease_us(self) -> int:
@@ -155,8 +182,10 @@ class EffectiveSettings:
             column_types: names of the queue's own columns and their types as the engine has them.
         """
         ttl = each_outcome(self.archive_ttl, lambda value: value // MICROSECOND)
+        adopted = {} if self.adoption is None else {"adoption": dataclasses.asdict(self.adoption)}
         return json.dumps(
             {
+                **adopted,
                 "lease_us": self.lease_us,
                 "max_attempts": self.max_attempts,
                 "retry": retry_policies.describe_policy(self.retry),
@@ -192,6 +221,7 @@ class EffectiveSettings:
             kind_timeout=timedelta(days=1) if patience is None else _microseconds(patience),
             max_payload_bytes=data["max_payload_bytes"],
             columns=tuple(columns),
+            adoption=stored_adoption(text),
         )
 
 
@@ -243,6 +273,12 @@ def each_outcome(value: Any, read: Callable[[Any], Any]) -> Any:
     if isinstance(value, Mapping):
         return {str(name): read(each) for name, each in value.items() if each is not None}
     return None if value is None else read(value)
+
+
+def stored_adoption(text: str) -> Adoption | None:
+    """Which table a queue lives in, from what ``to_json`` wrote."""
+    found = json.loads(text).get("adoption")
+    return None if found is None else Adoption(**found)
 
 
 def _microseconds(count: int) -> timedelta:

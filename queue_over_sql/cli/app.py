@@ -8,6 +8,7 @@ import typer
 
 from queue_over_sql import __version__
 from queue_over_sql.cli import (
+    adoption,
     archiving,
     consume,
     editing,
@@ -29,7 +30,7 @@ from queue_over_sql.cli.session import (
 )
 
 COMMANDS = (
-    *(queues, messages, consume, searching, editing, requeueing, archiving),
+    *(queues, adoption, messages, consume, searching, editing, requeueing, archiving),
     *(monitoring, running, demo),
 )
 HELP = """Message queues inside the SQL database that you already run.

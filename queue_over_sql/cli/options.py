@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from queue_over_sql.cli.exits import ExitCode
+from queue_over_sql.cli.retries import RETRY_HELP
 from queue_over_sql.cli.values import parse_duration, parse_instant
 
 QUEUES_PANEL = "Queues"
@@ -33,6 +34,32 @@ LeaseOption = Annotated[
         parser=parse_duration,
         show_default=False,
         help="How long a claim holds without being extended.",
+    ),
+]
+MaxAttemptsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-attempts",
+        metavar="N",
+        min=1,
+        show_default="5 for a new queue",
+        help="Deliveries before a message is dead.",
+    ),
+]
+RetryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--retry", metavar="POLICY", show_default="exponential for a new queue", help=RETRY_HELP
+    ),
+]
+PrioritiesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--priorities",
+        metavar="N",
+        min=1,
+        show_default="1 for a new queue",
+        help="Number of priority levels, 0 being most urgent.",
     ),
 ]
 DelayOption = Annotated[

@@ -10,7 +10,16 @@ from rich.text import Text
 from queue_over_sql import Queue
 from queue_over_sql.cli.columns import COLUMN_HELP, parse_column
 from queue_over_sql.cli.exits import ExitCode
-from queue_over_sql.cli.options import QUEUES_PANEL, LeaseOption, QueueName, YesOption, confirm
+from queue_over_sql.cli.options import (
+    QUEUES_PANEL,
+    LeaseOption,
+    MaxAttemptsOption,
+    PrioritiesOption,
+    QueueName,
+    RetryOption,
+    YesOption,
+    confirm,
+)
 from queue_over_sql.cli.retention import (
     ArchiveLimitOption,
     ArchiveTtlOption,
@@ -21,7 +30,7 @@ from queue_over_sql.cli.retention import (
     parse_window,
     rare_settings,
 )
-from queue_over_sql.cli.retries import RETRY_HELP, parse_retry
+from queue_over_sql.cli.retries import parse_retry
 from queue_over_sql.cli.session import Session, command
 from queue_over_sql.cli.values import counted, format_duration
 
@@ -43,25 +52,8 @@ def create(
     *,
     queue: QueueName,
     lease: LeaseOption = None,
-    max_attempts: Annotated[
-        int | None,
-        typer.Option(
-            "--max-attempts",
-            metavar="N",
-            min=1,
-            show_default="5 for a new queue",
-            help="Deliveries before a message is dead.",
-        ),
-    ] = None,
-    retry: Annotated[
-        str | None,
-        typer.Option(
-            "--retry",
-            metavar="POLICY",
-            show_default="exponential for a new queue",
-            help=RETRY_HELP,
-        ),
-    ] = None,
+    max_attempts: MaxAttemptsOption = None,
+    retry: RetryOption = None,
     payload: Annotated[
         str | None,
         typer.Option(
@@ -71,16 +63,7 @@ def create(
             help="What messages carry; cannot change later.",
         ),
     ] = None,
-    priorities: Annotated[
-        int | None,
-        typer.Option(
-            "--priorities",
-            metavar="N",
-            min=1,
-            show_default="1 for a new queue",
-            help="Number of priority levels, 0 being most urgent.",
-        ),
-    ] = None,
+    priorities: PrioritiesOption = None,
     archive: Annotated[
         str | None,
         typer.Option(

@@ -7,20 +7,17 @@ UPDATE checks its WHERE again on the current row, and slower under many consumer
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy import BigInteger, Index, LargeBinary, String, Text, insert, literal_column, select
 from sqlalchemy.exc import DBAPIError
 
-from queue_over_sql.conditions import rebased
 from queue_over_sql.dialects.rows import read_rows, stamped_row
 from queue_over_sql.dialects.statements import archive, settle
 from queue_over_sql.dialects.statements import claim as claiming
 from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id_values
 from queue_over_sql.errors import UnsupportedByEngine
-from queue_over_sql.message import Claim
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,6 +27,7 @@ if TYPE_CHECKING:
 
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.dialects.json_paths import JsonPath, JsonScalar
+    from queue_over_sql.dialects.requests import ClaimRequest, Settlement
     from queue_over_sql.message import MessageRow
 
 
@@ -43,99 +41,6 @@ class ErrorKind(enum.Enum):
     MISSING_TABLE = "the table is not there"
     TABLE_EXISTS = "two creators met"
     OTHER = "anything else"
-
-
-class Where:
-    """A user's condition on the messages: equal to another only if it is the same object.
-
-    The expressions themselves cannot be compared: ``==`` between them builds SQL.
-    """
-
-    __slots__ = ("condition",)
-
-    def __init__(self, condition: ColumnElement[bool]) -> None:
-        self.condition = condition
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Where) and other.condition is self.condition
-
-    def __hash__(self) -> int:
-        return id(self.condition)
-
-    def on(self, table: Table) -> ColumnElement[bool]:
-        """The condition, about this object of the table."""
-        return rebased(self.condition, table)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ClaimRequest:
-    """What one claim asks of the database; durations and instants in microseconds."""
-
-    consumer_id: str
-    consumer_round: int
-    count: int
-    priority: int
-    low: int
-    lease_us: int | None
-    queue_lease_us: int
-    edits: int
-    where: Where | None = None
-
-    @property
-    def claim(self) -> Claim:
-        """The stamp alone."""
-        return Claim(self.consumer_id, self.consumer_round)
-
-    def stamp(self) -> dict[str, Any]:
-        """The bind parameters of the stamp."""
-        return {
-            "p_consumer": self.consumer_id,
-            "p_round": self.consumer_round,
-            "p_lease": self.lease_us,
-            "p_queue_lease": self.queue_lease_us,
-        }
-
-    def wanted(self) -> dict[str, Any]:
-        """The bind parameters of the eligibility predicate and the limit."""
-        return {
-            "p_priority": self.priority,
-            "p_low": self.low,
-            "p_edits": self.edits,
-            "p_count": self.count,
-        }
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Settlement:
-    """Messages of one claim that end together.
-
-    Attributes:
-        ids: of the messages.
-        claim: the stamp they were claimed under.
-        outcome: how they end.
-        error: the reason, or None.
-        attempted_at: instant of the failure in microseconds, or None where there was none.
-        dedup_us: how long their keys stay taken, in microseconds; None where they are free at once.
-    """
-
-    ids: Sequence[int]
-    claim: Claim
-    outcome: str = "done"
-    error: str | None = None
-    attempted_at: int | None = None
-    dedup_us: int | None = None
-
-    def fence_values(self) -> dict[str, Any]:
-        """The bind parameters of the fence."""
-        return {"p_consumer": self.claim.consumer_id, "p_round": self.claim.consumer_round}
-
-    def archive_values(self) -> dict[str, Any]:
-        """The bind parameters of what the archive gets."""
-        return {
-            "p_outcome": self.outcome,
-            "p_error": self.error,
-            "p_attempted": self.attempted_at,
-        }
 
 
 def microseconds(expression: str) -> ColumnElement[int]:
@@ -175,6 +80,8 @@ class QueueDialect:
     """Text columns hold NUL characters."""
     index_if_not_exists = True
     """CREATE INDEX IF NOT EXISTS works."""
+    alters_in_view = False
+    """A table that somebody alters can seem to be gone or broken for a moment."""
     claims_at_once = False
     """A claim is one statement, so it needs no transaction around it."""
     archives_at_once = False
@@ -223,6 +130,11 @@ class QueueDialect:
         """The column type of a payload type."""
         return LargeBinary() if payload == "bytes" else Text()
 
+    def result_code(self, kind: TypeEngine[Any]) -> Any:
+        """The driver's code of a type, where SQLAlchemy needs it to read values of that type."""
+        del kind
+        return None
+
     def json_check(self, column: str) -> str | None:
         """A check constraint that keeps other clients from storing what is no JSON."""
         del column
@@ -244,16 +156,31 @@ class QueueDialect:
         msg = f"{self.name} cannot search by fields of the payload: use columns of the queue's own."
         raise UnsupportedByEngine(msg)
 
-    def add_queue_indexes(self, table: Table) -> None:
-        """Define the claim index and, where it is needed, the index on the lease."""
+    def add_queue_indexes(self, table: Table, base: str, *, sparse: bool = False) -> None:
+        """Define the claim index and, where it is needed, the index on the lease.
+
+        Args:
+            table: the table of the queue's messages.
+            base: what the names of its indexes begin with.
+            sparse: most rows of the table are no live messages.
+        """
+        del sparse
         columns = table.c
         Index(
-            f"{table.name}_claim_ix",
+            f"{base}_claim_ix",
             columns.consumer_id,
             columns.priority,
             columns.available_at,
             columns.id,
         )
+
+    def add_columns(self, table: str, specifications: Sequence[str]) -> list[str]:
+        """The statements that add columns to a table that may be large."""
+        return [f"ALTER TABLE {table} ADD COLUMN {column}" for column in specifications]
+
+    def drop_columns(self, table: str, names: Sequence[str]) -> list[str]:
+        """The statements that drop columns of a table that may be large."""
+        return [f"ALTER TABLE {table} DROP COLUMN {name}" for name in names]
 
     def is_claimed(self, table: Table) -> ColumnElement[bool]:
         """The row is claimed, in the words under which an index finds such rows."""
@@ -324,9 +251,13 @@ class QueueDialect:
         del column
         return statement
 
-    def claim_index_hint(self, table: Table) -> str | None:
-        """A hint under which a locking pick needs no ORDER BY, because it follows the index."""
-        del table
+    def claim_index_hint(self, base: str) -> str | None:
+        """A hint under which a locking pick needs no ORDER BY, because it follows the index.
+
+        Args:
+            base: as in ``add_queue_indexes``.
+        """
+        del base
         return None
 
     def claim(

@@ -77,7 +77,8 @@ class StatementCache:
 
     def result_converter(self, kind: TypeEngine[Any]) -> Callable[[Any], Any] | None:
         """What turns the driver's value of this type into Python's; None where nothing must."""
-        return kind.dialect_impl(self._dialect).result_processor(self._dialect, None)
+        code = self.subject.dialect.result_code(kind)
+        return kind.dialect_impl(self._dialect).result_processor(self._dialect, code)
 
 
 def _converters(compiled: Any, dialect: Dialect) -> list[tuple[str, Callable[[Any], Any]]]:

@@ -15,11 +15,13 @@ from queue_over_sql.dialects.statements.parameters import number
 from queue_over_sql.errors import UnsupportedByEngine
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sqlalchemy import ColumnElement, Connection, Table
 
-    from queue_over_sql.dialects.base import ClaimRequest
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.dialects.json_paths import JsonPath, JsonScalar
+    from queue_over_sql.dialects.requests import ClaimRequest
     from queue_over_sql.message import MessageRow
     from queue_over_sql.schema import QueueTables
 
@@ -54,6 +56,7 @@ class H2Dialect(QueueDialect):
     aborts_on_error = False
     undoes_failed_insert = False
     look_first = True
+    alters_in_view = True
 
     def refine(self, connection: Connection) -> None:
         """Choose the form of claim by the server's version.
@@ -96,6 +99,14 @@ class H2Dialect(QueueDialect):
         # What is no JSON at all would be an error.
         return case((column.op("IS")(literal_column("JSON")), matches), else_=false())
 
+    def add_columns(self, table: str, specifications: Sequence[str]) -> list[str]:
+        """All at once: H2 copies the whole table for each statement."""
+        return [f"ALTER TABLE {table} ADD ({', '.join(specifications)})"]
+
+    def drop_columns(self, table: str, names: Sequence[str]) -> list[str]:
+        """All at once, likewise."""
+        return [f"ALTER TABLE {table} DROP COLUMN ({', '.join(names)})"]
+
     def now(self) -> ColumnElement[int]:
         """The server's clock; one value per transaction, as H2 defines it."""
         seconds = "EXTRACT(EPOCH FROM CURRENT_TIMESTAMP(6))"
@@ -109,9 +120,9 @@ class H2Dialect(QueueDialect):
         """By H2's error code."""
         return _KINDS.get(getattr(error, "code", 0), ErrorKind.OTHER)
 
-    def claim_index_hint(self, table: Table) -> str | None:
+    def claim_index_hint(self, base: str) -> str | None:
         """Along the index no ORDER BY is needed, which would lock every matching row."""
-        return f"USE INDEX ({table.name}_claim_ix)"
+        return f"USE INDEX ({base}_claim_ix)"
 
     def claim(
         self, connection: Connection, sql: StatementCache, request: ClaimRequest

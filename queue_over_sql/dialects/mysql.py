@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection
     from sqlalchemy.types import TypeEngine
 
-    from queue_over_sql.dialects.base import ClaimRequest
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.dialects.json_paths import JsonPath, JsonScalar
+    from queue_over_sql.dialects.requests import ClaimRequest
     from queue_over_sql.message import MessageRow
 
 # Server errors: https://dev.mysql.com/doc/mysql-errors/8.0/en/server-error-reference.html

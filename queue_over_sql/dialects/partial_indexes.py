@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sqlalchemy import Index
+from sqlalchemy import Index, and_
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Table
@@ -15,23 +15,26 @@ class PartialIndexes:
 
     name: ClassVar[str]
 
-    def add_queue_indexes(self, table: Table) -> None:
+    def add_queue_indexes(self, table: Table, base: str, *, sparse: bool = False) -> None:
         """Define the claim index and the one on the lease, which the fence must not imply.
 
         With ``consumer_id IS NOT NULL`` as the predicate of the latter PostgreSQL's planner runs
         every ack through it, over all dead entries of past claims.
         """
         columns = table.c
-        unclaimed: dict[str, Any] = {f"{self.name}_where": columns.consumer_id.is_(None)}
+        free: ColumnElement[bool] = columns.consumer_id.is_(None)
+        if sparse:
+            free = and_(free, columns.available_at.is_not(None))
+        unclaimed: dict[str, Any] = {f"{self.name}_where": free}
         claimed: dict[str, Any] = {f"{self.name}_where": self.is_claimed(table)}
         Index(
-            f"{table.name}_claim_ix",
+            f"{base}_claim_ix",
             columns.priority,
             columns.available_at,
             columns.id,
             **unclaimed,
         )
-        Index(f"{table.name}_lease_ix", columns.lease_expires_at, **claimed)
+        Index(f"{base}_lease_ix", columns.lease_expires_at, **claimed)
 
     def is_claimed(self, table: Table) -> ColumnElement[bool]:
         """The row is claimed, in the words of the index on the lease."""

@@ -6,11 +6,14 @@ import contextlib
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy import (
+    ARRAY,
     CTE,
+    Float,
     Integer,
     Numeric,
     Select,
     Text,
+    TypeDecorator,
     Update,
     and_,
     bindparam,
@@ -32,7 +35,7 @@ from sqlalchemy.types import UserDefinedType
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect, microseconds
 from queue_over_sql.dialects.partial_indexes import PartialIndexes
 from queue_over_sql.dialects.rows import message_columns, read_rows
-from queue_over_sql.dialects.statements import archive, claim, publish
+from queue_over_sql.dialects.statements import adopted, archive, claim, publish
 from queue_over_sql.dialects.statements.parameters import (
     batches,
     bucket_of,
@@ -48,14 +51,16 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Insert, Table
     from sqlalchemy.types import TypeEngine
 
-    from queue_over_sql.dialects.base import ClaimRequest, Settlement, Where
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.dialects.json_paths import JsonPath, JsonScalar
+    from queue_over_sql.dialects.requests import ClaimRequest, Settlement, Where
     from queue_over_sql.message import Claim, MessageRow
     from queue_over_sql.schema import QueueTables
 
 # Any number that other programs are unlikely to lock: the letters of "queue".
 _CREATION_LOCK = 0x7175657565
+# https://www.postgresql.org/docs/current/catalog-pg-type.html: the oid of each type.
+_FLOAT8, _NUMERIC = 701, 1700
 
 
 class JsonText(UserDefinedType[str]):
@@ -129,6 +134,14 @@ class PostgreSQLDialect(PartialIndexes, QueueDialect):
         number = cast(found, Numeric) == cast(repr(value), Numeric)
         # CASE, because AND may look at its right side first and cast what is no number.
         return case((kind_of == "number", number), else_=false())
+
+    def result_code(self, kind: TypeEngine[Any]) -> Any:
+        """SQLAlchemy asks whether a number comes as ``float8`` or as ``numeric``."""
+        while isinstance(kind, TypeDecorator | ARRAY):
+            kind = kind.item_type if isinstance(kind, ARRAY) else kind.impl_instance
+        if isinstance(kind, Float):
+            return _FLOAT8
+        return _NUMERIC if isinstance(kind, Numeric) else None
 
     def now(self) -> ColumnElement[int]:
         """The statement's start: stable, so it bounds an index scan; fresh in long transactions."""
@@ -287,7 +300,9 @@ def exchange_at_once(
     there is one row, with an empty message, where nothing was claimed.
     """
     live = tables.live
-    if keep:
+    if tables.adoption is not None:
+        acked = adopted.finish(tables, size, "p_held_by", "p_held_round").cte("acked")
+    elif keep:
         acked = _archived(tables, size).returning(tables.archive.c.id).cte("acked")
     else:
         acked = delete(live).where(_held(tables, size)).returning(live.c.id).cte("acked")

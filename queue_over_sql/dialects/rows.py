@@ -4,27 +4,34 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import BigInteger, ColumnElement, func, literal_column, null
+
 from queue_over_sql.message import MessageRow
 from queue_over_sql.schema import ARCHIVE_COLUMNS, MESSAGE_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from sqlalchemy import ColumnElement, Table
+    from sqlalchemy import Table
 
-    from queue_over_sql.dialects.base import ClaimRequest
     from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.dialects.requests import ClaimRequest
     from queue_over_sql.schema import QueueTables
+
+    Converters = Sequence[Callable[[Any], Any] | None]
 
 _CORE = len(MESSAGE_COLUMNS)
 _ATTEMPT = MESSAGE_COLUMNS.index("attempt_count")
 _STAMP = slice(MESSAGE_COLUMNS.index("consumer_id"), MESSAGE_COLUMNS.index("last_attempt_at"))
 _LEASE = MESSAGE_COLUMNS.index("lease_us")
 _READ_AS_TEXT = {"payload", "headers"}
+_EPOCH: ColumnElement[int] = literal_column("0", BigInteger())
 
 
 def message_columns(tables: QueueTables, table: Table) -> list[ColumnElement[Any]]:
     """What a select of messages names, in the order that ``read_row`` expects."""
+    if tables.adoption is not None:
+        return _columns_of_adopted(tables, table)
     core = [
         tables.dialect.read_payload(table.c[name]).label(name)
         if name in _READ_AS_TEXT
@@ -32,6 +39,28 @@ def message_columns(tables: QueueTables, table: Table) -> list[ColumnElement[Any
         for name in MESSAGE_COLUMNS
     ]
     return [*core, *[table.c[name] for name in tables.own_columns]]
+
+
+def _columns_of_adopted(tables: QueueTables, table: Table) -> list[ColumnElement[Any]]:
+    """The same of a table of the user's: labels keep equal names apart, defaults fill up rows.
+
+    A row is a message as well when its owner did no more than to set ``available_at``.
+    """
+    columns = table.c
+    special: dict[str, ColumnElement[Any]] = {
+        "message_key": null(),
+        "kind": null(),
+        "payload": null(),
+        "headers": tables.dialect.read_payload(columns.headers),
+        "published_at": func.coalesce(columns.published_at, columns.available_at, _EPOCH),
+        "scheduled_at": func.coalesce(columns.scheduled_at, columns.available_at, _EPOCH),
+    }
+    core = [
+        (special[name] if name in special else columns[name]).label(f"m_{name}")
+        for name in MESSAGE_COLUMNS
+    ]
+    own = [columns[key].label(f"row_{index}") for index, key in enumerate(tables.own_columns)]
+    return [*core, *own]
 
 
 def archive_columns(tables: QueueTables) -> list[ColumnElement[Any]]:
@@ -45,13 +74,15 @@ def read_rows(sql: StatementCache, rows: Iterable[Sequence[Any]]) -> list[Messag
     tables: QueueTables = sql.subject
     if not tables.own_columns:
         return [_message_row(row, _NO_COLUMNS) for row in rows]
-    return [_message_row(row, _own_values(sql, row)) for row in rows]
+    converters = _own_converters(sql)
+    return [_message_row(row, _own_values(tables, row, converters)) for row in rows]
 
 
 def read_archive_rows(sql: StatementCache, rows: Iterable[Sequence[Any]]) -> list[MessageRow]:
     """Read rows selected as ``archive_columns`` names them."""
+    converters = _own_converters(sql)
     return [
-        _message_row(row, _own_values(sql, row))._replace(
+        _message_row(row, _own_values(sql.subject, row, converters))._replace(
             finished_at=row[-2], outcome=row[-1], listed=True
         )
         for row in rows
@@ -66,7 +97,7 @@ def stamped_row(
     values[_ATTEMPT] += 1
     lease = request.lease_us or values[_LEASE] or request.queue_lease_us
     values[_STAMP] = (request.consumer_id, request.consumer_round, now, now + lease)
-    return _message_row(values, _own_values(sql, row))
+    return _message_row(values, _own_values(sql.subject, row, _own_converters(sql)))
 
 
 _NO_COLUMNS: dict[str, Any] = {}
@@ -77,12 +108,11 @@ def _message_row(values: Sequence[Any], columns: dict[str, Any]) -> MessageRow:
     return MessageRow._make((*values[:_CORE], columns, *_NOT_ARCHIVED))
 
 
-def _own_values(sql: StatementCache, row: Sequence[Any]) -> dict[str, Any]:
-    tables: QueueTables = sql.subject
-    values = zip(tables.own_columns, _own_converters(sql), row[_CORE:], strict=False)
+def _own_values(tables: QueueTables, row: Sequence[Any], converters: Converters) -> dict[str, Any]:
+    values = zip(tables.own_names, converters, row[_CORE:], strict=False)
     return {name: value if convert is None else convert(value) for name, convert, value in values}
 
 
-def _own_converters(sql: StatementCache) -> Sequence[Callable[[Any], Any] | None]:
+def _own_converters(sql: StatementCache) -> Converters:
     tables: QueueTables = sql.subject
     return [sql.result_converter(tables.live.c[name].type) for name in tables.own_columns]

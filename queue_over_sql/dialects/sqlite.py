@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Insert, Table, Update
     from sqlalchemy.types import TypeEngine
 
-    from queue_over_sql.dialects.base import ClaimRequest, Where
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.dialects.json_paths import JsonPath, JsonScalar
+    from queue_over_sql.dialects.requests import ClaimRequest, Where
     from queue_over_sql.message import MessageRow
     from queue_over_sql.schema import QueueTables
 

@@ -6,8 +6,8 @@ caller's own transaction is around them. Instants and durations are microseconds
 
 from __future__ import annotations
 
-from queue_over_sql.dialects.base import ClaimRequest, Settlement, Where
-from queue_over_sql.dialects.statements.selection import has_status
+from queue_over_sql.dialects.requests import ClaimRequest, Settlement, Where
+from queue_over_sql.dialects.statements.selection import due_first, has_status
 from queue_over_sql.store.administration import (
     archive_counts,
     delete_message,
@@ -15,6 +15,15 @@ from queue_over_sql.store.administration import (
     live_counts,
     purge,
     server_now,
+)
+from queue_over_sql.store.adoption import (
+    add_columns,
+    count_new,
+    drop_columns,
+    enqueue,
+    last_of_next,
+    publish_rows,
+    reflect,
 )
 from queue_over_sql.store.claiming import (
     TakenFate,
@@ -79,15 +88,20 @@ __all__ = [
     "Settlement",
     "TakenFate",
     "Where",
+    "add_columns",
     "anything_to_claim",
     "archive_counts",
     "archive_messages",
     "bury_unknown",
     "claim_messages",
     "count_messages",
+    "count_new",
     "declare_kinds",
     "delete_message",
+    "drop_columns",
+    "due_first",
     "edit_messages",
+    "enqueue",
     "exchange",
     "exchanges_at_once",
     "expired_leases",
@@ -97,6 +111,7 @@ __all__ = [
     "id_after",
     "known_kinds",
     "last_id",
+    "last_of_next",
     "last_to_prune",
     "list_messages",
     "live_counts",
@@ -108,7 +123,9 @@ __all__ = [
     "prune_keys",
     "publish",
     "publish_many",
+    "publish_rows",
     "purge",
+    "reflect",
     "release",
     "remove",
     "remove_messages",

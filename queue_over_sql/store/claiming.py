@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from queue_over_sql.dialects.requests import Settlement
 from queue_over_sql.dialects.rows import read_rows
-from queue_over_sql.dialects.statements import archive, claim, settle
+from queue_over_sql.dialects.statements import adopted, archive, claim, settle
 from queue_over_sql.dialects.statements.parameters import MAX_IDS, batches, bucket_of, id_values
+from queue_over_sql.message import Claim, Outcome
 from queue_over_sql.store import registry
 from queue_over_sql.store.keys import remember_locked
 
@@ -16,11 +18,13 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from queue_over_sql.dialects.base import ClaimRequest, Settlement, Where
     from queue_over_sql.dialects.compiled import StatementCache
-    from queue_over_sql.message import Claim, MessageRow
+    from queue_over_sql.dialects.requests import ClaimRequest, Where
+    from queue_over_sql.message import MessageRow
     from queue_over_sql.schema import QueueTables
     from queue_over_sql.store.settling import Aside
+
+_NOBODY = Claim("", 0)
 
 
 def claim_messages(
@@ -136,11 +140,14 @@ def _remove_locked(
     tables: QueueTables = sql.subject
     if end.error is not None and not end.keep:
         registry.count_discarded(connection, tables.system, tables.prefix, tables.queue, len(ids))
-    outcome = "done" if end.error is None else "failed"
+    outcome = Outcome.DONE if end.error is None else Outcome.FAILED
+    how = Settlement(ids, _NOBODY, outcome, end.error).archive_values()
     for batch in batches(ids):
         size, values = bucket_of(len(batch)), id_values(batch)
+        if sql.subject.adoption is not None:
+            sql.get(adopted.finish_ids, size).run(connection, values | how)
+            continue
         if end.keep:
-            how = {"p_outcome": outcome, "p_error": end.error, "p_attempted": None}
             sql.get(archive.copy_ids_to_archive, size).run(connection, values | how)
         sql.get(claim.remove_ids, size).run(connection, values)
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from queue_over_sql.dialects.base import Settlement
     from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.dialects.requests import Settlement
 
 
 def remember_keys(

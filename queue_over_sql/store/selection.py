@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from queue_over_sql.dialects.compiled import CompiledStatement
 from queue_over_sql.dialects.rows import read_archive_rows, read_rows
-from queue_over_sql.dialects.statements import archive, selection
+from queue_over_sql.dialects.statements import adopted, archive, selection
 from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id_values
 from queue_over_sql.message import PREVIOUS_ERROR, UNFIT_SINCE
 from queue_over_sql.store import keys, registry
@@ -143,6 +143,8 @@ def requeue(
     batch = selection.archived_batch(tables, chosen.conditions, up_to, limit)
     found: Sequence[Any] = CompiledStatement(batch, connection.dialect).run(connection).all()
     rows = read_archive_rows(sql, found)
+    if tables.adoption is not None:
+        return _begin_anew(connection, sql, rows, priorities)
     ids = [row.id for row in rows]
     for part in batches(ids):
         size, values = bucket_of(len(part)), id_values(part)
@@ -150,6 +152,23 @@ def requeue(
     if forget_keys:
         keys.forget_messages(connection, sql, ids)
     publish_many(connection, sql, [_again(row, priorities) for row in rows], "raise")
+    return len(rows)
+
+
+def _begin_anew(
+    connection: Connection, sql: StatementCache, rows: Sequence[MessageRow], priorities: int
+) -> int:
+    """Let finished rows of an adopted table be messages again, where they are."""
+    groups: dict[tuple[int, str | None], list[int]] = {}
+    for row in rows:
+        headers = _headers_with(row.headers, row.last_error)
+        level = min(row.priority, priorities - 1)
+        groups.setdefault((level, headers), []).append(row.id)
+    for (level, headers), ids in groups.items():
+        values = {"p_priority": level, "p_headers": headers, "p_at": None, "p_delay": 0}
+        for batch in batches(ids):
+            anew = sql.get(adopted.begin_anew, bucket_of(len(batch)))
+            anew.run(connection, values | id_values(batch))
     return len(rows)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql.dialects.statements import settle
+from queue_over_sql.dialects.statements import adopted, settle
 from queue_over_sql.dialects.statements.parameters import MAX_IDS, batches, bucket_of, id_values
 from queue_over_sql.store.keys import remember_keys
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from queue_over_sql.dialects.base import Settlement
     from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.dialects.requests import Settlement
 
 
 def removes_at_once(sql: StatementCache, settlements: Sequence[Settlement], *, keep: bool) -> bool:
@@ -28,6 +28,8 @@ def removes_at_once(sql: StatementCache, settlements: Sequence[Settlement], *, k
     if settlements[0].dedup_us is not None:
         return False
     dialect = sql.subject.dialect
+    if sql.subject.adoption is not None:
+        return len(settlements[0].ids) == 1 or bool(dialect.update_returning)
     if keep:
         return bool(dialect.archives_at_once)
     return len(settlements[0].ids) == 1 or bool(dialect.delete_returning)
@@ -43,7 +45,9 @@ def remove(connection: Connection, sql: StatementCache, settlement: Settlement) 
 def archive_messages(
     connection: Connection, sql: StatementCache, settlement: Settlement
 ) -> set[int]:
-    """Move finished messages to the archive."""
+    """Move finished messages to the archive, or end them in place on an adopted table."""
+    if sql.subject.adoption is not None:
+        return _update(connection, sql, adopted.finish, settlement, settlement.archive_values())
     settlement = remember_keys(connection, sql, settlement)
     moved: set[int] = sql.subject.dialect.archive(connection, sql, settlement)
     return moved

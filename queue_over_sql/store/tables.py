@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Column, Executable, Table, inspect, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, NoSuchTableError
 from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable, DropTable
 
 from queue_over_sql.dialects.base import ErrorKind
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 # How often creators that meet in spite of the creation lock look again.
 _CREATION_RACES = 20
 _RACE_SECONDS = 0.05
+T = TypeVar("T")
 
 
 def ensure_tables(connection: Connection, tables: Sequence[Table], dialect: QueueDialect) -> None:
@@ -30,7 +32,9 @@ def ensure_tables(connection: Connection, tables: Sequence[Table], dialect: Queu
 
     Who may not create needs no right where nothing is missing.
     """
-    if not any(_is_missing(connection, table) or missing(connection, table) for table in tables):
+    if not any(
+        _is_missing(connection, table) or missing(connection, table, dialect) for table in tables
+    ):
         return
     dialect.creation_lock(connection)
     try:
@@ -46,11 +50,16 @@ def create_tables(connection: Connection, tables: Iterable[Table], dialect: Queu
     for table in tables:
         create = CreateTable(table, if_not_exists=True)
         _create(connection, create, dialect, partial(_has_table, connection, table))
-        present = _indexes(connection, table) if not dialect.index_if_not_exists else set()
-        for index in sorted(table.indexes, key=lambda index: str(index.name)):
-            if index.name not in present:
-                create_index = CreateIndex(index, if_not_exists=dialect.index_if_not_exists)
-                _create(connection, create_index, dialect, partial(_has_index, connection, index))
+        create_indexes(connection, table, dialect)
+
+
+def create_indexes(connection: Connection, table: Table, dialect: QueueDialect) -> None:
+    """Create the indexes of a table where they are missing; safe beside other creators."""
+    present = set() if dialect.index_if_not_exists else index_names(connection, table)
+    for index in sorted(table.indexes, key=lambda index: str(index.name)):
+        if index.name not in present:
+            create_index = CreateIndex(index, if_not_exists=dialect.index_if_not_exists)
+            _create(connection, create_index, dialect, partial(_has_index, connection, index))
 
 
 def _create(
@@ -64,10 +73,9 @@ def _create(
         try:
             connection.execute(statement)
         except DBAPIError as error:
-            kind = dialect.classify(error)
-            if kind in (ErrorKind.TRANSIENT, ErrorKind.DISCONNECT) or dialect.aborts_on_error:
+            if _fails_for_good(error, dialect):
                 raise
-            if kind is ErrorKind.TABLE_EXISTS or exists():
+            if dialect.classify(error) is ErrorKind.TABLE_EXISTS or exists():
                 return
             if race == _CREATION_RACES - 1:
                 raise
@@ -76,25 +84,52 @@ def _create(
             return
 
 
-def missing(connection: Connection, table: Table) -> list[Column[Any]]:
+def settled(look: Callable[[], T], dialect: QueueDialect) -> T:
+    """Look at a table that another creator may be altering just now, until it is to be seen.
+
+    Raises:
+        NoSuchTableError: it is not there.
+    """
+    for _ in range(_CREATION_RACES if dialect.alters_in_view else 0):
+        with contextlib.suppress(NoSuchTableError, DBAPIError):
+            return look()
+        time.sleep(_RACE_SECONDS)
+    return look()
+
+
+def missing(connection: Connection, table: Table, dialect: QueueDialect) -> list[Column[Any]]:
     """The columns of a definition that the table in the database lacks."""
-    found = inspect(connection).get_columns(table.name, schema=table.schema)
+    name, schema = table.name, table.schema
+    found = settled(lambda: inspect(connection).get_columns(name, schema), dialect)
     present = {column["name"] for column in found}
     return [column for column in table.columns if column.name not in present]
 
 
 def add_missing_columns(connection: Connection, table: Table, dialect: QueueDialect) -> None:
-    """Add the columns that a table lacks: an older version made it, or it is somebody else's."""
-    format_table = connection.dialect.identifier_preparer.format_table
-    for column in missing(connection, table):
-        specification = CreateColumn(column).compile(dialect=connection.dialect)
-        add = f"ALTER TABLE {format_table(table)} ADD COLUMN {specification}"
-        exists = partial(_has_column, connection, column)
-        _create(connection, text(add.replace(":", r"\:")), dialect, exists)
+    """Add the columns that a table lacks: an older version made it, or it is somebody else's.
+
+    Safe beside others who do the same: who loses a race looks again at what is still missing.
+    """
+    sa_dialect = connection.dialect
+    name = sa_dialect.identifier_preparer.format_table(table)
+    for race in range(_CREATION_RACES):
+        lacking = missing(connection, table, dialect)
+        columns = [str(CreateColumn(column).compile(dialect=sa_dialect)) for column in lacking]
+        try:
+            for statement in dialect.add_columns(name, columns) if columns else ():
+                connection.execute(text(statement.replace(":", r"\:")))
+        except DBAPIError as error:
+            if race == _CREATION_RACES - 1 or _fails_for_good(error, dialect):
+                raise
+            time.sleep(_RACE_SECONDS)
+        else:
+            return
 
 
-def _has_column(connection: Connection, column: Column[Any]) -> bool:
-    return column not in missing(connection, column.table)
+def _fails_for_good(error: DBAPIError, dialect: QueueDialect) -> bool:
+    """Whether nothing more can be done in this transaction; it may be repeated as a whole."""
+    lost = dialect.classify(error) in (ErrorKind.TRANSIENT, ErrorKind.DISCONNECT)
+    return lost or dialect.aborts_on_error
 
 
 def _is_missing(connection: Connection, table: Table) -> bool:
@@ -106,10 +141,13 @@ def _has_table(connection: Connection, table: Table) -> bool:
 
 
 def _has_index(connection: Connection, index: Index) -> bool:
-    return index.table is not None and index.name in _indexes(connection, index.table)
+    with contextlib.suppress(NoSuchTableError, DBAPIError):
+        return index.table is not None and index.name in index_names(connection, index.table)
+    return False
 
 
-def _indexes(connection: Connection, table: Table) -> set[str | None]:
+def index_names(connection: Connection, table: Table) -> set[str | None]:
+    """The names of a table's indexes in the database."""
     found = inspect(connection).get_indexes(table.name, schema=table.schema)
     return {index["name"] for index in found}
 

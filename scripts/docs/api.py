@@ -23,7 +23,10 @@ import queue_over_sql  # noqa: E402 - works from a clone that is not installed
 
 GROUPS = (
     ("Service", ("QueueService", "QueueSettings", "EffectiveSettings", "UNSET", "ConsumerInfo")),
-    ("Queue", ("Queue", "Publication", "Published", "PublishOutcome", "QueueStats")),
+    (
+        "Queue",
+        ("Queue", "AdoptedQueue", "Publication", "Published", "PublishOutcome", "QueueStats"),
+    ),
     ("Message", ("Message", "Status", "Outcome")),
     ("Looking", ("Selection", "Archive")),
     ("Worker and reaper", ("Worker", "ReaperReport")),
@@ -57,6 +60,7 @@ CONSTANTS = {
 }
 # Made by the package, never by its users, so that their constructors are not part of the API.
 MADE_BY_THE_PACKAGE = {
+    "AdoptedQueue",
     "Archive",
     "ConsumerInfo",
     "EffectiveSettings",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from queue_over_sql.dialects import h2, postgresql, sqlite
-from queue_over_sql.dialects.base import ClaimRequest, Settlement
+from queue_over_sql.dialects.requests import ClaimRequest, Settlement
 from queue_over_sql.dialects.statements import archive, claim, reaper, settle
 from queue_over_sql.dialects.statements.parameters import bucket_of, id_values
 

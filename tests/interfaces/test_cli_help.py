@@ -19,6 +19,7 @@ EXPECTED = [
     "resume",
     "purge",
     "drop",
+    "adopt",
     "publish",
     "consume",
     "peek",

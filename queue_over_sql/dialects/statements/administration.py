@@ -8,14 +8,15 @@ from sqlalchemy import (
     ColumnElement,
     Delete,
     Select,
+    Update,
     and_,
     case,
-    delete,
     func,
     literal_column,
     select,
 )
 
+from queue_over_sql.dialects.statements.extent import finished_only, live_only, removal
 from queue_over_sql.dialects.statements.parameters import number
 
 if TYPE_CHECKING:
@@ -27,14 +28,14 @@ def clock(tables: QueueTables) -> Select[Any]:
     return select(tables.dialect.now().label("now"))
 
 
-def delete_message(tables: QueueTables) -> Delete:
+def delete_message(tables: QueueTables) -> Delete | Update:
     """Remove one message, whoever holds it."""
-    return delete(tables.live).where(tables.live.c.id == number("p_id_0"))
+    return removal(tables).where(tables.live.c.id == number("p_id_0"))
 
 
-def purge(tables: QueueTables, with_claimed: bool) -> Delete:
+def purge(tables: QueueTables, with_claimed: bool) -> Delete | Update:
     """Remove all messages, or all that nobody holds."""
-    statement = delete(tables.live)
+    statement = removal(tables)
     return statement if with_claimed else statement.where(tables.live.c.consumer_id.is_(None))
 
 
@@ -49,18 +50,18 @@ def live_counts(tables: QueueTables) -> Select[Any]:
         _count_if(live.c.consumer_id.is_not(None)),
         _count_if(and_(unclaimed, live.c.available_at.is_(None))),
         now - _min_if(live.c.available_at, ready),
-    )
+    ).where(*live_only(tables))
 
 
 def archive_counts(tables: QueueTables) -> Select[Any]:
     """Count archived messages by outcome."""
     outcome = tables.archive.c.outcome
-    return select(outcome, func.count()).group_by(outcome)
+    return select(outcome, func.count()).where(*finished_only(tables)).group_by(outcome)
 
 
 def highest_priority(tables: QueueTables) -> Select[Any]:
     """The largest level number in use."""
-    return select(func.max(tables.live.c.priority))
+    return select(func.max(tables.live.c.priority)).where(*live_only(tables))
 
 
 def _count_if(condition: ColumnElement[bool]) -> ColumnElement[Any]:

@@ -31,7 +31,7 @@ from queue_over_sql.dialects.statements.parameters import (
 )
 
 if TYPE_CHECKING:
-    from queue_over_sql.dialects.base import Where
+    from queue_over_sql.dialects.requests import Where
     from queue_over_sql.schema import QueueTables
 
 
@@ -96,7 +96,7 @@ def pick_rows(tables: QueueTables, where: Where | None) -> Select[Any]:
         .limit(number("p_count"))
         .with_for_update(skip_locked=dialect.skip_locked)
     )
-    hint = dialect.claim_index_hint(tables.live)
+    hint = dialect.claim_index_hint(tables.base_name)
     if hint is None:
         return statement.order_by(*oldest_first(tables))
     return statement.with_hint(tables.live, hint)

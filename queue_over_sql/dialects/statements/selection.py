@@ -10,13 +10,18 @@ from sqlalchemy import (
     Update,
     and_,
     case,
-    delete,
     func,
     select,
     update,
 )
 
 from queue_over_sql.dialects.rows import archive_columns, message_columns
+from queue_over_sql.dialects.statements.extent import (
+    finished_only,
+    live_only,
+    removal,
+    still_live,
+)
 from queue_over_sql.message import Status
 
 if TYPE_CHECKING:
@@ -32,6 +37,20 @@ if TYPE_CHECKING:
 def place(tables: QueueTables, archived: bool) -> Table:
     """Where the messages are: in the queue's table or in its archive."""
     return tables.archive if archived else tables.live
+
+
+def extent_of(tables: QueueTables, archived: bool) -> list[ColumnElement[bool]]:
+    """Which rows there are such messages, where not all are."""
+    return finished_only(tables) if archived else live_only(tables)
+
+
+def due_first(tables: QueueTables) -> ColumnElement[Any]:
+    """When a message was first due; a row that its owner sent by hand may not say."""
+    scheduled_at = tables.live.c.scheduled_at
+    if tables.adoption is None:
+        return scheduled_at
+    due: ColumnElement[Any] = func.coalesce(scheduled_at, tables.dialect.now())
+    return due
 
 
 def has_status(tables: QueueTables, status: Status) -> ColumnElement[bool]:
@@ -53,34 +72,39 @@ def page(
     table = place(tables, archived)
     columns = archive_columns(tables) if archived else message_columns(tables, table)
     beyond = [] if after is None else [table.c.id > after]
-    return select(*columns).where(*conditions, *beyond).order_by(table.c.id).limit(limit)
+    extent = extent_of(tables, archived)
+    return select(*columns).where(*extent, *conditions, *beyond).order_by(table.c.id).limit(limit)
 
 
 def count(tables: QueueTables, archived: bool, conditions: Conditions) -> Select[Any]:
     """Count messages."""
     table = place(tables, archived)
-    return select(func.count()).select_from(table).where(*conditions)
+    extent = extent_of(tables, archived)
+    return select(func.count()).select_from(table).where(*extent, *conditions)
 
 
 def edit(tables: QueueTables, conditions: Conditions, values: Mapping[str, Any]) -> Update:
     """Change messages that nobody holds; looked at again under the row's lock."""
     live = tables.live
-    return update(live).where(live.c.consumer_id.is_(None), *conditions).values(dict(values))
+    return (
+        update(live)
+        .where(live.c.consumer_id.is_(None), *live_only(tables), *conditions)
+        .values({**still_live(tables), **values})
+    )
 
 
-def remove(tables: QueueTables, archived: bool, conditions: Conditions) -> Delete:
+def remove(tables: QueueTables, archived: bool, conditions: Conditions) -> Delete | Update:
     """Remove messages, live ones only where nobody holds them."""
     table = place(tables, archived)
     unclaimed = [] if archived else [table.c.consumer_id.is_(None)]
-    return delete(table).where(*unclaimed, *conditions)
+    return removal(tables, finished=archived).where(*unclaimed, *conditions)
 
 
 def held_back(tables: QueueTables, conditions: Conditions) -> Select[Any]:
     """Count the messages that an edit passed over, because a consumer holds them."""
     live = tables.live
-    return (
-        select(func.count()).select_from(live).where(live.c.consumer_id.is_not(None), *conditions)
-    )
+    held = live.c.consumer_id.is_not(None)
+    return select(func.count()).select_from(live).where(held, *conditions)
 
 
 def earliest(tables: QueueTables) -> Select[Any]:
@@ -107,7 +131,7 @@ def archived_batch(
     archive = tables.archive
     return (
         select(*archive_columns(tables))
-        .where(archive.c.id <= up_to, *conditions)
+        .where(archive.c.id <= up_to, *finished_only(tables), *conditions)
         .order_by(archive.c.id)
         .limit(limit)
         .with_for_update()
@@ -116,10 +140,12 @@ def archived_batch(
 
 def last_id(tables: QueueTables, archived: bool, conditions: Conditions) -> Select[Any]:
     """The id of the newest message."""
-    return select(func.max(place(tables, archived).c.id)).where(*conditions)
+    extent = extent_of(tables, archived)
+    return select(func.max(place(tables, archived).c.id)).where(*extent, *conditions)
 
 
 def id_after(tables: QueueTables, archived: bool, conditions: Conditions, skip: int) -> Select[Any]:
     """The id of the message after ``skip`` others: where a batch ends."""
     table = place(tables, archived)
-    return select(table.c.id).where(*conditions).order_by(table.c.id).offset(skip).limit(1)
+    wanted = [*extent_of(tables, archived), *conditions]
+    return select(table.c.id).where(*wanted).order_by(table.c.id).offset(skip).limit(1)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ClauseElement, Select, bindparam, delete, select, update
 
+from queue_over_sql.dialects.statements.extent import after_failure, live_only
 from queue_over_sql.dialects.statements.parameters import (
     CLAIM_CLEARED,
     among_ids,
@@ -25,7 +26,7 @@ def held(tables: QueueTables, size: int) -> Select[Any]:
 
 def still_there(tables: QueueTables, size: int) -> Select[Any]:
     """Which of the ids are live, under whatever claim."""
-    return select(tables.live.c.id).where(among_ids(tables.live, size))
+    return select(tables.live.c.id).where(among_ids(tables.live, size), *live_only(tables))
 
 
 def remove(tables: QueueTables, size: int) -> ClauseElement:
@@ -42,6 +43,7 @@ def release(tables: QueueTables, size: int) -> ClauseElement:
 def restore(tables: QueueTables, size: int) -> ClauseElement:
     """Give messages of a dead claim back at their place, the attempt counted."""
     values = CLAIM_CLEARED | {
+        **after_failure(tables),
         "last_attempt_at": tables.dialect.now(),
         "last_error": words("p_error"),
     }
@@ -52,6 +54,7 @@ def retry(tables: QueueTables, size: int) -> ClauseElement:
     """Give failed messages back after a delay."""
     now = tables.dialect.now()
     values = CLAIM_CLEARED | {
+        **after_failure(tables),
         "available_at": now + number("p_delay"),
         "last_attempt_at": now,
         "last_error": words("p_error"),

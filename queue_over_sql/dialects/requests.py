@@ -1,0 +1,108 @@
+"""What the store asks of a dialect: claims, settlements, and a user's condition."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from queue_over_sql.adopted import ERROR, SUCCESS
+from queue_over_sql.conditions import rebased
+from queue_over_sql.message import Claim, Outcome
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Table
+
+
+class Where:
+    """A user's condition on the messages: equal to another only if it is the same object.
+
+    The expressions themselves cannot be compared: ``==`` between them builds SQL.
+    """
+
+    __slots__ = ("condition",)
+
+    def __init__(self, condition: ColumnElement[bool]) -> None:
+        self.condition = condition
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Where) and other.condition is self.condition
+
+    def __hash__(self) -> int:
+        return id(self.condition)
+
+    def on(self, table: Table) -> ColumnElement[bool]:
+        """The condition, about this object of the table."""
+        return rebased(self.condition, table)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """What one claim asks of the database; durations and instants in microseconds."""
+
+    consumer_id: str
+    consumer_round: int
+    count: int
+    priority: int
+    low: int
+    lease_us: int | None
+    queue_lease_us: int
+    edits: int
+    where: Where | None = None
+
+    @property
+    def claim(self) -> Claim:
+        """The stamp alone."""
+        return Claim(self.consumer_id, self.consumer_round)
+
+    def stamp(self) -> dict[str, Any]:
+        """The bind parameters of the stamp."""
+        return {
+            "p_consumer": self.consumer_id,
+            "p_round": self.consumer_round,
+            "p_lease": self.lease_us,
+            "p_queue_lease": self.queue_lease_us,
+        }
+
+    def wanted(self) -> dict[str, Any]:
+        """The bind parameters of the eligibility predicate and the limit."""
+        return {
+            "p_priority": self.priority,
+            "p_low": self.low,
+            "p_edits": self.edits,
+            "p_count": self.count,
+        }
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settlement:
+    """Messages of one claim that end together.
+
+    Attributes:
+        ids: of the messages.
+        claim: the stamp they were claimed under.
+        outcome: how they end.
+        error: the reason, or None.
+        attempted_at: instant of the failure in microseconds, or None where there was none.
+        dedup_us: how long their keys stay taken, in microseconds; None where they are free at once.
+    """
+
+    ids: Sequence[int]
+    claim: Claim
+    outcome: str = "done"
+    error: str | None = None
+    attempted_at: int | None = None
+    dedup_us: int | None = None
+
+    def fence_values(self) -> dict[str, Any]:
+        """The bind parameters of the fence."""
+        return {"p_consumer": self.claim.consumer_id, "p_round": self.claim.consumer_round}
+
+    def archive_values(self) -> dict[str, Any]:
+        """The bind parameters of what the archive gets."""
+        return {
+            "p_outcome": self.outcome,
+            "p_status": SUCCESS if self.outcome == Outcome.DONE else ERROR,
+            "p_error": self.error,
+            "p_attempted": self.attempted_at,
+        }

@@ -1,0 +1,86 @@
+"""A table of the user's own, as the tests of adopted tables adopt it."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import DateTime, LargeBinary, Numeric, String, Uuid, insert, select
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from queue_over_sql import Message, Queue
+
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+DAY = datetime(2026, 2, 3, 4, 5, 6)  # noqa: DTZ001 - a plain column holds it
+REFERENCE = uuid.UUID("12345678-1234-5678-1234-567812345678")
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Invoice(Base):
+    """An entity with a key of another name, and one column of each common type."""
+
+    __tablename__ = "invoices"
+
+    number: Mapped[int] = mapped_column(primary_key=True)
+    company_id: Mapped[int]
+    title: Mapped[str | None] = mapped_column(String(50), unique=True)
+    total: Mapped[Decimal] = mapped_column(Numeric(10, 2), server_default="9.50")
+    ratio: Mapped[float | None]
+    paid: Mapped[bool] = mapped_column(default=False)
+    issued_at: Mapped[datetime | None] = mapped_column(DateTime)
+    due_on: Mapped[date | None]
+    scan: Mapped[bytes | None] = mapped_column(LargeBinary)
+    reference: Mapped[uuid.UUID | None] = mapped_column(Uuid)
+
+
+def create_invoices(engine: Engine, count: int) -> None:
+    """Create the table with rows 1 to ``count``, of companies 0, 1, 2, 0, …; none is a message."""
+    Base.metadata.create_all(engine)
+    if count:
+        rows = [{"company_id": n % 3, "title": f"no {n + 1}"} for n in range(count)]
+        with engine.begin() as connection:
+            connection.execute(insert(Invoice), rows)
+
+
+def state(engine: Engine, queue: Queue, number: int) -> dict[str, Any]:
+    """The added columns of one committed row, by their keys."""
+    columns = queue.table.c
+    wanted = [columns[key] for key in columns.keys() if key in STATE]  # noqa: SIM118
+    with engine.connect() as connection:
+        row = connection.execute(select(*wanted).where(columns.id == number)).one()
+    return dict(zip([column.key for column in wanted], row, strict=True))
+
+
+STATE = (
+    "status",
+    "available_at",
+    "attempt_count",
+    "consumer_id",
+    "consumer_round",
+    "lease_expires_at",
+    "last_attempt_at",
+    "last_error",
+    "finished_at",
+    "outcome",
+)
+
+
+def statuses(engine: Engine, queue: Queue) -> dict[int, str | None]:
+    """The status of every row, by primary key."""
+    columns = queue.table.c
+    with engine.connect() as connection:
+        return {row[0]: row[1] for row in connection.execute(select(columns.id, columns.status))}
+
+
+def own_row(message: Message) -> dict[str, Any]:
+    """The row of a message that must have one."""
+    assert message.row is not None
+    return dict(message.row)
