@@ -16,6 +16,8 @@ from queue_over_sql.settings import Adoption, stored_adoption
 from queue_over_sql.store import registry
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sqlalchemy import Connection
 
     from queue_over_sql.connections import Connections
@@ -177,6 +179,7 @@ class Adopter:
             record = registry.queue_record(connection, system, tables.prefix, tables.queue)
             if record is None:
                 _refuse_clashes(tables, names)
+                _refuse_second_queue(tables, registry.queue_records(connection, system, None))
                 values = {"table_prefix": tables.prefix, "name": tables.queue}
                 values["settings"] = settings.to_json({})
                 if registry.add_queue(connection, system, tables.dialect, values):
@@ -203,6 +206,18 @@ def _refuse_clashes(tables: QueueTables, names: list[str]) -> None:
             "such as column_prefix='queue_'. Nothing was changed."
         )
         raise QueueSchemaMismatch(msg)
+
+
+def _refuse_second_queue(tables: QueueTables, records: Sequence[QueueRecord]) -> None:
+    """Also where another adoption has written its record but not yet its columns."""
+    for record in records:
+        if stored_adoption(record.settings) == tables.adoption:
+            msg = (
+                f"The table {tables.live.fullname!r} cannot be adopted as queue {tables.queue!r}: "
+                f"queue {record.name!r} has adopted it with the same column_prefix. Give another "
+                "column_prefix. Nothing was changed."
+            )
+            raise QueueSchemaMismatch(msg)
 
 
 def _check_same(record: QueueRecord, wanted: Adoption | None) -> None:

@@ -195,7 +195,7 @@ class RowPublisher(Publisher):
 
         if connection is not None:
             return context.run_on(connection, act)
-        published = context.run(act, atomic=len(rows) > 1, durable=True, repeat=False)
+        published = context.run(act, atomic=True, durable=True, repeat=False)
         context.announce()
         return published
 

@@ -203,32 +203,30 @@ class Claimer:
         return True
 
     def _edit_count(self) -> int:
-        tables = self._context.tables
-        return self._context.run(
-            lambda c: registry.edit_count(c, tables.system, tables.prefix, tables.queue)
-        )
+        return self._context.run(lambda c: registry.edit_count(c, self._context.sql))
 
     def _claim_where(
         self, level: int, count: int, lease_us: int | None, where: Where
     ) -> list[MessageRow]:
         """Claim among the messages that match; the mark knows nothing of those, so look fully."""
         request = self._request(level, count, lease_us, 0, where)
+        if self._looks_in_vain(request):
+            return []
         return self._answered([request], self._act(request))
 
-    def _look(self, level: int, count: int, lease_us: int | None, low: int) -> list[MessageRow]:
+    def _looks_in_vain(self, request: ClaimRequest) -> bool:
+        """Whether a look that writes nothing finds nothing, where writing takes the only lock."""
         context = self._context
-        dialect = context.tables.dialect
-        mark = self._mark(level)
+        return context.tables.dialect.look_first and not context.run(
+            lambda connection: store.anything_to_claim(connection, context.sql, request)
+        )
+
+    def _look(self, level: int, count: int, lease_us: int | None, low: int) -> list[MessageRow]:
         request = self._request(level, count, lease_us, low)
         began = time.monotonic()
-
-        def look(connection: Connection) -> bool:
-            return store.anything_to_claim(connection, context.sql, request)
-
-        if dialect.look_first and mark.idle and not context.run(look):
-            self._found([], request, began)
-            return []
-        rows = self._answered([request], self._act(request))
+        rows: list[MessageRow] = []
+        if not (self._mark(level).idle and self._looks_in_vain(request)):
+            rows = self._answered([request], self._act(request))
         self._found(rows, request, began)
         return rows
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import ClauseElement, Column, Table
+from sqlalchemy import ClauseElement, Column, Table, select
 from sqlalchemy.sql import visitors
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def rebased(condition: ColumnElement[bool], table: Table) -> ColumnElement[bool]
     would match as soon as one does.
 
     Raises:
-        ValueError: it names a column that the table does not have.
+        ValueError: it names a column that the table does not have, or is about another table.
     """
     names = {column.name: column for column in table.c}
 
@@ -47,6 +47,13 @@ def rebased(condition: ColumnElement[bool], table: Table) -> ColumnElement[bool]
         return names[element.name]
 
     moved: ColumnElement[bool] = visitors.replacement_traverse(condition, {}, replace)
+    others = [other for other in select(moved).get_final_froms() if other is not table]
+    if others:
+        msg = (
+            f"where is about {', '.join(str(other) for other in others)}, but the messages are in "
+            f"{table.name}: use the columns of that table, and for others a subquery (exists, in_)"
+        )
+        raise ValueError(msg)
     return moved
 
 

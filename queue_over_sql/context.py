@@ -76,13 +76,12 @@ class QueueContext:
 
         A message of a kind that some living consumer knows is never ended for its kind.
         """
-        consumer_id, kinds = self.consumer.consumer_id, self.kinds
-        if kinds is None or consumer_id is None or consumer_id == self._declared_by:
+        consumer_id = self.consumer.consumer_id
+        if consumer_id is None or consumer_id == self._declared_by:
             return
+        names = self.tables.known_kinds
         with self.consumer.declaring:
-            self.run(
-                lambda c: store.declare_kinds(c, self.sql, consumer_id, kinds.names), atomic=True
-            )
+            self.run(lambda c: store.declare_kinds(c, self.sql, consumer_id, names), atomic=True)
             self._declared_by = consumer_id
 
     @property
@@ -92,7 +91,9 @@ class QueueContext:
         Raises:
             QueueNotFound: the queue was dropped.
         """
-        if time.monotonic() - self._read_at > self._refresh_after:
+        # On a connection that is the user's own a look would end the user's transaction.
+        shared = not self.connections.background
+        if not shared and time.monotonic() - self._read_at > self._refresh_after:
             self.refresh()
         return self._settings
 

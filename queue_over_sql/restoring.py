@@ -95,7 +95,6 @@ class QueueReaper:
             return ReaperReport()
         settings, sql = context.settings, context.sql
         context.declare_kinds()
-        known = context.run(lambda c: store.known_kinds(c, sql)) | set(kinds.names)
         reason = f"no server knew its kind for {settings.kind_timeout}"
 
         def fate(row: MessageRow) -> TakenFate:
@@ -106,7 +105,7 @@ class QueueReaper:
         def bury(connection: Connection, level: int) -> int:
             due_for = settings.kind_timeout // MICROSECOND
             return store.bury_unknown(
-                connection, sql, known, level=level, due_for=due_for, limit=BATCH, fate=fate
+                connection, sql, level=level, due_for=due_for, limit=BATCH, fate=fate
             )
 
         buried = sum(

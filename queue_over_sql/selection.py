@@ -127,12 +127,12 @@ class Selection:
         sql, chosen = self._context.sql, self._chosen
         if progress is None or connection is not None:
             return self._run(lambda c: store.remove_messages(c, sql, chosen), connection)
-        removed, edited = 0, Edited(0)
+        removed = skipped = 0
         for batch in self._batches():
             edited = self._run(lambda c: store.remove_messages(c, sql, batch), None)  # noqa: B023 - runs at once
-            removed += edited
+            removed, skipped = removed + edited, skipped + edited.skipped
             progress(removed)
-        return Edited(removed, edited.skipped)
+        return Edited(removed, skipped)
 
     def _batches(self) -> Iterator[Chosen]:
         """The messages that are there now, in parts of 500 by id."""
@@ -146,6 +146,11 @@ class Selection:
                 return
             yield rest.also(column <= high)
             rest = self._chosen.also(column > high)
+
+    def _look(self, act: Callable[[Connection], T], connection: Connection | Session | None) -> T:
+        if connection is not None:
+            return self._context.run_on(connection, act)
+        return self._context.run(act)
 
     def _run(
         self,
@@ -316,9 +321,9 @@ class ArchiveSelection(Selection):
         """
         context, settings = self._context, self._context.settings
         # A row of an adopted table may be finished again before we are.
-        now = self._run(lambda c: store.server_now(c, context.sql), connection)
+        now = self._look(lambda c: store.server_now(c, context.sql), connection)
         chosen = self._chosen.also(self._table.c.finished_at <= now)
-        last = self._run(lambda c: store.last_id(c, context.sql, chosen), connection)
+        last = self._look(lambda c: store.last_id(c, context.sql, chosen), connection)
         done = 0
         while last is not None:
             batch = self._run(

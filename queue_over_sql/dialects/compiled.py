@@ -7,9 +7,10 @@ each statement of a queue is built and compiled once and kept by its builder and
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -66,17 +67,25 @@ class StatementCache:
             statement = CompiledStatement(builder(self.subject, *variant), self._dialect)
             self._compiled[key] = statement
             if len(self._compiled) > _MOST_KEPT:
-                # Only conditions of users can be so many; ours are compiled again at once.
+                # Only conditions of users can be so many: the ones not used for longest go.
                 with contextlib.suppress(KeyError):
                     self._compiled.popitem(last=False)
+        elif len(self._compiled) > _MOST_KEPT // 2:
+            with contextlib.suppress(KeyError):
+                self._compiled.move_to_end(key)
         return statement
 
     def bind_converter(self, kind: TypeEngine[Any]) -> Callable[[Any], Any] | None:
         """What turns a Python value of this type into the driver's; None where nothing must."""
         return kind.dialect_impl(self._dialect).bind_processor(self._dialect)
 
-    def result_converter(self, kind: TypeEngine[Any]) -> Callable[[Any], Any] | None:
-        """What turns the driver's value of this type into Python's; None where nothing must."""
+    @functools.cached_property
+    def own_converters(self) -> Sequence[Callable[[Any], Any] | None]:
+        """What turns the driver's values of the queue's own columns into Python's, by column."""
+        columns = self.subject.live.c
+        return [self._result_converter(columns[name].type) for name in self.subject.own_columns]
+
+    def _result_converter(self, kind: TypeEngine[Any]) -> Callable[[Any], Any] | None:
         code = self.subject.dialect.result_code(kind)
         return kind.dialect_impl(self._dialect).result_processor(self._dialect, code)
 

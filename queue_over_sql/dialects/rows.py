@@ -74,13 +74,13 @@ def read_rows(sql: StatementCache, rows: Iterable[Sequence[Any]]) -> list[Messag
     tables: QueueTables = sql.subject
     if not tables.own_columns:
         return [_message_row(row, _NO_COLUMNS) for row in rows]
-    converters = _own_converters(sql)
+    converters = sql.own_converters
     return [_message_row(row, _own_values(tables, row, converters)) for row in rows]
 
 
 def read_archive_rows(sql: StatementCache, rows: Iterable[Sequence[Any]]) -> list[MessageRow]:
     """Read rows selected as ``archive_columns`` names them."""
-    converters = _own_converters(sql)
+    converters = sql.own_converters
     return [
         _message_row(row, _own_values(sql.subject, row, converters))._replace(
             finished_at=row[-2], outcome=row[-1], listed=True
@@ -97,7 +97,7 @@ def stamped_row(
     values[_ATTEMPT] += 1
     lease = request.lease_us or values[_LEASE] or request.queue_lease_us
     values[_STAMP] = (request.consumer_id, request.consumer_round, now, now + lease)
-    return _message_row(values, _own_values(sql.subject, row, _own_converters(sql)))
+    return _message_row(values, _own_values(sql.subject, row, sql.own_converters))
 
 
 _NO_COLUMNS: dict[str, Any] = {}
@@ -111,8 +111,3 @@ def _message_row(values: Sequence[Any], columns: dict[str, Any]) -> MessageRow:
 def _own_values(tables: QueueTables, row: Sequence[Any], converters: Converters) -> dict[str, Any]:
     values = zip(tables.own_names, converters, row[_CORE:], strict=False)
     return {name: value if convert is None else convert(value) for name, convert, value in values}
-
-
-def _own_converters(sql: StatementCache) -> Converters:
-    tables: QueueTables = sql.subject
-    return [sql.result_converter(tables.live.c[name].type) for name in tables.own_columns]

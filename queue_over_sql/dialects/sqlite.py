@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sqlalchemy import Integer, case, false, func, select, update
+from sqlalchemy import Integer, case, false, func, literal_column, select, update
 from sqlalchemy.dialects import sqlite
 
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect, microseconds
 from queue_over_sql.dialects.json_paths import path_text
 from queue_over_sql.dialects.partial_indexes import PartialIndexes
 from queue_over_sql.dialects.rows import message_columns, read_rows
-from queue_over_sql.dialects.statements import administration, claim
+from queue_over_sql.dialects.statements import claim
 from queue_over_sql.dialects.statements.parameters import number
 from queue_over_sql.errors import UnsupportedByEngine
 
@@ -103,7 +103,7 @@ class SQLiteDialect(PartialIndexes, QueueDialect):
 
     def lock_for_writing(self, connection: Connection, sql: StatementCache) -> None:
         """A write that changes nothing: a lock taken after reading may fail for good."""
-        sql.get(administration.delete_message).run(connection, {"p_id_0": -1})
+        sql.get(write_nothing).run(connection)
 
     def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
         """By the extended result code."""
@@ -131,6 +131,11 @@ class SQLiteDialect(PartialIndexes, QueueDialect):
         """Claim in one statement."""
         values = request.stamp() | request.wanted()
         return read_rows(sql, sql.get(claim_at_once, request.where).run(connection, values).all())
+
+
+def write_nothing(tables: QueueTables) -> Update:
+    """Take the write lock."""
+    return update(tables.live).where(literal_column("1") == literal_column("0")).values(priority=0)
 
 
 def claim_at_once(tables: QueueTables, where: Where | None) -> Update:

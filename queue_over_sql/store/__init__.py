@@ -38,7 +38,7 @@ from queue_over_sql.store.claiming import (
 )
 from queue_over_sql.store.consumers import ConsumerInfo
 from queue_over_sql.store.keys import prune_keys
-from queue_over_sql.store.kinds import bury_unknown, declare_kinds, known_kinds
+from queue_over_sql.store.kinds import bury_unknown, declare_kinds
 from queue_over_sql.store.publishing import (
     NewMessage,
     load,
@@ -109,7 +109,6 @@ __all__ = [
     "has_status",
     "highest_priority",
     "id_after",
-    "known_kinds",
     "last_id",
     "last_of_next",
     "last_to_prune",

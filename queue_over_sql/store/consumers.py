@@ -81,7 +81,7 @@ def remove(connection: Connection, system: SystemTables, consumer_id: str) -> No
     """Remove the row of a consumer."""
     consumers = system.consumers
     connection.execute(delete(consumers).where(consumers.c.consumer_id == consumer_id))
-    connection.execute(kinds.withdraw_gone(system))
+    connection.execute(kinds.withdraw(system, consumer_id))
 
 
 def expired(connection: Connection, system: SystemTables, dialect: QueueDialect) -> list[str]:

@@ -66,11 +66,16 @@ def recently_finished(
     return found
 
 
-def forget_messages(connection: Connection, sql: StatementCache, ids: Sequence[int]) -> None:
-    """Let finished messages have their keys again, because they are to live again."""
-    for batch in batches(ids):
-        forget = sql.get(keys.forget_messages, bucket_of(len(batch)))
-        forget.run(connection, id_values(batch))
+def forget_messages(
+    connection: Connection, sql: StatementCache, messages: Sequence[tuple[int, str | None]]
+) -> None:
+    """Let finished messages, given as ids and keys, have their keys again: they live again."""
+    keyed = [(message_id, key) for message_id, key in messages if key is not None]
+    for batch in batches(keyed):
+        size = bucket_of(len(batch))
+        values = keys.key_values([key for _, key in batch], size)
+        ids = id_values([message_id for message_id, _ in batch])
+        sql.get(keys.forget_messages, size).run(connection, values | ids)
 
 
 def prune_keys(connection: Connection, sql: StatementCache, limit: int) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql.dialects.compiled import CompiledStatement
 from queue_over_sql.dialects.rows import read_rows
 from queue_over_sql.dialects.statements import kinds
 from queue_over_sql.store.claiming import TakenFate, end_locked
@@ -21,33 +20,29 @@ if TYPE_CHECKING:
 def declare_kinds(
     connection: Connection, sql: StatementCache, consumer_id: str, names: Collection[str]
 ) -> None:
-    """Note which kinds of a queue a consumer knows, besides those that are noted already."""
+    """Note which kinds of a queue a consumer knows, besides those that are noted already.
+
+    No names at all: it takes whatever there is.
+    """
     noted = {row[0] for row in connection.execute(kinds.declared(sql.subject, consumer_id))}
-    if missing := sorted(set(names) - noted):
+    if missing := sorted(set(names or (kinds.ANY_KIND,)) - noted):
         connection.execute(kinds.declare(sql.subject, consumer_id, missing))
-
-
-def known_kinds(connection: Connection, sql: StatementCache) -> set[str]:
-    """The kinds of a queue that some living consumer knows."""
-    return {row[0] for row in connection.execute(kinds.known_by_living(sql.subject))}
 
 
 def bury_unknown(
     connection: Connection,
     sql: StatementCache,
-    known: Collection[str],
     *,
     level: int,
     due_for: int,
     limit: int,
     fate: Callable[[MessageRow], TakenFate],
 ) -> int:
-    """End messages of one level that nobody knows and that are due for too long.
+    """End messages of one level that nobody can read and that are due for too long.
 
     Args:
         connection: where.
         sql: the queue's statements.
-        known: the kinds that somebody knows.
         level: their priority.
         due_for: for how long, in microseconds.
         limit: at most so many.
@@ -57,8 +52,8 @@ def bury_unknown(
         How many.
     """
     sql.subject.dialect.lock_for_writing(connection, sql)
-    look = CompiledStatement(kinds.unknown(sql.subject, known, level, due_for), connection.dialect)
-    found: Sequence[Any] = look.run(connection, {"p_count": limit}).all()
+    values = {"p_priority": level, "p_due_for": due_for, "p_count": limit, "p_low": 0, "p_edits": 0}
+    found: Sequence[Any] = sql.get(kinds.unknown).run(connection, values).all()
     rows = read_rows(sql, found)
     end_locked(connection, sql, [(row, fate(row)) for row in rows])
     return len(rows)

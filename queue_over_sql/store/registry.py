@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, delete, insert, select, update
+from sqlalchemy import and_, delete, insert, select, true, update
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.dialects.base import ErrorKind
+from queue_over_sql.dialects.statements import administration
 from queue_over_sql.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection
 
     from queue_over_sql.dialects.base import QueueDialect
+    from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.schema import SystemTables
 
 
@@ -36,9 +38,12 @@ def queue_record(
     return found[0] if found else None
 
 
-def queue_records(connection: Connection, system: SystemTables, prefix: str) -> list[QueueRecord]:
-    """The records of all queues under a table prefix, by name."""
-    return _records(connection, system, system.queues.c.table_prefix == prefix)
+def queue_records(
+    connection: Connection, system: SystemTables, prefix: str | None
+) -> list[QueueRecord]:
+    """The records of all queues under a table prefix, or under all of them, by name."""
+    of_prefix = true() if prefix is None else system.queues.c.table_prefix == prefix
+    return _records(connection, system, of_prefix)
 
 
 def _records(
@@ -90,10 +95,9 @@ def count_discarded(
     change_queue(connection, system, prefix, name, discarded_count=discarded + count)
 
 
-def edit_count(connection: Connection, system: SystemTables, prefix: str, name: str) -> int:
+def edit_count(connection: Connection, sql: StatementCache) -> int:
     """How often messages of a queue were put to other places by hand."""
-    counted = select(system.queues.c.edit_count).where(_is_queue(system, prefix, name))
-    return int(connection.execute(counted).scalar() or 0)
+    return int(sql.get(administration.edit_count).run(connection).scalar() or 0)
 
 
 def count_edit(connection: Connection, system: SystemTables, prefix: str, name: str) -> None:

@@ -145,13 +145,15 @@ def requeue(
     rows = read_archive_rows(sql, found)
     if tables.adoption is not None:
         return _begin_anew(connection, sql, rows, priorities)
+    # First the new lives: where a key is taken they are undone, and nothing else has happened.
+    publish_many(connection, sql, [_again(row, priorities) for row in rows], "raise")
     ids = [row.id for row in rows]
     for part in batches(ids):
         size, values = bucket_of(len(part)), id_values(part)
         sql.get(archive.remove_from_archive, size).run(connection, values)
     if forget_keys:
-        keys.forget_messages(connection, sql, ids)
-    publish_many(connection, sql, [_again(row, priorities) for row in rows], "raise")
+        keyed = [(row.id, row.message_key) for row in rows]
+        keys.forget_messages(connection, sql, keyed)
     return len(rows)
 
 

@@ -303,6 +303,30 @@ def test_a_consumer_that_learns_a_kind_keeps_it(narrow: Queue, make_service: Mak
 
 
 @pytest.mark.usefixtures("narrow")
+def test_a_consumer_without_kinds_keeps_all(make_service: MakeService) -> None:
+    """It would read the message as plain JSON."""
+    takes_all, reaps = make_service(), make_service()
+    takes_all.queue("jobs").consume()
+    reaps.create_queue("jobs", kinds=ORDERS)
+    make_service().queue("jobs").publish(REFUND, kind="Refund", at=long_ago())
+    assert 0 == reaps.reap().buried
+    takes_all.stop()
+    assert 1 == reaps.reap().buried
+
+
+@pytest.mark.usefixtures("narrow")
+def test_a_pause_buries_nothing(make_service: MakeService) -> None:
+    """Nobody may claim what waits, so that nobody did says nothing."""
+    reaps = make_service()
+    queue = reaps.create_queue("jobs", kinds=ORDERS)
+    make_service().queue("jobs").publish(REFUND, kind="Refund", at=long_ago())
+    queue.pause()
+    assert 0 == reaps.reap().buried
+    queue.resume()
+    assert 1 == reaps.reap().buried
+
+
+@pytest.mark.usefixtures("narrow")
 def test_a_server_without_kinds_buries_nothing(make_service: MakeService) -> None:
     """It knows no kinds, so it cannot say that nobody does."""
     service = make_service()

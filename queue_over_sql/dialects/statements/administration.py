@@ -28,6 +28,14 @@ def clock(tables: QueueTables) -> Select[Any]:
     return select(tables.dialect.now().label("now"))
 
 
+def edit_count(tables: QueueTables) -> Select[Any]:
+    """How often messages were put to other places by hand."""
+    columns = tables.system.queues.c
+    return select(columns.edit_count).where(
+        columns.table_prefix == tables.prefix, columns.name == tables.queue
+    )
+
+
 def delete_message(tables: QueueTables) -> Delete | Update:
     """Remove one message, whoever holds it."""
     return removal(tables).where(tables.live.c.id == number("p_id_0"))

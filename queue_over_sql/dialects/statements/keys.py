@@ -51,11 +51,10 @@ def forget_expired(tables: QueueTables, size: int) -> Delete:
 
 
 def forget_messages(tables: QueueTables, size: int) -> Delete:
-    """Forget the keys of finished messages that are to live again."""
-    messages = tables.dedup_keys.c.message_id
-    return delete(tables.dedup_keys).where(
-        messages.in_([number(f"p_id_{index}") for index in range(size)])
-    )
+    """Forget the keys of finished messages that are to live again, and of no later ones."""
+    memory = tables.dedup_keys
+    ids = [number(f"p_id_{index}") for index in range(size)]
+    return delete(memory).where(_among_keys(memory, size), memory.c.message_id.in_(ids))
 
 
 def taken(tables: QueueTables, size: int) -> Select[Any]:
