@@ -178,8 +178,8 @@ class Adopter:
             # Where no lock orders creators, another may have adopted it since we looked.
             record = registry.queue_record(connection, system, tables.prefix, tables.queue)
             if record is None:
-                _refuse_clashes(tables, names)
                 _refuse_second_queue(tables, registry.queue_records(connection, system, None))
+                _refuse_clashes(tables, names)
                 values = {"table_prefix": tables.prefix, "name": tables.queue}
                 values["settings"] = settings.to_json({})
                 if registry.add_queue(connection, system, tables.dialect, values):

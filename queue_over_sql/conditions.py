@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import ClauseElement, Column, Table, select
@@ -11,6 +13,7 @@ from sqlalchemy.sql import visitors
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
 
+_POSITION: Final = re.compile(r"\[\d+\]\Z")
 # SQLite and MySQL have no way to write these inside a quoted key.
 _NOT_IN_PATHS: Final = ('"', "\\", "\0")
 
@@ -57,6 +60,20 @@ def rebased(condition: ColumnElement[bool], table: Table) -> ColumnElement[bool]
     return moved
 
 
+def check_fields(wanted: Any) -> None:
+    """Let fields of a payload to search by pass.
+
+    Raises:
+        TypeError: they are no mapping.
+    """
+    if not isinstance(wanted, Mapping):
+        msg = (
+            "payload must be a mapping of paths to values, such as {'address.city': 'Zagreb'}, not "
+            f"{type(wanted).__name__}"
+        )
+        raise TypeError(msg)
+
+
 def payload_path(path: Any) -> list[str | int]:
     """The steps of a path such as ``address.city`` or ``items.0.sku``.
 
@@ -67,6 +84,9 @@ def payload_path(path: Any) -> list[str | int]:
         msg = f"payload: a path must be a str such as 'address.city', not {type(path).__name__}"
         raise TypeError(msg)
     steps = path.split(".")
+    if steps[0] == "$" or any(_POSITION.search(step) for step in steps):
+        msg = f"payload: {path!r} is written as 'items.0.sku' here, without $ and brackets"
+        raise ValueError(msg)
     if not all(steps) or any(forbidden in path for forbidden in _NOT_IN_PATHS):
         msg = (
             f"payload: {path!r} is no path: write keys and positions joined by dots, such as "

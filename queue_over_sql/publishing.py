@@ -12,6 +12,7 @@ from queue_over_sql import store
 from queue_over_sql.durations import instant_to_microseconds, to_microseconds
 from queue_over_sql.errors import DatabaseRefused, DuplicateKey
 from queue_over_sql.message import Publication, Published
+from queue_over_sql.own_values import check_own_value
 from queue_over_sql.schema import KEY_LENGTH, KIND_LENGTH
 from queue_over_sql.settings import check_choice, check_whole
 from queue_over_sql.store import NewMessage
@@ -159,6 +160,8 @@ class Publisher:
         if missing:
             msg = f"queue {self._context.name!r} needs a value of its column {', '.join(missing)}"
             raise TypeError(msg)
+        for name, value in given.items():
+            check_own_value(columns[name], value)
         return {name: given.get(name) for name in own}
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 from queue_over_sql import store
 from queue_over_sql.conditions import (
     check_condition,
+    check_fields,
     check_payload_value,
     payload_path,
     rebased,
@@ -180,7 +181,7 @@ class Selection:
             return self._context.raw_message(row, _Unclaimed())
 
     def _refuse(self, **filters: object) -> None:
-        named = [name for name, value in filters.items() if value is not None]
+        named = [name for name, value in filters.items() if value not in (None, {})]
         if named:
             msg = (
                 f"{', '.join(named)}: the messages of queue {self._context.name!r} are rows of "
@@ -191,6 +192,7 @@ class Selection:
     def _fields(
         self, column: ColumnElement[Any], wanted: Mapping[str, Any]
     ) -> Sequence[ColumnElement[bool]]:
+        check_fields(wanted)
         payload_type = self._context.settings.payload
         if wanted and payload_type != "json":
             msg = (

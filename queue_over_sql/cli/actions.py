@@ -33,7 +33,7 @@ class Action:
     status: str | None = None
 
 
-REMOVE = Action("remove", "Remove", "Removed", " for ever")
+REMOVE = Action("remove", "Remove", "Removed")
 HOLD = Action("hold", "Hold", "Held", act=LiveSelection.hold)
 UNHOLD = Action("unhold", "Unhold", "Unheld", act=LiveSelection.unhold, status="held")
 FRONT = Action("front", "Move", "Moved", " to the front", lambda c: c.prioritize(front=True))

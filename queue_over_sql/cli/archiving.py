@@ -9,7 +9,13 @@ import typer
 
 from queue_over_sql import ArchiveSelection, Queue
 from queue_over_sql.cli.filters import ARCHIVE_STATUS, Filters, filtered
-from queue_over_sql.cli.many import Progress, end_with_nothing, insist_on_choice, progress_bar
+from queue_over_sql.cli.many import (
+    Progress,
+    end_with_nothing,
+    insist_on_choice,
+    progress_bar,
+    removed_how,
+)
 from queue_over_sql.cli.options import MESSAGES_PANEL, AllOption, QueueName, YesOption, confirm
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Session, command
@@ -124,20 +130,22 @@ def remove(
     insist_on_choice(filters, everything=everything)
     with session.queue(queue) as target:
         selection = filters.archived(target)
-        done = _remove(session.output, selection) if yes or _agreed(queue, selection) else 0
+        how = removed_how(target)
+        agreed = yes or _agreed(queue, selection, how)
+        done = _remove(session.output, selection) if agreed else 0
     session.output.record(
         {"queue": queue, "removed": done},
-        human=f"Removed {_what(done, queue)} for ever." if done else None,
+        human=f"Removed {_what(done, queue)}{how}." if done else None,
     )
     if not done:
         end_with_nothing(session.output, f"the archive of queue {queue}")
 
 
-def _agreed(queue: str, selection: ArchiveSelection) -> bool:
+def _agreed(queue: str, selection: ArchiveSelection, how: str) -> bool:
     """Whether there is something to remove, after a yes; a no ends the command."""
     found = selection.count()
     if found:
-        confirm(f"Remove {_what(found, queue)} for ever?", yes=False)
+        confirm(f"Remove {_what(found, queue)}{how}?", yes=False)
     return found > 0
 
 

@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from queue_over_sql import Edited, Queue, Status
-from queue_over_sql.cli.actions import Action, chosen_action
+from queue_over_sql.cli.actions import REMOVE, Action, chosen_action
 from queue_over_sql.cli.exits import ExitCode
 from queue_over_sql.cli.filters import LIVE_STATUS, Filters, filtered
-from queue_over_sql.cli.many import end_with_nothing, insist_on_choice, progress_bar
+from queue_over_sql.cli.many import end_with_nothing, insist_on_choice, progress_bar, removed_how
 from queue_over_sql.cli.options import MESSAGES_PANEL, AllOption, QueueName, YesOption, confirm
 from queue_over_sql.cli.session import Session, command
 from queue_over_sql.cli.values import counted, parse_duration, parse_instant
@@ -115,6 +115,8 @@ def edit(
         at=at,
     )
     with session.queue(queue) as edited:
+        if action is REMOVE:
+            action = dataclasses.replace(action, how=removed_how(edited))
         done = _edit(session, edited, filters, action, yes=yes)
     _report(session, queue, action, done)
 

@@ -16,9 +16,9 @@ import typer
 from sqlalchemy import literal_column
 
 from queue_over_sql import ArchiveSelection, DatabaseRefused, LiveSelection, PayloadInvalid, Queue
+from queue_over_sql.cli.options import FILTERS_PANEL
 from queue_over_sql.cli.values import parse_pairs
 
-FILTERS_PANEL: Final = "Which messages"
 LIVE_STATUS: Final = "Only ready, delayed, claimed or held ones."
 ARCHIVE_STATUS: Final = "Only done, failed, rejected or expired ones."
 ANY_STATUS: Final = (
@@ -58,7 +58,7 @@ class Filters:
             "status": self.status,
             "key": self.key,
             "kind": self.kind,
-            "payload": parse_fields(self.payload or ()),
+            "payload": parse_fields(self.payload) if self.payload else None,
             # Not text(): a colon in it would begin a parameter. The line's end ends a comment.
             "where": None if self.where is None else literal_column(f"({self.where}\n)"),
         }
@@ -127,7 +127,7 @@ def _naming_where(filters: Filters) -> Iterator[None]:
 def _options(status: str) -> dict[str, Any]:
     return {
         "status": Annotated[str | None, _option("--status", "STATUS", status)],
-        "key": Annotated[str | None, _option("--key", "KEY", "Only the message with this key.")],
+        "key": Annotated[str | None, _option("--key", "KEY", "Only messages with this key.")],
         "kind": Annotated[str | None, _option("--kind", "KIND", "Only messages of this kind.")],
         "payload": Annotated[list[str] | None, _option("--payload", "PATH=VALUE", PAYLOAD_HELP)],
         "where": Annotated[str | None, _option("--where", "SQL", WHERE_HELP)],

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import typer
 
+from queue_over_sql import AdoptedQueue, Queue
 from queue_over_sql.cli.exits import ExitCode
 from queue_over_sql.cli.filters import Filters
 from queue_over_sql.cli.output import Output
@@ -21,6 +22,11 @@ def insist_on_choice(filters: Filters, *, everything: bool) -> None:
         raise typer.BadParameter(
             "say which messages: by filters such as --key, --payload or --where, or with --all"
         )
+
+
+def removed_how(queue: Queue) -> str:
+    """What removal means: an adopted table keeps its rows."""
+    return " (the rows stay in the table)" if isinstance(queue, AdoptedQueue) else " for ever"
 
 
 class Progress:

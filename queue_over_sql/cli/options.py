@@ -16,6 +16,7 @@ QUEUES_PANEL = "Queues"
 MESSAGES_PANEL = "Messages"
 MONITORING_PANEL = "Looking"
 RUNNING_PANEL = "Running"
+FILTERS_PANEL = "Which messages"
 
 QueueName = Annotated[
     str, typer.Argument(metavar="QUEUE", show_default=False, help="Name of the queue.")
@@ -24,7 +25,10 @@ YesOption = Annotated[
     bool, typer.Option("--yes", "-y", help="Do not ask; needed where nobody can be asked.")
 ]
 AllOption = Annotated[
-    bool, typer.Option("--all", help="All of them: needed where nothing says which.")
+    bool,
+    typer.Option(
+        "--all", rich_help_panel=FILTERS_PANEL, help="All of them: needed where no filter is given."
+    ),
 ]
 LeaseOption = Annotated[
     float | None,

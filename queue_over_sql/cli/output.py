@@ -71,7 +71,10 @@ class Output:
 
     def note(self, text: str) -> None:
         """A remark on standard error for a person."""
-        self.err.print(escape(hide_passwords(text)), style="dim", highlight=False)
+        # Broken into lines for a terminal only: a pipe gets each remark as one line.
+        soft_wrap = not self.err.is_terminal
+        text = escape(hide_passwords(text))
+        self.err.print(text, style="dim", highlight=False, soft_wrap=soft_wrap)
 
     def error(self, text: str) -> None:
         """What went wrong, on standard error; passwords of URLs are hidden."""

@@ -31,8 +31,8 @@ def requeue(
     """Send finished messages of the archive again, due now and with all attempts before them.
 
     Each gets a new id and leaves the archive in the same transaction, of 500 messages each; why it
-    had failed stands in its header previous_error. Says how many, and asks. Exit code 3 when
-    nothing matched.
+    had failed stands in its header previous_error. A row of an adopted table is sent again as it
+    is. Says how many, and asks. Exit code 3 when nothing matched.
 
     Example: queue-over-sql requeue orders --status failed --kind invoice
     """

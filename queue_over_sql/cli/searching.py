@@ -126,6 +126,8 @@ def _show_table(session: Session, queue: Queue, found: Sequence[Message], *, arc
 def _when(message: Message, *, archive: bool) -> tuple[Any, ...]:
     if archive:
         return message.outcome, format_instant(message.finished_at)
+    if message.consumer_id is not None:
+        return ("claimed",)
     return (format_instant(message.available_at) or "held",)
 
 

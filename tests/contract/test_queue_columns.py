@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import Column, Integer, String
+from sqlalchemy import Boolean, Column, Float, Integer, String
 
 from queue_over_sql import Publication, QueueError, QueueSchemaMismatch
 from tests.contract.looking import ARGUMENT_ERRORS, archived, payloads
@@ -100,3 +100,24 @@ def test_a_column_that_is_a_key_is_refused(service: QueueService, key: dict[str,
     with pytest.raises(ValueError, match="tenant"):
         service.create_queue("jobs", columns=[Column("tenant", Integer, **key)])
     assert [] == service.queues()
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        (Integer, "abc"),
+        (Integer, 1.5),
+        (Integer, True),
+        (Integer, 10**30),
+        (Boolean, 2),
+        (Float, "1"),
+        (String(5), "123456"),
+        (String(5), 5),
+    ],
+)
+def test_a_value_of_another_type_is_refused(service: QueueService, column: Any, value: Any) -> None:
+    """On every engine alike, naming the column; SQLite would keep it."""
+    queue = service.create_queue("jobs", columns=[Column("tenant", column)])
+    with pytest.raises((TypeError, ValueError), match="tenant"):
+        queue.publish("a", tenant=value)
+    assert 0 == queue.messages().count()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import create_engine, text
 
 from queue_over_sql import Queue
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
@@ -12,31 +13,35 @@ from tests.contract.editing import close, publish_kinds
 from tests.interfaces.command_line import on_terminal, run, succeed
 
 
-def test_each_action_changes_what_it_means(
-    database: TestDatabase, make_service: MakeService
-) -> None:
-    """Hold, unhold, delay, at, priority, front and remove, each by its filter, on every engine."""
-    queue = make_service().create_queue("jobs", priorities=3)
-    publish_kinds(queue, ["a", "b", "c", "d"], priority=1)
+def _edit(url: str, kind: str, *action: str) -> tuple[str, int, int]:
+    options = ("--kind", kind, *action, "--yes", "--json")
+    done = succeed("edit", "jobs", *options, url=url).record
+    return done["action"], done["changed"], done["skipped"]
 
-    def edit(kind: str, *action: str) -> tuple[str, int, int]:
-        options = ("--kind", kind, *action, "--yes", "--json")
-        done = succeed("edit", "jobs", *options, url=database.url).record
-        return done["action"], done["changed"], done["skipped"]
 
-    assert ("hold", 1, 0) == edit("a", "--hold")
+def test_when_messages_are_due(database: TestDatabase, make_service: MakeService) -> None:
+    """Hold, unhold, delay and at, each by its filter, on every engine."""
+    queue, url = make_service().create_queue("jobs"), database.url
+    publish_kinds(queue, ["a", "b", "c"])
+    assert ("hold", 1, 0) == _edit(url, "a", "--hold")
     assert ["a"] == [message.kind for message in queue.messages(status="held").list()]
-    assert ("unhold", 1, 0) == edit("a", "--unhold")
-    assert ("delay", 1, 0) == edit("b", "--delay", "1h")
-    assert ("at", 1, 0) == edit("c", "--at", "2040-01-31T09:00:00+01:00")
+    assert ("unhold", 1, 0) == _edit(url, "a", "--unhold")
+    assert ("delay", 1, 0) == _edit(url, "b", "--delay", "1h")
+    assert ("at", 1, 0) == _edit(url, "c", "--at", "2040-01-31T09:00:00+01:00")
     b, c = queue.messages(status="delayed").list()
     assert close(b.available_at, datetime.now(UTC) + timedelta(hours=1), 120)
     assert datetime(2040, 1, 31, 8, tzinfo=UTC) == c.available_at
-    assert ("priority", 1, 0) == edit("c", "--priority", "0")
-    assert ("front", 1, 0) == edit("d", "--front")
-    assert ["d", "a"] == [message.kind for message in queue.consume(2)]
-    assert ("remove", 1, 0) == edit("c", "--remove")
-    assert ["b"] == [message.kind for message in queue.messages(status="delayed").list()]
+    assert ["a"] == [message.kind for message in queue.consume(3)]
+
+
+def test_which_messages_come_first(database: TestDatabase, make_service: MakeService) -> None:
+    """Priority, front and remove, each by its filter, on every engine."""
+    queue, url = make_service().create_queue("jobs", priorities=3), database.url
+    publish_kinds(queue, ["a", "b", "c", "d"], priority=1)
+    assert ("priority", 1, 0) == _edit(url, "c", "--priority", "0")
+    assert ("front", 1, 0) == _edit(url, "d", "--front")
+    assert ("remove", 1, 0) == _edit(url, "b", "--remove")
+    assert ["c", "d", "a"] == [message.kind for message in queue.consume(4)]
 
 
 def test_what_a_consumer_holds_is_left_alone(
@@ -128,3 +133,22 @@ def test_removing_many_shows_how_far_it_is(sqlite_url: str) -> None:
     succeed("publish", "jobs", url=sqlite_url, stdin="1\n" * 1200)
     piped = succeed(*remove, url=sqlite_url)
     assert (f"{report}\n", "") == (piped.out, piped.err)
+
+
+def test_rows_of_an_adopted_table_stay(sqlite_url: str) -> None:
+    """Its messages are searched by their columns; removing them says that the rows stay."""
+    engine = create_engine(sqlite_url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE invoices (id INTEGER PRIMARY KEY, city TEXT)"))
+        connection.execute(text("INSERT INTO invoices (city) VALUES ('Zagreb'), ('Split')"))
+    succeed("adopt", "jobs", "invoices", "--enqueue", url=sqlite_url)
+    chosen = ("--where", "city = 'Split'")
+    assert [2] == [
+        m["id"] for m in succeed("search", "jobs", *chosen, "--json", url=sqlite_url).records
+    ]
+    ended = succeed("edit", "jobs", *chosen, "--remove", "--yes", url=sqlite_url)
+    assert "Removed 1 message of queue jobs (the rows stay in the table).\n" == ended.out
+    assert 1 == succeed("stats", "jobs", "--json", url=sqlite_url).record["ready"]
+    with engine.connect() as connection:
+        assert 2 == connection.execute(text("SELECT COUNT(*) FROM invoices")).scalar_one()
+    engine.dispose()
