@@ -16,7 +16,7 @@ from queue_over_sql.errors import QueueSchemaMismatch
 from queue_over_sql.schema import MESSAGE_COLUMNS, QueueTables, memory_of_keys, message_columns_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from queue_over_sql.dialects.base import QueueDialect
     from queue_over_sql.schema import SystemTables
@@ -87,6 +87,7 @@ def adopted_tables(
     adoption: Adoption,
     columns: Sequence[Column[Any]],
     *,
+    others: Collection[str],
     given: Table | None,
     system: SystemTables,
     dialect: QueueDialect,
@@ -98,12 +99,13 @@ def adopted_tables(
         prefix: the service's table prefix.
         adoption: which table, and how its added columns are named.
         columns: all columns of that table as they were reflected.
+        others: names among them that belong to other queues over the same table.
         given: the user's own definition of the table, for its types and defaults.
         system: the shared tables.
         dialect: what this engine does differently.
     """
     ours = set(added_names(adoption.column_prefix).values())
-    users = [column for column in columns if column.name.lower() not in ours]
+    users = [c for c in columns if c.name.lower() not in ours | set(others)]
     keys = _keys(users, adoption.primary_key)
     better = {} if given is None else {column.name: column for column in given.c}
     own = [

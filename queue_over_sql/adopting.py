@@ -10,7 +10,7 @@ from sqlalchemy import Table, inspect
 from sqlalchemy.orm import Mapper
 
 from queue_over_sql import store
-from queue_over_sql.adopted import adopted_tables, clashing, primary_key_of
+from queue_over_sql.adopted import added_names, adopted_tables, clashing, primary_key_of
 from queue_over_sql.errors import QueueSchemaMismatch
 from queue_over_sql.settings import Adoption, stored_adoption
 from queue_over_sql.store import registry
@@ -104,10 +104,11 @@ class Adopter:
         """
         dialect = self._connections.dialect
         found = self._connections.run(lambda c: store.reflect(c, given.name, given.schema, dialect))
+        records = self._connections.run(lambda c: registry.queue_records(c, system, None))
         adoption = Adoption(given.name, given.schema, prefix, primary_key_of(found).name)
         settings = dataclasses.replace(fresh, archive="all", adoption=adoption)
         definition = given.definition
-        tables = self._define(name, adoption, found, definition, system)
+        tables = self._define(name, adoption, found, definition, records=records, system=system)
 
         def act(connection: Connection) -> None:
             dialect.creation_lock(connection)
@@ -132,7 +133,10 @@ class Adopter:
         found = self._connections.run(
             lambda c: store.reflect(c, adoption.table, adoption.schema, dialect)
         )
-        return self._define(name, adoption, found, self._given.get(name), system)
+        records = self._connections.run(lambda c: registry.queue_records(c, system, None))
+        return self._define(
+            name, adoption, found, self._given.get(name), records=records, system=system
+        )
 
     def drop(self, connection: Connection, record: QueueRecord, system: SystemTables) -> None:
         """Drop the columns and indexes of a queue, then its record, as far as they are there."""
@@ -141,7 +145,7 @@ class Adopter:
             with contextlib.suppress(QueueSchemaMismatch):
                 dialect = self._connections.dialect
                 found = store.reflect(connection, adoption.table, adoption.schema, dialect)
-                tables = self._define(record.name, adoption, found, None, system)
+                tables = self._define(record.name, adoption, found, None, records=[], system=system)
                 store.drop_columns(connection, tables, adoption)
         registry.remove_queue(connection, system, self._settings.table_prefix, record.name)
 
@@ -151,6 +155,8 @@ class Adopter:
         adoption: Adoption,
         found: Table,
         definition: Table | None,
+        *,
+        records: Sequence[QueueRecord],
         system: SystemTables,
     ) -> QueueTables:
         return adopted_tables(
@@ -158,6 +164,7 @@ class Adopter:
             self._settings.table_prefix,
             adoption,
             list(found.columns),
+            others=_columns_of_others(adoption, records),
             given=definition,
             system=system,
             dialect=self._connections.dialect,
@@ -187,6 +194,17 @@ class Adopter:
                 record = registry.queue_record(connection, system, tables.prefix, tables.queue)
         if record is not None:
             _check_same(record, tables.adoption)
+
+
+def _columns_of_others(adoption: Adoption, records: Sequence[QueueRecord]) -> set[str]:
+    """What other queues have added to the same table, which is no part of its rows' own facts."""
+    adoptions = [stored_adoption(record.settings) for record in records]
+    return {
+        name.lower()
+        for other in adoptions
+        if other is not None and other.where == adoption.where and other != adoption
+        for name in added_names(other.column_prefix).values()
+    }
 
 
 def _clashes(connection: Connection, tables: QueueTables, definition: Table | None) -> list[str]:

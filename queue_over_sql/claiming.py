@@ -15,7 +15,7 @@ from queue_over_sql.errors import DatabaseUnavailable, QueueError
 from queue_over_sql.marks import LowWaterMark
 from queue_over_sql.pacing import Pace
 from queue_over_sql.settings import check_whole
-from queue_over_sql.store import ClaimRequest, TakenFate, Where, registry
+from queue_over_sql.store import ANY_EDITS, ClaimRequest, TakenFate, Where, registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -102,8 +102,22 @@ class Claimer:
         sql = self._context.sql
         at_once = len(levels) == 1 and store.exchanges_at_once(sql, settlements)
         expected = sum(len(settlement.ids) for settlement in settlements)
-        lows = [self._bound(level) if where is None else 0 for level in levels]
-        requests = [self._request(level, count, lease_us, lows[level], where) for level in levels]
+        # Known before the marks are read: what is edited in between is then noticed.
+        edits = self._known_edits()
+        lows = [self._mark(level).bound() if where is None else 0 for level in levels]
+        # All levels or none: else a later one would be served while an earlier one is refused.
+        requests = [
+            self._request(
+                level,
+                count,
+                lease_us,
+                lows[level],
+                edits=edits,
+                where=where,
+                guarded=any(lows),
+            )
+            for level in levels
+        ]
         asked: list[tuple[ClaimRequest, list[MessageRow]]] = []
 
         def act(connection: Connection) -> tuple[set[int], list[MessageRow]]:
@@ -151,7 +165,7 @@ class Claimer:
         rows: list[MessageRow] = []
         for level in range(self._context.settings.priorities):
             while left := count - len(rows):
-                wanted = {"p_priority": level, "p_low": 0, "p_edits": 0, "p_count": left}
+                wanted = {"p_priority": level, "p_low": 0, "p_edits": ANY_EDITS, "p_count": left}
                 found, taken = store.take(
                     connection, self._context.sql, wanted, fate=fate, where=where
                 )
@@ -180,18 +194,18 @@ class Claimer:
                 rows += self._claim_where(level, left, lease_us, where)
 
     def _claim_level(self, level: int, count: int, lease_us: int | None) -> list[MessageRow]:
-        low = self._bound(level)
-        rows = self._look(level, count, lease_us, low)
+        edits = self._known_edits()
+        low = self._mark(level).bound()
+        rows = self._look(level, count, lease_us, low, edits)
         if not rows and low and (self._was_edited() or self._mark(level).may_look_fully()):
-            rows = self._look(level, count, lease_us, 0)
+            rows = self._look(level, count, lease_us, 0, self._known_edits())
         return rows
 
-    def _bound(self, level: int) -> int:
-        """Where to start; a bounded claim must know which edits its mark knows of."""
+    def _known_edits(self) -> int:
+        """Which edits the marks know of; read from the database before the first look."""
         if self._edits is None:
-            # Before the first look, so that no edit comes unseen between it and its mark.
             self._edits = self._edit_count()
-        return self._mark(level).bound()
+        return self._edits
 
     def _was_edited(self) -> bool:
         """Whether messages were put to other places since: then all marks start anew."""
@@ -209,7 +223,7 @@ class Claimer:
         self, level: int, count: int, lease_us: int | None, where: Where
     ) -> list[MessageRow]:
         """Claim among the messages that match; the mark knows nothing of those, so look fully."""
-        request = self._request(level, count, lease_us, 0, where)
+        request = self._request(level, count, lease_us, 0, where=where)
         if self._looks_in_vain(request):
             return []
         return self._answered([request], self._act(request))
@@ -221,8 +235,10 @@ class Claimer:
             lambda connection: store.anything_to_claim(connection, context.sql, request)
         )
 
-    def _look(self, level: int, count: int, lease_us: int | None, low: int) -> list[MessageRow]:
-        request = self._request(level, count, lease_us, low)
+    def _look(
+        self, level: int, count: int, lease_us: int | None, low: int, edits: int
+    ) -> list[MessageRow]:
+        request = self._request(level, count, lease_us, low, edits=edits, guarded=low > 0)
         began = time.monotonic()
         rows: list[MessageRow] = []
         if not (self._mark(level).idle and self._looks_in_vain(request)):
@@ -245,7 +261,10 @@ class Claimer:
         count: int,
         lease_us: int | None,
         low: int,
+        *,
+        edits: int = 0,
         where: Where | None = None,
+        guarded: bool = False,
     ) -> ClaimRequest:
         stamp = self._context.consumer.identity().next_claim()
         self._context.declare_kinds()
@@ -257,7 +276,8 @@ class Claimer:
             low=low,
             lease_us=lease_us,
             queue_lease_us=self._context.settings.lease_us,
-            edits=self._edits or 0,
+            edits=edits,
+            guarded=guarded,
             where=where,
         )
 

@@ -34,7 +34,7 @@ from queue_over_sql.lanes import Lane, ThreadLanes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sqlalchemy import URL, Connection, Engine, Pool
+    from sqlalchemy import URL, Connection, Engine, Pool, Table
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -177,7 +177,7 @@ class Connections:
         with self.translated():
             _ = connection.connection.dbapi_connection
 
-    def check_same_database(self, caller: Connection) -> None:
+    def check_same_database(self, caller: Connection, table: Table) -> None:
         """Refuse a caller's connection that leads elsewhere, before anything is done on it.
 
         Each pool of connections is asked once: both sides say which database they are in.
@@ -191,7 +191,7 @@ class Connections:
             return
         with self.translated():
             if type(dialect_of(caller)) is type(self.dialect):
-                question = self.dialect.database_identity()
+                question = self.dialect.database_identity(table)
                 if question is None or self._answers_alike(caller, question):
                     self._same_database.add(engine.pool)
                     return

@@ -145,7 +145,7 @@ class QueueContext:
             WrongDatabase: it is one of another database.
         """
         target = as_connection(connection)
-        self.connections.check_same_database(target)
+        self.connections.check_same_database(target, self.tables.live)
         with self.connections.translated():
             return act(target)
 

@@ -192,8 +192,12 @@ class QueueDialect:
         """The database's clock as microseconds since the epoch, one value per statement."""
         return microseconds("CAST(EXTRACT(EPOCH FROM CURRENT_TIMESTAMP) * 1000000 AS BIGINT)")
 
-    def database_identity(self) -> str | None:
-        """SQL for what tells one database from every other; None where nothing does."""
+    def database_identity(self, table: Table) -> str | None:
+        """SQL for what tells one database from every other; None where nothing does.
+
+        Where a session says in which schema it looks, that ``table`` is the same one is part of it.
+        """
+        del table
         return None
 
     # -- connections

@@ -112,8 +112,9 @@ class H2Dialect(QueueDialect):
         seconds = "EXTRACT(EPOCH FROM CURRENT_TIMESTAMP(6))"
         return microseconds(f"CAST({seconds} * 1000000 AS BIGINT)")
 
-    def database_identity(self) -> str | None:
+    def database_identity(self, table: Table) -> str | None:
         """The file; a database in memory goes by its name, which is its process's own."""
+        del table
         return "SELECT COALESCE(DATABASE_PATH(), DATABASE())"
 
     def classify_driver_error(self, error: BaseException | None) -> ErrorKind:

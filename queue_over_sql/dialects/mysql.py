@@ -26,7 +26,7 @@ from queue_over_sql.errors import UnsupportedByEngine
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sqlalchemy import ColumnElement, Connection
+    from sqlalchemy import ColumnElement, Connection, Table
     from sqlalchemy.types import TypeEngine
 
     from queue_over_sql.dialects.compiled import StatementCache
@@ -120,9 +120,11 @@ class MySQLDialect(QueueDialect):
         """From UTC: a local time is ambiguous in the autumn hour."""
         return microseconds("TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))")
 
-    def database_identity(self) -> str | None:
+    def database_identity(self, table: Table) -> str | None:
         """The database of one server, by its host, port and data."""
-        return "SELECT CONCAT_WS(' ', @@hostname, @@port, @@datadir, DATABASE())"
+        # With a schema the tables are named in full, wherever a session stands.
+        where = "''" if table.schema else "DATABASE()"
+        return f"SELECT CONCAT_WS(' ', @@hostname, @@port, @@datadir, {where})"
 
     def prepare_lane(self, connection: Connection, *, durable: bool) -> None:
         """READ COMMITTED: no gap locks between claims and publishers."""

@@ -147,9 +147,14 @@ class PostgreSQLDialect(PartialIndexes, QueueDialect):
         """The statement's start: stable, so it bounds an index scan; fresh in long transactions."""
         return microseconds("CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)")
 
-    def database_identity(self) -> str | None:
-        """The database of one server, which started at one microsecond."""
-        return "SELECT current_database() || ' ' || EXTRACT(EPOCH FROM pg_postmaster_start_time())"
+    def database_identity(self, table: Table) -> str | None:
+        """The database of one server, which started at one microsecond, and the table in it."""
+        preparer = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
+        name = preparer.format_table(table).replace("'", "''")
+        return (
+            "SELECT current_database() || ' ' || EXTRACT(EPOCH FROM pg_postmaster_start_time())"
+            f" || ' ' || COALESCE(CAST(to_regclass('{name}') AS oid), 0)"
+        )
 
     def creation_lock(self, connection: Connection) -> None:
         """CREATE … IF NOT EXISTS races with itself in the catalog; released by the commit."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.adopted import ERROR, SUCCESS
 from queue_over_sql.conditions import rebased
@@ -12,6 +12,9 @@ from queue_over_sql.message import Claim, Outcome
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Table
+
+ANY_EDITS: Final = -1
+"""The bind value of a claim that need not know of edits, because it looks at all messages."""
 
 
 class Where:
@@ -38,7 +41,20 @@ class Where:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """What one claim asks of the database; durations and instants in microseconds."""
+    """What one claim asks of the database; durations and instants in microseconds.
+
+    Attributes:
+        consumer_id: who claims.
+        consumer_round: the stamp of this claim.
+        count: at most so many messages.
+        priority: of this level.
+        low: that are due from here on; 0 for a full look.
+        lease_us: instead of the message's and the queue's; None for those.
+        queue_lease_us: the queue's.
+        edits: how many edits by hand the marks know of.
+        guarded: claim nothing if there were others since.
+        where: that match this.
+    """
 
     consumer_id: str
     consumer_round: int
@@ -48,6 +64,7 @@ class ClaimRequest:
     lease_us: int | None
     queue_lease_us: int
     edits: int
+    guarded: bool
     where: Where | None = None
 
     @property
@@ -69,7 +86,7 @@ class ClaimRequest:
         return {
             "p_priority": self.priority,
             "p_low": self.low,
-            "p_edits": self.edits,
+            "p_edits": self.edits if self.guarded else ANY_EDITS,
             "p_count": self.count,
         }
 

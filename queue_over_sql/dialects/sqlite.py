@@ -89,8 +89,9 @@ class SQLiteDialect(PartialIndexes, QueueDialect):
         days = "(julianday('now') - 2440587.5)"
         return microseconds(f"(CAST(ROUND({days} * 86400000.0) AS INTEGER) * 1000)")
 
-    def database_identity(self) -> str | None:
+    def database_identity(self, table: Table) -> str | None:
         """The file; a database in memory has none, and is only its own connection's."""
+        del table
         return "SELECT file FROM pragma_database_list WHERE name = 'main'"
 
     def prepare_lane(self, connection: Connection, *, durable: bool) -> None:

@@ -6,7 +6,7 @@ caller's own transaction is around them. Instants and durations are microseconds
 
 from __future__ import annotations
 
-from queue_over_sql.dialects.requests import ClaimRequest, Settlement, Where
+from queue_over_sql.dialects.requests import ANY_EDITS, ClaimRequest, Settlement, Where
 from queue_over_sql.dialects.statements.selection import due_first, has_status
 from queue_over_sql.store.administration import (
     archive_counts,
@@ -78,6 +78,7 @@ from queue_over_sql.store.settling import (
 )
 
 __all__ = [
+    "ANY_EDITS",
     "Aside",
     "Chosen",
     "ClaimRequest",

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Column, FetchedValue, MetaData, Table, inspect, text
-from sqlalchemy.exc import DBAPIError, NoSuchTableError
+from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.schema import DropIndex
 
-from queue_over_sql.adopted import added_names
+from queue_over_sql.adopted import ADDED_COLUMNS, added_names
 from queue_over_sql.dialects.compiled import CompiledStatement
 from queue_over_sql.dialects.statements import adopted
-from queue_over_sql.dialects.statements.claim import remove_ids
-from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id_values
 from queue_over_sql.errors import QueueSchemaMismatch
 from queue_over_sql.store import tables as ddl
+from queue_over_sql.store.publishing import take_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -83,7 +81,9 @@ def _reflected(found: ReflectedColumn, *, primary_key: bool) -> Column[Any]:
 
 def add_columns(connection: Connection, tables: QueueTables) -> None:
     """Add the columns and indexes that the table still lacks; safe beside others who do it."""
-    ddl.add_missing_columns(connection, tables.live, tables.dialect)
+    ours = set(ADDED_COLUMNS)
+    wanted = [column for column in tables.live.columns if column.key in ours]
+    ddl.add_missing_columns(connection, tables.live, tables.dialect, wanted)
     ddl.create_indexes(connection, tables.live, tables.dialect)
 
 
@@ -120,13 +120,8 @@ def publish_rows(
     try:
         for names, values in rows:
             inserted.append(_insert(connection, sql, names, values))
-    except Exception:
-        # In a caller's transaction, which may go on. Where an error spoils the transaction there
-        # is nothing left to undo.
-        with contextlib.suppress(DBAPIError):
-            for batch in batches(inserted):
-                remove = sql.get(remove_ids, bucket_of(len(batch)))
-                remove.run(connection, id_values(batch))
+    except Exception as error:
+        take_out(connection, sql, inserted, error)
         raise
     return inserted
 

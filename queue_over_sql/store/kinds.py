@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from queue_over_sql.dialects.requests import ANY_EDITS
 from queue_over_sql.dialects.rows import read_rows
 from queue_over_sql.dialects.statements import kinds
 from queue_over_sql.store.claiming import TakenFate, end_locked
@@ -52,8 +53,8 @@ def bury_unknown(
         How many.
     """
     sql.subject.dialect.lock_for_writing(connection, sql)
-    values = {"p_priority": level, "p_due_for": due_for, "p_count": limit, "p_low": 0, "p_edits": 0}
-    found: Sequence[Any] = sql.get(kinds.unknown).run(connection, values).all()
+    wanted = {"p_priority": level, "p_due_for": due_for, "p_count": limit, "p_edits": ANY_EDITS}
+    found: Sequence[Any] = sql.get(kinds.unknown).run(connection, wanted).all()
     rows = read_rows(sql, found)
     end_locked(connection, sql, [(row, fate(row)) for row in rows])
     return len(rows)

@@ -122,16 +122,26 @@ def publish_many(
             published += _publish_chunk(
                 connection, sql, chunk, on_conflict, now=now, created=created
             )
-    except Exception:
-        # Where an error spoils the transaction there is nothing left to undo.
-        with contextlib.suppress(DBAPIError):
-            _take_out(connection, sql, created)
+    except Exception as error:
+        take_out(connection, sql, created, error)
         raise
     return published
 
 
-def _take_out(connection: Connection, sql: StatementCache, created: Sequence[int]) -> None:
-    """Undo what a batch had inserted, in the caller's transaction, which may go on."""
+def take_out(
+    connection: Connection, sql: StatementCache, created: Sequence[int], error: Exception
+) -> None:
+    """Undo what a batch had inserted, in the caller's transaction, which may go on.
+
+    Where ``error`` is the database's own the transaction may be spoilt, and then there is nothing
+    left to undo. But a refusal of ours must not hide that the undoing failed: a deadlock there has
+    rolled back all that the caller did.
+    """
+    with contextlib.suppress(*((DBAPIError,) if isinstance(error, DBAPIError) else ())):
+        _remove_created(connection, sql, created)
+
+
+def _remove_created(connection: Connection, sql: StatementCache, created: Sequence[int]) -> None:
     for batch in batches(created):
         remove = sql.get(remove_ids, bucket_of(len(batch)))
         remove.run(connection, id_values(batch))

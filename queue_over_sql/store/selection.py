@@ -85,6 +85,8 @@ def move_to_front(connection: Connection, sql: StatementCache, chosen: Chosen) -
     """Let messages be the next of their levels, in the order of their ids; held ones stay held."""
     tables: QueueTables = sql.subject
     chosen = chosen.also(tables.live.c.available_at.is_not(None))
+    # First the lock on the queue's record: of two such edits the later one comes to the front.
+    registry.count_edit(connection, tables.system, tables.prefix, tables.queue)
     now = server_now(connection, sql)
     earliest = connection.execute(selection.earliest(tables)).all()
     fronts = {int(level): min(int(due), now) - 1 for level, due in earliest}

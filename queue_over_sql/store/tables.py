@@ -105,7 +105,12 @@ def missing(connection: Connection, table: Table, dialect: QueueDialect) -> list
     return [column for column in table.columns if column.name not in present]
 
 
-def add_missing_columns(connection: Connection, table: Table, dialect: QueueDialect) -> None:
+def add_missing_columns(
+    connection: Connection,
+    table: Table,
+    dialect: QueueDialect,
+    wanted: Sequence[Column[Any]] | None = None,
+) -> None:
     """Add the columns that a table lacks: an older version made it, or it is somebody else's.
 
     Safe beside others who do the same: who loses a race looks again at what is still missing.
@@ -114,6 +119,9 @@ def add_missing_columns(connection: Connection, table: Table, dialect: QueueDial
     name = sa_dialect.identifier_preparer.format_table(table)
     for race in range(_CREATION_RACES):
         lacking = missing(connection, table, dialect)
+        if wanted is not None:
+            # What else has gone from a table of the user's was dropped on purpose.
+            lacking = [column for column in lacking if column in wanted]
         columns = [str(CreateColumn(column).compile(dialect=sa_dialect)) for column in lacking]
         try:
             for statement in dialect.add_columns(name, columns) if columns else ():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from queue_over_sql import Publication
 from tests.contract.editing import (
     LONG_AGO,
     Edit,
@@ -145,3 +146,19 @@ def test_edits_and_consumers_never_disturb_each_other(make_service: MakeService)
     assert set(delivered) <= set(published)
     assert len(published) == len(delivered) + removed
     assert editor.stats().held == 0
+
+
+def test_an_exchange_serves_no_later_level_first(make_service: MakeService) -> None:
+    """An edit in the first level does not let an exchange pass over it."""
+    consumer = make_service().create_queue("jobs", priorities=2)
+    editor = make_service().queue("jobs")
+    editor.publish_many([Publication(f"high{n}") for n in range(30)])
+    editor.publish_many([Publication(f"low{n}", priority=1) for n in range(10)])
+    editor.publish("vip", kind="late", delay=3600)
+    held = consumer.consume(5)
+    for _ in range(2):
+        held = consumer.exchange(held, 5)
+    assert 1 == of_kind(editor, "late").prioritize(front=True)
+    found = consumer.exchange(held, 5)
+    assert "vip" == found[0].payload
+    assert all(message.priority == 0 for message in found)

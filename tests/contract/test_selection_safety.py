@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import exists, select
+from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql import DuplicateKey
+from queue_over_sql.store.publishing import take_out
 from tests.contract.looking import counts
 
 if TYPE_CHECKING:
@@ -75,3 +77,19 @@ def test_what_is_skipped_is_counted_over_all_batches(queue: Queue) -> None:
     assert (1197, 3) == (removed, removed.skipped)
     queue.ack(held)
     assert (0, 0, 0) == counts(queue)
+
+
+def test_a_refusal_hides_no_failed_undoing(
+    service: QueueService, queue: Queue, engine: Engine
+) -> None:
+    """A deadlock while a refused batch is taken out has ended the whole transaction of the caller.
+
+    Here the table has gone instead, which fails as well.
+    """
+    sql = queue._context.sql
+    refused = DuplicateKey("jobs", "k", 1)
+    service.drop_queue("jobs")
+    with engine.connect() as caller, pytest.raises(DBAPIError):
+        take_out(caller, sql, [1], refused)
+    with engine.connect() as caller:
+        take_out(caller, sql, [1], DBAPIError("INSERT", None, Exception("spoilt")))

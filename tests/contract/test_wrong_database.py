@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from sqlalchemy import URL, Engine, NullPool, create_engine, make_url
+from sqlalchemy import URL, Engine, NullPool, create_engine, make_url, text
 
 from queue_over_sql import Publication, QueueError, QueueService, WrongDatabase
 from tests.contract.callers import Caller, Opener, each_opener, opened
@@ -292,3 +292,22 @@ def test_a_database_in_memory_belongs_to_its_engine(engine_name: str) -> None:
             queue.publish("z", connection=caller)
         assert ["x", "y"] == payloads(queue.consume(3))
         service.stop()
+
+
+@pytest.mark.engines("postgresql")
+def test_another_schema_of_the_same_database_is_another_place(
+    queue: Queue, database: TestDatabase, engine: Engine
+) -> None:
+    """A session that looks elsewhere first would write into the tables of another tenant."""
+    with engine.begin() as connection:
+        connection.execute(text("CREATE SCHEMA tenant"))
+    path = "-c search_path=tenant,public"
+    tenant = create_engine(database.url, connect_args={"options": path})
+    with tenant.begin() as caller:
+        queue.publish("seen in public", connection=caller)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE tenant.queue_jobs (LIKE public.queue_jobs)"))
+    tenant.dispose()
+    with tenant.begin() as caller, pytest.raises(WrongDatabase):
+        queue.publish("into the wrong one", connection=caller)
+    tenant.dispose()

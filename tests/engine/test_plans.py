@@ -65,6 +65,7 @@ class Lived:
             lease_us=None,
             queue_lease_us=1_000_000,
             edits=0,
+            guarded=True,
         )
 
     def settlement(self, count: int) -> Settlement:

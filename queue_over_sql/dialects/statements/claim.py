@@ -22,6 +22,7 @@ from sqlalchemy import (
 )
 
 from queue_over_sql.dialects.rows import message_columns
+from queue_over_sql.dialects.statements.extent import still_live
 from queue_over_sql.dialects.statements.parameters import (
     CLAIM_CLEARED,
     among_ids,
@@ -43,7 +44,7 @@ def may_claim(tables: QueueTables) -> ColumnElement[bool]:
     here and looks fully.
     """
     columns = tables.system.queues.c
-    unaware = and_(number("p_low") > 0, columns.edit_count != number("p_edits"))
+    unaware = and_(number("p_edits") >= 0, columns.edit_count != number("p_edits"))
     objection = (
         select(case((or_(columns.paused_at.is_not(None), unaware), literal_column("1"))))
         .where(columns.table_prefix == tables.prefix, columns.name == tables.queue)
@@ -122,6 +123,8 @@ def stamp_values(tables: QueueTables, now: ColumnElement[int]) -> dict[str, Any]
         "claimed_at": now,
         "lease_expires_at": now + lease,
         "attempt_count": live.c.attempt_count + 1,
+        # Its owner may have sent a row again by its time alone.
+        **still_live(tables),
     }
 
 

@@ -71,4 +71,9 @@ def _is_live(table: Table) -> ColumnElement[bool]:
 
 
 def _is_finished(table: Table) -> ColumnElement[bool]:
-    return and_(table.c.available_at.is_(None), table.c.finished_at.is_not(None))
+    columns = table.c
+    return and_(
+        columns.available_at.is_(None),
+        columns.finished_at.is_not(None),
+        columns.consumer_id.is_(None),
+    )
