@@ -72,7 +72,8 @@ class Queue(QueueHolding, QueueAdministration):
             max_attempts: deliveries before it is a dead letter, instead of the queue's.
             lease: how long a claim holds, instead of the queue's.
             on_conflict: what to do when the key is taken: ``"raise"``, ``"skip"`` the new one,
-                or ``"replace"`` the content of the live one, whose holder then loses it.
+                or ``"replace"`` the content of the live one, whose holder then loses it. Where
+                the key is only kept by the ``dedup_window``, both leave out the new one.
             connection: the caller's own transaction: published when it commits, never when it
                 rolls back. It is not committed here.
             columns: values of the queue's own columns.

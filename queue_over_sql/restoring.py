@@ -41,8 +41,8 @@ class ReaperReport:
 
     Attributes:
         restored: messages given back.
-        buried: messages that were out of attempts.
-        pruned: archived messages removed because of their age.
+        buried: messages that were out of attempts, or of a kind that nobody knew for too long.
+        pruned: archived messages removed because they were too old or too many.
         consumers: dead consumers whose registration was removed.
     """
 

@@ -40,6 +40,10 @@ class Selection:
     """Some messages of a queue or of its archive, in the order of their ids.
 
     What is listed carries no claim: the verbs of such a message raise ``ClaimLost``.
+
+    Raises:
+        QueueNotFound, DatabaseUnavailable, ServiceClosed: of every verb, as their names say.
+        WrongDatabase: of a verb whose ``connection`` leads to another database.
     """
 
     _archived: ClassVar[bool]

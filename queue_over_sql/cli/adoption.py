@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from sqlalchemy import text
 
 from queue_over_sql import AdoptedQueue
+from queue_over_sql.cli.filters import sql_condition
 from queue_over_sql.cli.options import (
     QUEUES_PANEL,
     LeaseOption,
@@ -81,7 +81,7 @@ def adopt(
 
 def _enqueue(queue: AdoptedQueue, where: str | None, output: Output) -> int:
     # A colon would be the beginning of a parameter.
-    condition: Any = None if where is None else text(f"({where.replace(':', chr(92) + ':')})")
+    condition = sql_condition(where)
     with output.progress() as bar:
         task = bar.add_task("Enqueueing", total=queue.count_new(condition))
         return queue.enqueue(condition, progress=lambda count: bar.update(task, completed=count))

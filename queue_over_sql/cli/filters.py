@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Annotated, Any, Final, get_type_hints
 
 import typer
-from sqlalchemy import literal_column
+from sqlalchemy import ColumnElement, literal_column
 
 from queue_over_sql import ArchiveSelection, DatabaseRefused, LiveSelection, PayloadInvalid, Queue
 from queue_over_sql.cli.options import FILTERS_PANEL
@@ -59,8 +59,7 @@ class Filters:
             "key": self.key,
             "kind": self.kind,
             "payload": parse_fields(self.payload) if self.payload else None,
-            # Not text(): a colon in it would begin a parameter. The line's end ends a comment.
-            "where": None if self.where is None else literal_column(f"({self.where}\n)"),
+            "where": sql_condition(self.where),
         }
 
     def live(self, queue: Queue) -> LiveSelection:
@@ -70,6 +69,12 @@ class Filters:
     def archived(self, queue: Queue) -> ArchiveSelection:
         """The finished messages of `queue` that are meant."""
         return queue.archive.messages(**self.arguments())
+
+
+def sql_condition(where: str | None) -> ColumnElement[Any] | None:
+    """A condition in SQL, as it was typed; None where there is none."""
+    # Not text(): a colon in it would begin a parameter. The line's end ends a comment.
+    return None if where is None else literal_column(f"({where}\n)")
 
 
 def parse_fields(pairs: Sequence[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One function per SQL act, on a ``Connection``: the only caller of the dialects.
+"""One function per SQL act, on a ``Connection``: who asks the dialects for statements.
 
 Nothing here opens, commits or rolls back; the queue opens transactions around these acts, or the
 caller's own transaction is around them. Instants and durations are microseconds.
