@@ -174,13 +174,16 @@ class Queue(QueueHolding, QueueAdministration):
         """
         seconds = to_timedelta(wait, "wait", zero=True).total_seconds()
         wanted, deadline = as_where(where), time.monotonic() + seconds
+        unreadable: set[int] = set()
         while True:
             left = max(0.0, deadline - time.monotonic())
             rows = self._claimer.wait(count, lease, left, wanted)
             messages = self._delivery.messages(rows)
-            # What could not be read was given back on the spot: it must not hide the others.
-            if messages or not rows:
+            # What could not be read was given back on the spot: it must not hide the others, nor
+            # keep us here for ever where it comes back at once.
+            if messages or unreadable.issuperset(row.id for row in rows):
                 return messages
+            unreadable.update(row.id for row in rows)
 
     @contextlib.contextmanager
     def receive(

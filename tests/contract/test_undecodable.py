@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import update
 
+from queue_over_sql import FixedDelay
+
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
@@ -52,3 +54,18 @@ def test_take_buries_it_in_the_callers_transaction(spoilt: Queue, engine: Engine
 def test_it_can_be_listed(spoilt: Queue) -> None:
     """An operator sees what is stored."""
     assert ["a", "{no json", "c"] == [message.payload for message in spoilt.messages().list()]
+
+
+def test_one_at_a_time_it_hides_none(spoilt: Queue) -> None:
+    """The claim that met it goes on to the next message."""
+    assert ["a", "c"] == [spoilt.consume()[0].payload for _ in range(2)]
+
+
+def test_one_that_comes_back_at_once_keeps_nobody(service: QueueService, engine: Engine) -> None:
+    """A queue that holds nothing else is empty to its consumer, however many attempts are left."""
+    queue = service.create_queue("jobs", max_attempts=10_000, retry=FixedDelay(0))
+    queue.publish("a")
+    with engine.begin() as connection:
+        connection.execute(update(queue.table).values(payload="{no json"))
+    assert [] == queue.consume()
+    assert 1 == queue.stats().ready
