@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +12,6 @@ from sqlalchemy.sql import visitors
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
 
-_POSITION: Final = re.compile(r"\[\d+\]\Z")
 # SQLite and MySQL have no way to write these inside a quoted key.
 _NOT_IN_PATHS: Final = ('"', "\\", "\0")
 
@@ -84,8 +82,8 @@ def payload_path(path: Any) -> list[str | int]:
         msg = f"payload: a path must be a str such as 'address.city', not {type(path).__name__}"
         raise TypeError(msg)
     steps = path.split(".")
-    if steps[0] == "$" or any(_POSITION.search(step) for step in steps):
-        msg = f"payload: {path!r} is written as 'items.0.sku' here, without $ and brackets"
+    if steps[0] == "$" and len(steps) > 1:
+        msg = f"payload: {path!r} is written without $ here, such as 'items.0.sku'"
         raise ValueError(msg)
     if not all(steps) or any(forbidden in path for forbidden in _NOT_IN_PATHS):
         msg = (

@@ -6,11 +6,15 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+import pytest
 from sqlalchemy import create_engine
 
 if TYPE_CHECKING:
     from queue_over_sql import Queue, QueueService
     from queue_over_sql.testing.plugin import MakeService, TestDatabase
+
+# What a look costs decides when the next one comes.
+pytestmark = pytest.mark.alone
 
 # The documented bound is a second on a healthy table; the rest is for a busy machine.
 BOUND = 10.0

@@ -63,8 +63,8 @@ def test_a_delayed_message_is_not_due_yet(queue: Queue, delay: float | timedelta
 
 def test_a_delayed_message_comes_when_due(queue: Queue) -> None:
     """Once due it is delivered, in the order of the due times."""
-    queue.publish("second", delay=0.3)
-    queue.publish("first", delay=0.15)
+    queue.publish("second", delay=1.0)
+    queue.publish("first", delay=0.7)
     assert queue.consume(2) == []
     assert payloads(consume_exactly(queue, 2)) == ["first", "second"]
 
