@@ -57,13 +57,13 @@ def test_a_claim_walks_its_index(lived: Lived) -> None:
         "mysql": claim.pick_rows,
         "h2": claim.pick_rows,
     }
-    builder = forms[lived.engine]
+    builder, variant = forms[lived.engine], [None]
     values = request.stamp() | request.wanted()
     if lived.engine == "h2" and not lived.sql.subject.dialect.skip_locked:
-        builder = h2.mark_first
+        builder, variant = h2.mark_first, []
     elif builder is claim.pick_rows:
         values = request.wanted()
-    plan = lived.plan(builder, None, values=values)
+    plan = lived.plan(builder, *variant, values=values)
     assert index_of(plan, "claim_ix"), plan
     assert not sorts(plan), plan
 
