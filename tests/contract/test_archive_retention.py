@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -102,6 +103,7 @@ def test_the_newest_are_those_that_finished_last(service: QueueService) -> None:
     first, second = queue.publish_many(["first", "second"])
     messages = {message.id: message for message in queue.consume(2)}
     messages[second.id].ack()
+    time.sleep(0.01)  # the clock of SQLite counts milliseconds
     messages[first.id].ack()
     reap_until(service, ["first"], queue)
 
