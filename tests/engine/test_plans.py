@@ -103,6 +103,10 @@ def sorts(plan: str) -> bool:
 
 def test_a_claim_walks_its_index(lived: Lived) -> None:
     """The pick follows the claim index from the mark on, in its order."""
+    walks_the_claim_index(lived)
+
+
+def walks_the_claim_index(lived: Lived) -> None:
     request = lived.request()
     forms: dict[str, Any] = {
         "postgresql": postgresql.claim_at_once,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, insert
 
-from queue_over_sql.dialects import h2, postgresql, sqlite
-from queue_over_sql.dialects.statements import adopted, claim, reaper, settle
-from tests.engine.test_plans import Lived, goes_by_the_primary_key, index_of, sorts
+from queue_over_sql.dialects.statements import adopted, reaper, settle
+from tests.engine.test_plans import Lived, goes_by_the_primary_key, index_of, walks_the_claim_index
 
 if TYPE_CHECKING:
     from queue_over_sql import QueueService
@@ -49,23 +48,7 @@ def lived(database: TestDatabase, service: QueueService) -> Lived:
 
 def test_a_claim_walks_its_index(lived: Lived) -> None:
     """The pick follows the claim index, in its order, past all that is no message."""
-    request = lived.request()
-    forms: dict[str, Any] = {
-        "postgresql": postgresql.claim_at_once,
-        "sqlite": sqlite.claim_at_once,
-        "mariadb": claim.pick_rows,
-        "mysql": claim.pick_rows,
-        "h2": claim.pick_rows,
-    }
-    builder, variant = forms[lived.engine], [None]
-    values = request.stamp() | request.wanted()
-    if lived.engine == "h2" and not lived.sql.subject.dialect.skip_locked:
-        builder, variant = h2.mark_first, []
-    elif builder is claim.pick_rows:
-        values = request.wanted()
-    plan = lived.plan(builder, *variant, values=values)
-    assert index_of(plan, "claim_ix"), plan
-    assert not sorts(plan), plan
+    walks_the_claim_index(lived)
 
 
 @pytest.mark.parametrize("count", [1, 100])
