@@ -11,10 +11,17 @@ from sqlalchemy import BigInteger, and_, literal
 from queue_over_sql import payload as payloads
 from queue_over_sql import store
 from queue_over_sql.conditions import check_condition, rebased
-from queue_over_sql.durations import instant_to_microseconds, to_microseconds
 from queue_over_sql.errors import PayloadInvalid
 from queue_over_sql.message import Publication, Published
-from queue_over_sql.publishing import Publisher, as_items, as_publication, batched
+from queue_over_sql.publishing import (
+    Publisher,
+    as_items,
+    as_publication,
+    batched,
+    due,
+    optional_duration,
+    optional_whole,
+)
 from queue_over_sql.queue import Queue
 from queue_over_sql.settings import check_whole
 
@@ -214,14 +221,11 @@ class RowPublisher(Publisher):
             _refuse("columns as keywords", "give them in the payload, a mapping of columns")
         settings = self._context.settings
         columns = self._columns(publication.payload)
-        lease, attempts = publication.lease, publication.max_attempts
         options = {
             "p_headers": payloads.encode_headers(publication.headers),
             "p_priority": check_whole("priority", publication.priority, 0, settings.priorities - 1),
-            "p_max_attempts": None
-            if attempts is None
-            else check_whole("max_attempts", attempts, 1, 2**31 - 1),
-            "p_lease_us": None if lease is None else to_microseconds(lease, "lease"),
+            "p_max_attempts": optional_whole("max_attempts", publication.max_attempts),
+            "p_lease_us": optional_duration("lease", publication.lease),
         }
         given = {f"p_{key}": value for key, value in columns.items()}
         times = _when(publication.delay, publication.at)
@@ -279,13 +283,8 @@ def _python_default(column: Column[Any]) -> Any:
 
 
 def _when(delay: Duration | None, at: datetime | None) -> dict[str, int | None]:
-    if delay is not None and at is not None:
-        msg = "give delay or at, not both"
-        raise ValueError(msg)
-    return {
-        "p_delay": 0 if delay is None else to_microseconds(delay, "delay", zero=True),
-        "p_at": None if at is None else instant_to_microseconds(at, "at"),
-    }
+    wait, instant = due(delay, at)
+    return {"p_delay": wait, "p_at": instant}
 
 
 def _refuse(option: str, instead: str) -> NoReturn:

@@ -19,11 +19,13 @@ from queue_over_sql.store import NewMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from datetime import datetime
 
     from sqlalchemy import Connection
     from sqlalchemy.orm import Session
 
     from queue_over_sql.context import QueueContext
+    from queue_over_sql.durations import Duration
 
 ON_CONFLICT: Final = ("raise", "skip", "replace")
 
@@ -112,19 +114,16 @@ class Publisher:
             ),
             "headers": payloads.encode_headers(publication.headers),
             "priority": check_whole("priority", publication.priority, 0, settings.priorities - 1),
-            "max_attempts": _optional_whole("max_attempts", publication.max_attempts),
-            "lease_us": _optional_duration("lease", publication.lease),
+            "max_attempts": optional_whole("max_attempts", publication.max_attempts),
+            "lease_us": optional_duration("lease", publication.lease),
             **self._own_values(publication.columns),
         }
-        delay, at = publication.delay, publication.at
-        if delay is not None and at is not None:
-            msg = "give delay or at, not both"
-            raise ValueError(msg)
+        delay, at = due(publication.delay, publication.at)
         return NewMessage(
             key=_name("key", publication.key, KEY_LENGTH),
             content=content,
-            delay=0 if delay is None else to_microseconds(delay, "delay", zero=True),
-            at=None if at is None else instant_to_microseconds(at, "at"),
+            delay=delay,
+            at=at,
             dedup=publication.key is not None and settings.dedup_window is not None,
         )
 
@@ -165,6 +164,19 @@ class Publisher:
         return {name: given.get(name) for name in own}
 
 
+def due(delay: Duration | None, at: datetime | None) -> tuple[int, int | None]:
+    """When a message is due, in microseconds: a delay, or the instant that stands instead of it.
+
+    Raises:
+        TypeError, ValueError: one has no sensible value, or both were given.
+    """
+    if delay is not None and at is not None:
+        msg = "give delay or at, not both"
+        raise ValueError(msg)
+    wait = 0 if delay is None else to_microseconds(delay, "delay", zero=True)
+    return wait, None if at is None else instant_to_microseconds(at, "at")
+
+
 def as_items(items: Any) -> Iterable[Any]:
     """Refuse what is one payload rather than many.
 
@@ -201,9 +213,11 @@ def _name(argument: str, value: Any, limit: int) -> str | None:
     return value
 
 
-def _optional_whole(argument: str, value: Any) -> int | None:
+def optional_whole(argument: str, value: Any) -> int | None:
+    """Read a whole number that may be left out."""
     return None if value is None else check_whole(argument, value, 1, 2**31 - 1)
 
 
-def _optional_duration(argument: str, value: Any) -> int | None:
+def optional_duration(argument: str, value: Any) -> int | None:
+    """Read a duration that may be left out, as microseconds."""
     return None if value is None else to_microseconds(value, argument)
