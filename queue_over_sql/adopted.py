@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from queue_over_sql.dialects.base import QueueDialect
-    from queue_over_sql.schema import SystemTables
     from queue_over_sql.settings import Adoption
+    from queue_over_sql.system import SystemTables
 
 NOT_ATTEMPTED: Final = "NOT_ATTEMPTED"
 ERROR: Final = "ERROR"

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from queue_over_sql.connections import Connections
-    from queue_over_sql.schema import QueueTables, SystemTables
+    from queue_over_sql.schema import QueueTables
     from queue_over_sql.settings import EffectiveSettings, QueueSettings, ServiceSettings
     from queue_over_sql.store.registry import QueueRecord
+    from queue_over_sql.system import SystemTables
 
 _CHANGEABLE = ("lease", "max_attempts", "retry", "priorities")
 
@@ -187,9 +188,14 @@ class Adopter:
             if record is None:
                 _refuse_second_queue(tables, registry.queue_records(connection, system, None))
                 _refuse_clashes(tables, names)
-                values = {"table_prefix": tables.prefix, "name": tables.queue}
-                values["settings"] = settings.to_json({})
-                if registry.add_queue(connection, system, tables.dialect, values):
+                if registry.add_queue(
+                    connection,
+                    system,
+                    tables.dialect,
+                    prefix=tables.prefix,
+                    name=tables.queue,
+                    settings=settings.to_json({}),
+                ):
                     return
                 record = registry.queue_record(connection, system, tables.prefix, tables.queue)
         if record is not None:

@@ -11,13 +11,7 @@ from queue_over_sql.adopted import check_column_prefix
 from queue_over_sql.adopting import Adopter, check_settings, given_table
 from queue_over_sql.errors import QueueNotFound, QueueSchemaMismatch
 from queue_over_sql.kinds import Kinds
-from queue_over_sql.schema import (
-    QueueTables,
-    SystemTables,
-    check_queue_name,
-    queue_tables,
-    system_tables,
-)
+from queue_over_sql.schema import QueueTables, check_queue_name, queue_tables
 from queue_over_sql.settings import (
     UNSET,
     EffectiveSettings,
@@ -28,6 +22,7 @@ from queue_over_sql.settings import (
 )
 from queue_over_sql.store import registry
 from queue_over_sql.store import tables as ddl
+from queue_over_sql.system import SystemTables, system_tables
 
 if TYPE_CHECKING:
     from sqlalchemy import Column, Connection, Table
@@ -159,8 +154,7 @@ class Catalog:
                 if self._tables is None:
                     dialect = self.connections.dialect
                     tables = system_tables(dialect, self._settings.schema)
-                    shared = (tables.queues, tables.consumers, tables.kinds)
-                    self._add_tables(shared)
+                    self._add_tables(tables.all)
                     self._tables = tables
         return self._tables
 
@@ -190,8 +184,10 @@ class Catalog:
             if registry.queue_record(connection, system, prefix, tables.queue) is not None:
                 return False
             ddl.create_tables(connection, _needed(tables, settings), dialect)
-            record = {"table_prefix": prefix, "name": tables.queue, "settings": text}
-            return registry.add_queue(connection, system, dialect, record)
+            name = tables.queue
+            return registry.add_queue(
+                connection, system, dialect, prefix=prefix, name=name, settings=text
+            )
         finally:
             dialect.creation_unlock(connection)
 

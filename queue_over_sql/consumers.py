@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from queue_over_sql.connections import Connections
     from queue_over_sql.message import Message
-    from queue_over_sql.schema import SystemTables
     from queue_over_sql.settings import ServiceSettings
+    from queue_over_sql.system import SystemTables
 
 _log = logging.getLogger(__name__)
 

@@ -9,6 +9,10 @@
     ├── DuplicateKey             a live message has this key, or one that finished lately
     ├── PayloadInvalid           also a ValueError: it cannot be kept exactly, or fits no kind
     ├── PayloadTooLarge          also a ValueError
+    ├── TopicNotFound            the topic was never created here, or was dropped
+    ├── ScheduleNotFound         there is no schedule of that name
+    ├── RequestTimeout           also a TimeoutError: no reply came in time
+    ├── ReplyQueueGone           who asked is gone, or its queue of replies was dropped
     ├── WrongDatabase            also a ValueError: connection= leads to another database
     ├── ClaimLost                the fence refused: someone else may hold the message now
     │   └── ConsumerExpired      this consumer missed its own heartbeat deadline and fenced itself
@@ -106,6 +110,75 @@ class PayloadTooLarge(QueueError, ValueError):
 
 class WrongDatabase(QueueError, ValueError):
     """The caller's ``connection=`` leads to another database than the queue's; nothing was done."""
+
+
+class TopicNotFound(QueueError):
+    """There is no such topic in this database.
+
+    Attributes:
+        topic: the name that was asked for.
+    """
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(
+            f"There is no topic {topic!r} in this database (it was never created, or it was "
+            f"dropped). Create it with service.create_topic({topic!r})."
+        )
+        self.topic = topic
+
+
+class ScheduleNotFound(QueueError):
+    """There is no such schedule in this database.
+
+    Attributes:
+        schedule: the name that was asked for.
+    """
+
+    def __init__(self, schedule: str) -> None:
+        super().__init__(
+            f"There is no schedule {schedule!r} in this database (it was never added, or it was "
+            "removed). Add it with service.schedules.add(...)."
+        )
+        self.schedule = schedule
+
+
+class RequestTimeout(QueueError, TimeoutError):
+    """No reply came in time.
+
+    Attributes:
+        queue: that the request was published to.
+        correlation_id: of the request.
+        message_id: of the request.
+        withdrawn: whether it was taken back before anybody had begun with it.
+    """
+
+    def __init__(
+        self, queue: str, correlation_id: str, message_id: int, seconds: float, *, withdrawn: bool
+    ) -> None:
+        fate = (
+            "Nobody had begun with it, so it was withdrawn."
+            if withdrawn
+            else "It was claimed, so it may be done or still be done."
+        )
+        super().__init__(
+            f"No reply to message {message_id} of queue {queue!r} came in {seconds:g} s. {fate}"
+        )
+        self.queue = queue
+        self.correlation_id = correlation_id
+        self.message_id = message_id
+        self.withdrawn = withdrawn
+
+
+class ReplyQueueGone(QueueError):
+    """The queue that a reply goes to is gone: who asked has ended, or was taken for dead.
+
+    Attributes:
+        queue: name of the queue of replies.
+    """
+
+    def __init__(self, queue: str, text: str) -> None:
+        super().__init__(text)
+        self.queue = queue
 
 
 class ClaimLost(QueueError):

@@ -23,7 +23,7 @@ from queue_over_sql.pacing import Pace
 from queue_over_sql.restoring import ReaperReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from queue_over_sql.queue import Queue
 
@@ -31,17 +31,26 @@ _log = logging.getLogger(__name__)
 
 
 class Reaper:
-    """Gives back what the dead held, buries what killed them, prunes archives."""
+    """Gives back what the dead held, buries what killed them, prunes archives, does chores.
+
+    Args:
+        queues: lists the queues to serve.
+        expired_consumers: lists the ids of those whose heartbeat is overdue.
+        forget_consumer: removes the registration of one of them.
+        chores: what else each pass does, once.
+    """
 
     def __init__(
         self,
         queues: Callable[[], Iterable[Queue]],
         expired_consumers: Callable[[], list[str]],
         forget_consumer: Callable[[str], None],
+        chores: Sequence[Callable[[], ReaperReport]] = (),
     ) -> None:
         self._queues = queues
         self._expired_consumers = expired_consumers
         self._forget_consumer = forget_consumer
+        self._chores = chores
         # The scheduler keeps the interval; here is only what a costly pass adds to it.
         self._pace = Pace(0.0, ready=True)
         self._outage = Outage("The reaper")
@@ -71,6 +80,8 @@ class Reaper:
                 # One queue that cannot be served must not keep the others from being.
                 _log.warning("The reaper cannot serve queue %s: %s", queue.name, error)
                 failure = error
+        for chore in self._chores:
+            report += chore()
         if failure is not None:
             raise failure
         for consumer_id in dead:

@@ -44,12 +44,16 @@ class ReaperReport:
         buried: messages that were out of attempts, or of a kind that nobody knew for too long.
         pruned: archived messages removed because they were too old or too many.
         consumers: dead consumers whose registration was removed.
+        fired: messages that schedules published.
+        dropped: temporary queues of dead consumers that were dropped.
     """
 
     restored: int = 0
     buried: int = 0
     pruned: int = 0
     consumers: int = 0
+    fired: int = 0
+    dropped: int = 0
 
     def __add__(self, other: ReaperReport) -> ReaperReport:
         pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)

@@ -1,4 +1,4 @@
-"""The tables: one per queue with its archive, and two for the whole service.
+"""The tables of a queue: its live messages, its archive, and the keys that it remembers.
 
 Times are BIGINT microseconds since the Unix epoch, UTC, so that no time zone of a session or of
 a driver can bend them. Every index and constraint carries its table's name.
@@ -18,11 +18,9 @@ from sqlalchemy import (
     Index,
     Integer,
     MetaData,
-    PrimaryKeyConstraint,
     SmallInteger,
     String,
     Table,
-    Text,
     UniqueConstraint,
 )
 
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
 
     from queue_over_sql.dialects.base import QueueDialect
     from queue_over_sql.settings import Adoption
+    from queue_over_sql.system import SystemTables
 
 SCHEMA_VERSION: Final = 1
 KEY_LENGTH: Final = 200
@@ -72,16 +71,6 @@ _OPTIONS_OF_PUBLISH = ("key", "delay", "at", "lease", "on_conflict", "connection
 
 ARCHIVE_COLUMNS: Final = ("finished_at", "outcome")
 """What an archive has besides ``MESSAGE_COLUMNS``."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class SystemTables:
-    """The tables that all queues of a service share."""
-
-    metadata: MetaData
-    queues: Table
-    consumers: Table
-    kinds: Table
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -177,49 +166,6 @@ def check_table_prefix(prefix: object) -> str:
         )
         raise ValueError(msg)
     return prefix
-
-
-def system_tables(dialect: QueueDialect, schema: str | None) -> SystemTables:
-    """Define the shared tables."""
-    metadata = MetaData(schema=schema)
-    name = dialect.exact_string
-    queues = Table(
-        "queue_over_sql_queues",
-        metadata,
-        Column("table_prefix", name(20), nullable=False),
-        Column("name", name(40), nullable=False),
-        Column("settings", Text, nullable=False),
-        Column("paused_at", BigInteger),
-        Column("discarded_count", BigInteger, nullable=False, server_default="0"),
-        Column("edit_count", BigInteger, nullable=False, server_default="0"),
-        Column("schema_version", Integer, nullable=False),
-        Column("created_at", BigInteger, nullable=False),
-        PrimaryKeyConstraint("table_prefix", "name"),
-        **dialect.table_options,
-    )
-    consumers = Table(
-        "queue_over_sql_consumers",
-        metadata,
-        Column("consumer_id", name(36), primary_key=True),
-        Column("name", name(200), nullable=False),
-        Column("host", name(255), nullable=False),
-        Column("pid", Integer, nullable=False),
-        Column("started_at", BigInteger, nullable=False),
-        Column("heartbeat_at", BigInteger, nullable=False),
-        Column("expires_at", BigInteger, nullable=False),
-        **dialect.table_options,
-    )
-    kinds = Table(
-        "queue_over_sql_kinds",
-        metadata,
-        Column("consumer_id", name(36), nullable=False),
-        Column("table_prefix", name(20), nullable=False),
-        Column("queue", name(40), nullable=False),
-        Column("kind", name(KIND_LENGTH), nullable=False),
-        PrimaryKeyConstraint("consumer_id", "table_prefix", "queue", "kind"),
-        **dialect.table_options,
-    )
-    return SystemTables(metadata, queues, consumers, kinds)
 
 
 def queue_tables(

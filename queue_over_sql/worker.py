@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
 
     from queue_over_sql.message import Message
+    from queue_over_sql.parts import ServiceParts
     from queue_over_sql.queue import Queue
     from queue_over_sql.service import QueueService
 
@@ -53,6 +54,7 @@ class Worker:
 
     Args:
         service: the consumer to be.
+        parts: of that service.
         concurrency: threads that handle messages.
         batch: messages that a thread claims at once; they are acked together.
         poll_interval: shortest and longest pause in seconds between two looks at empty queues.
@@ -64,12 +66,14 @@ class Worker:
     def __init__(
         self,
         service: QueueService,
+        parts: ServiceParts,
         *,
         concurrency: int = 4,
         batch: int = 1,
         poll_interval: tuple[float, float] = (0.01, 1.0),
     ) -> None:
         self._service = service
+        self._parts = parts
         self._concurrency = check_whole("concurrency", concurrency)
         self._batch = check_whole("batch", batch)
         self._first_poll, self._last_poll = _poll_interval(poll_interval)
@@ -152,7 +156,7 @@ class Worker:
             # The service outlives this call; who ends here without stop() still leaves in order.
             atexit.register(self._service.stop)
         for handler in self._handlers:
-            self._service.queue(handler.queue)
+            self._parts.queue(handler.queue)
         threads = [
             threading.Thread(
                 target=self._loop, args=(index,), name=f"queue-over-sql-worker-{index}", daemon=True
@@ -175,7 +179,7 @@ class Worker:
         What was only claimed is released. The service is not stopped.
         """
         self._draining.set()
-        self._service.wake()
+        self._parts.wake()
 
     def abort(self) -> None:
         """End ``run()`` without waiting for handlers; their messages are given to others."""
@@ -198,7 +202,7 @@ class Worker:
             if worked:
                 pause = self._first_poll
                 continue
-            self._service.await_arrival(pause * random.uniform(0.75, 1.25))  # noqa: S311
+            self._parts.await_arrival(pause * random.uniform(0.75, 1.25))  # noqa: S311
             pause = min(self._last_poll, pause * 1.5)
 
     def _serve_safely(self, handler: Handler) -> bool:
@@ -208,7 +212,7 @@ class Worker:
             self._draining.set()
         except QueueSchemaMismatch as error:
             _log.warning("Queue %s is opened anew: %s", handler.queue, error)
-            self._service.reopen_queue(handler.queue)
+            self._parts.reopen_queue(handler.queue)
         except QueueError as error:
             _log.warning("Queue %s: %s", handler.queue, error)
             self._draining.wait(_FIRST_RECONNECT * random.uniform(0.5, 1.5))  # noqa: S311
@@ -220,8 +224,8 @@ class Worker:
 
     def _serve(self, handler: Handler) -> bool:
         """Handle messages of one queue until it is empty or the turn is over."""
-        queue = self._service.queue(handler.queue)
-        run = HandlerRun(handler, queue, self._service.connections, self._keeper, self._insist)
+        queue = self._parts.queue(handler.queue)
+        run = HandlerRun(handler, queue, self._parts.connections, self._keeper, self._insist)
         count = max(self._batch, handler.batch or 1)
         messages = self._claim(queue, handler, count)
         worked = bool(messages)

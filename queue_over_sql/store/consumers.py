@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from queue_over_sql.dialects.base import QueueDialect
-    from queue_over_sql.schema import SystemTables
+    from queue_over_sql.system import SystemTables
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

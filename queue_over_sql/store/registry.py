@@ -17,17 +17,26 @@ if TYPE_CHECKING:
 
     from queue_over_sql.dialects.base import QueueDialect
     from queue_over_sql.dialects.compiled import StatementCache
-    from queue_over_sql.schema import SystemTables
+    from queue_over_sql.system import SystemTables
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QueueRecord:
-    """What the registry knows of a queue."""
+    """What the registry knows of a queue.
+
+    Attributes:
+        name: of the queue.
+        settings: as JSON.
+        paused: whether nothing of it is claimed.
+        discarded: messages that ended without a trace.
+        owner: the consumer that a temporary queue belongs to; None for a queue that stays.
+    """
 
     name: str
     settings: str
     paused: bool
     discarded: int
+    owner: str | None = None
 
 
 def queue_record(
@@ -51,15 +60,28 @@ def _records(
 ) -> list[QueueRecord]:
     columns = system.queues.c
     rows = connection.execute(
-        select(columns.name, columns.settings, columns.paused_at, columns.discarded_count)
+        select(
+            columns.name,
+            columns.settings,
+            columns.paused_at,
+            columns.discarded_count,
+            columns.owner_id,
+        )
         .where(condition)
         .order_by(columns.name)
     )
-    return [QueueRecord(row[0], row[1], row[2] is not None, int(row[3])) for row in rows]
+    return [QueueRecord(row[0], row[1], row[2] is not None, int(row[3]), row[4]) for row in rows]
 
 
 def add_queue(
-    connection: Connection, system: SystemTables, dialect: QueueDialect, record: dict[str, str]
+    connection: Connection,
+    system: SystemTables,
+    dialect: QueueDialect,
+    *,
+    prefix: str,
+    name: str,
+    settings: str,
+    owner: str | None = None,
 ) -> bool:
     """Write the record of a new queue; False where another creator was first.
 
@@ -67,9 +89,19 @@ def add_queue(
         connection: where.
         system: the shared tables.
         dialect: for the clock.
-        record: ``table_prefix``, ``name`` and ``settings``.
+        prefix: the table prefix that it is created under.
+        name: of the queue.
+        settings: as JSON.
+        owner: the consumer that a temporary queue belongs to.
     """
-    values = {**record, "schema_version": SCHEMA_VERSION, "created_at": dialect.now()}
+    values = {
+        "table_prefix": prefix,
+        "name": name,
+        "settings": settings,
+        "owner_id": owner,
+        "schema_version": SCHEMA_VERSION,
+        "created_at": dialect.now(),
+    }
     try:
         connection.execute(insert(system.queues).values(values))
     except DBAPIError as error:
@@ -106,7 +138,10 @@ def count_edit(connection: Connection, system: SystemTables, prefix: str, name: 
 
 
 def remove_queue(connection: Connection, system: SystemTables, prefix: str, name: str) -> bool:
-    """Remove the record of a queue; False where there is none."""
+    """Remove the record of a queue and what is bound to it; False where there is none."""
+    for bound in (system.schedules, system.subscriptions):
+        of_queue = and_(bound.c.table_prefix == prefix, bound.c.queue == name)
+        connection.execute(delete(bound).where(of_queue))
     statement = delete(system.queues).where(_is_queue(system, prefix, name))
     return connection.execute(statement).rowcount > 0
 

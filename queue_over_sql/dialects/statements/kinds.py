@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement
 
-    from queue_over_sql.schema import QueueTables, SystemTables
+    from queue_over_sql.schema import QueueTables
+    from queue_over_sql.system import SystemTables
 
 ANY_KIND = ""
 """What a consumer without kinds of its own tells: it reads every message as plain JSON."""

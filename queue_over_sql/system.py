@@ -1,0 +1,167 @@
+"""The system tables: what all queues of a service share."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import BigInteger, Column, Integer, MetaData, PrimaryKeyConstraint, Table, Text
+
+from queue_over_sql.schema import KIND_LENGTH
+
+if TYPE_CHECKING:
+    from queue_over_sql.dialects.base import QueueDialect
+
+PREFIX_LENGTH: Final = 20
+NAME_LENGTH: Final = 40
+SCHEDULE_LENGTH: Final = 200
+PATTERN_LENGTH: Final = 255
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SystemTables:
+    """The tables that all queues of a service share.
+
+    Attributes:
+        metadata: of all of them.
+        queues: which queues there are, with their settings.
+        consumers: who is registered, with the last heartbeat.
+        kinds: which kinds of messages each consumer can read.
+        schedules: messages that come again and again.
+        topics: what messages are published to for several queues at once.
+        subscriptions: which queues get which messages of a topic.
+    """
+
+    metadata: MetaData
+    queues: Table
+    consumers: Table
+    kinds: Table
+    schedules: Table
+    topics: Table
+    subscriptions: Table
+
+    @property
+    def all(self) -> tuple[Table, ...]:
+        """All of them, in the order in which they are created."""
+        return (
+            self.queues,
+            self.consumers,
+            self.kinds,
+            self.schedules,
+            self.topics,
+            self.subscriptions,
+        )
+
+
+def system_tables(dialect: QueueDialect, schema: str | None) -> SystemTables:
+    """Define the shared tables."""
+    metadata = MetaData(schema=schema)
+    return SystemTables(
+        metadata,
+        _queues(metadata, dialect),
+        _consumers(metadata, dialect),
+        _kinds(metadata, dialect),
+        _schedules(metadata, dialect),
+        _topics(metadata, dialect),
+        _subscriptions(metadata, dialect),
+    )
+
+
+def _queues(metadata: MetaData, dialect: QueueDialect) -> Table:
+    name = dialect.exact_string
+    return Table(
+        "queue_over_sql_queues",
+        metadata,
+        Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
+        Column("name", name(NAME_LENGTH), nullable=False),
+        Column("settings", Text, nullable=False),
+        Column("paused_at", BigInteger),
+        Column("discarded_count", BigInteger, nullable=False, server_default="0"),
+        Column("edit_count", BigInteger, nullable=False, server_default="0"),
+        # The consumer that a temporary queue belongs to; NULL for a queue that stays.
+        Column("owner_id", name(36)),
+        Column("schema_version", Integer, nullable=False),
+        Column("created_at", BigInteger, nullable=False),
+        PrimaryKeyConstraint("table_prefix", "name"),
+        **dialect.table_options,
+    )
+
+
+def _consumers(metadata: MetaData, dialect: QueueDialect) -> Table:
+    name = dialect.exact_string
+    return Table(
+        "queue_over_sql_consumers",
+        metadata,
+        Column("consumer_id", name(36), primary_key=True),
+        Column("name", name(200), nullable=False),
+        Column("host", name(255), nullable=False),
+        Column("pid", Integer, nullable=False),
+        Column("started_at", BigInteger, nullable=False),
+        Column("heartbeat_at", BigInteger, nullable=False),
+        Column("expires_at", BigInteger, nullable=False),
+        **dialect.table_options,
+    )
+
+
+def _kinds(metadata: MetaData, dialect: QueueDialect) -> Table:
+    name = dialect.exact_string
+    return Table(
+        "queue_over_sql_kinds",
+        metadata,
+        Column("consumer_id", name(36), nullable=False),
+        Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
+        Column("queue", name(NAME_LENGTH), nullable=False),
+        Column("kind", name(KIND_LENGTH), nullable=False),
+        PrimaryKeyConstraint("consumer_id", "table_prefix", "queue", "kind"),
+        **dialect.table_options,
+    )
+
+
+def _schedules(metadata: MetaData, dialect: QueueDialect) -> Table:
+    name = dialect.exact_string
+    return Table(
+        "queue_over_sql_schedules",
+        metadata,
+        Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
+        Column("name", name(SCHEDULE_LENGTH), nullable=False),
+        Column("queue", name(NAME_LENGTH), nullable=False),
+        # JSON: trigger, payload and options. As large as a payload may be.
+        Column("definition", dialect.payload_type("text"), nullable=False),
+        # The next instant that has no message yet; NULL when none will ever come.
+        Column("next_at", BigInteger),
+        Column("revision", BigInteger, nullable=False, server_default="0"),
+        Column("paused_at", BigInteger),
+        Column("created_at", BigInteger, nullable=False),
+        PrimaryKeyConstraint("table_prefix", "name"),
+        **dialect.table_options,
+    )
+
+
+def _topics(metadata: MetaData, dialect: QueueDialect) -> Table:
+    name = dialect.exact_string
+    return Table(
+        "queue_over_sql_topics",
+        metadata,
+        Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
+        Column("name", name(NAME_LENGTH), nullable=False),
+        Column("created_at", BigInteger, nullable=False),
+        PrimaryKeyConstraint("table_prefix", "name"),
+        **dialect.table_options,
+    )
+
+
+def _subscriptions(metadata: MetaData, dialect: QueueDialect) -> Table:
+    name = dialect.exact_string
+    return Table(
+        "queue_over_sql_subscriptions",
+        metadata,
+        Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
+        Column("topic", name(NAME_LENGTH), nullable=False),
+        Column("queue", name(NAME_LENGTH), nullable=False),
+        Column("pattern", name(PATTERN_LENGTH), nullable=False),
+        # JSON: the fields of the payload that must fit; NULL for any payload.
+        Column("filter", dialect.payload_type("text")),
+        Column("created_at", BigInteger, nullable=False),
+        PrimaryKeyConstraint("table_prefix", "topic", "queue", "pattern"),
+        **dialect.table_options,
+    )
