@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
+import time
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Numeric, String, Update, case, cast, false, literal_column, update
+from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect, microseconds
 from queue_over_sql.dialects.h2_json import JsonField
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
 
 _OLDEST = (2, 1, 214)
 _SKIP_LOCKED_SINCE = (2, 2, 220)
+_CREATION = "queue_over_sql_creation"
+# How long a creator may take before others no longer wait for it.
+_CREATION_SECONDS = 60
 # https://h2database.com/javadoc/org/h2/api/ErrorCode.html
 _KINDS = {
     40001: ErrorKind.TRANSIENT,
@@ -45,6 +51,12 @@ _KINDS = {
     90098: ErrorKind.DISCONNECT,
     90121: ErrorKind.DISCONNECT,
 }
+_MET_ANOTHER = (
+    ErrorKind.DUPLICATE,
+    ErrorKind.TRANSIENT,
+    ErrorKind.TABLE_EXISTS,
+    ErrorKind.MISSING_TABLE,
+)
 
 
 class H2Dialect(QueueDialect):
@@ -57,6 +69,33 @@ class H2Dialect(QueueDialect):
     undoes_failed_insert = False
     look_first = True
     alters_in_view = True
+
+    def creation_lock(self, connection: Connection) -> None:
+        """A row that is there or not: DDL commits here, so no lock of a transaction would last."""
+        while not self._took_creation_lock(connection):
+            time.sleep(random.uniform(0.01, 0.05))  # noqa: S311 - spreads creators, guards nothing
+
+    def creation_unlock(self, connection: Connection) -> None:
+        """Remove the row; that of a creator who died is passed over when it is old."""
+        connection.exec_driver_sql(f"DELETE FROM {_CREATION}").close()
+        connection.exec_driver_sql("COMMIT").close()
+
+    def _took_creation_lock(self, connection: Connection) -> bool:
+        now = "CAST(EXTRACT(EPOCH FROM CURRENT_TIMESTAMP) AS BIGINT)"
+        try:
+            for statement in (
+                f"CREATE TABLE IF NOT EXISTS {_CREATION} (id INTEGER PRIMARY KEY, since BIGINT)",
+                f"DELETE FROM {_CREATION} WHERE since < {now} - {_CREATION_SECONDS}",
+                f"INSERT INTO {_CREATION} VALUES (1, {now})",
+                "COMMIT",
+            ):
+                connection.exec_driver_sql(statement).close()
+        except DBAPIError as error:
+            if self.classify(error) not in _MET_ANOTHER:
+                raise
+            connection.exec_driver_sql("ROLLBACK").close()
+            return False
+        return True
 
     def refine(self, connection: Connection) -> None:
         """Choose the form of claim by the server's version.

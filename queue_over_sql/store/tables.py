@@ -32,15 +32,15 @@ def ensure_tables(connection: Connection, tables: Sequence[Table], dialect: Queu
 
     Who may not create needs no right where nothing is missing.
     """
-    if not any(
-        _is_missing(connection, table) or missing(connection, table, dialect) for table in tables
-    ):
+    if not any(_is_incomplete(connection, table, dialect) for table in tables):
         return
     dialect.creation_lock(connection)
     try:
-        create_tables(connection, tables, dialect)
+        # Looked at again: whoever had the lock before may have done it all.
         for table in tables:
-            add_missing_columns(connection, table, dialect)
+            if _is_incomplete(connection, table, dialect):
+                create_tables(connection, [table], dialect)
+                add_missing_columns(connection, table, dialect)
     finally:
         dialect.creation_unlock(connection)
 
@@ -140,8 +140,8 @@ def _fails_for_good(error: DBAPIError, dialect: QueueDialect) -> bool:
     return lost or dialect.aborts_on_error
 
 
-def _is_missing(connection: Connection, table: Table) -> bool:
-    return not _has_table(connection, table)
+def _is_incomplete(connection: Connection, table: Table, dialect: QueueDialect) -> bool:
+    return not _has_table(connection, table) or bool(missing(connection, table, dialect))
 
 
 def _has_table(connection: Connection, table: Table) -> bool:
