@@ -65,14 +65,14 @@ def test_the_consumer_timeout_is_in_seconds(make_service: MakeService, engine: E
 
 def test_heartbeats_go_on_and_touch_no_message(make_service: MakeService, engine: Engine) -> None:
     """The consumer's one row is renewed; its claimed messages are left alone."""
-    service = make_service(consumer_timeout=0.6)
+    service = make_service(consumer_timeout=4)
     queue = service.create_queue("jobs")
     queue.publish_many(["a", "b"])
     messages = queue.consume(2)
     before, first = live_rows(engine, queue), heartbeat_of(service)
-    wait_until(lambda: heartbeat_of(service) > first)
+    wait_until(lambda: heartbeat_of(service) > first, timeout=20)
     second = heartbeat_of(service)
-    wait_until(lambda: heartbeat_of(service) > second)
+    wait_until(lambda: heartbeat_of(service) > second, timeout=20)
     assert before == live_rows(engine, queue)
     queue.ack(messages)
 
@@ -96,14 +96,14 @@ def test_messages_of_an_expired_consumer_come_back(
 
 def test_a_reaper_leaves_the_living_alone(make_service: MakeService, engine: Engine) -> None:
     """While heartbeats go on, claims are kept far beyond the consumer's timeout."""
-    service = make_service(consumer_timeout=0.6)
+    service = make_service(consumer_timeout=3)
     queue = service.create_queue("jobs", lease=600)
     queue.publish("x")
     taken = queue.consume()
     before, first = live_rows(engine, queue), heartbeat_of(service)
     with make_service(reaper_interval=0.05):
-        late = first + timedelta(seconds=1)
-        wait_until(lambda: heartbeat_of(service) > late)
+        late = first + timedelta(seconds=4)
+        wait_until(lambda: heartbeat_of(service) > late, timeout=20)
     assert before == live_rows(engine, queue)
     queue.ack(taken)
 
@@ -112,7 +112,8 @@ def test_a_consumer_without_heartbeat_fences_itself_and_goes_on(
     make_service: MakeService, engine: Engine
 ) -> None:
     """Past its own deadline it refuses to settle; the next consume has a new identity."""
-    service = make_service(consumer_timeout=0.6)
+    # Long enough that its second life lasts on a busy machine, too.
+    service = make_service(consumer_timeout=4)
     queue = service.create_queue("jobs", lease=600)
     queue.publish_many(list(range(4)))
     first, second, third = queue.consume(), queue.consume(), queue.consume()
@@ -126,7 +127,7 @@ def test_a_consumer_without_heartbeat_fences_itself_and_goes_on(
         return False
 
     with no_heartbeats(engine):
-        wait_until(refused)
+        wait_until(refused, timeout=20)
         for verb in (queue.ack, queue.nack, queue.release):
             with pytest.raises(ConsumerExpired) as caught:
                 verb([*first, *second])
