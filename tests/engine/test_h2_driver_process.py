@@ -124,7 +124,8 @@ def test_fork_is_refused() -> None:
             except exc.InterfaceError as error:
                 print("refused", "spawn" in str(error))
         engine.dispose()
-        sys.exit(7)
+        sys.stdout.flush()
+        os._exit(7)
     print("child", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     print("parent", count(engine))
     """
