@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +53,7 @@ class Catalog:
         self._kinds: dict[str, Kinds] = {}
         # What was said of them need not be said at each pass of the reaper.
         self._unusable: set[str] = set()
-        self._lock = threading.RLock()
+        self._lock = connections.runtime.lock()
 
     @property
     def opened(self) -> list[Queue]:

@@ -1,8 +1,8 @@
-"""Connections of a service: a long-held one per thread, retries, and errors put into our words.
+"""Connections of a service: long-held ones, retries, and errors put into our words.
 
-Checking a connection out of a pool for each operation costs more than a claim does. So each
-thread keeps one connection that commits by itself (a *lane*), which is checked when it was idle,
-dropped when it broke and given back to the pool when its thread ends.
+Checking a connection out of a pool for each operation costs more than a claim does. So acts run
+on connections that commit by themselves and are kept (*lanes*, one per thread), which are checked
+when they were idle and dropped when they broke.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 import random
-import threading
 import time
 import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,7 +19,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect
-from queue_over_sql.dialects.engines import OpenedEngine, dialect_of, hint_for, open_engine
+from queue_over_sql.dialects.engines import OpenedEngine, dialect_of, hint_for
 from queue_over_sql.errors import (
     DatabaseRefused,
     DatabaseUnavailable,
@@ -29,12 +28,13 @@ from queue_over_sql.errors import (
     ServiceClosed,
     WrongDatabase,
 )
-from queue_over_sql.lanes import Lane, ThreadLanes
+from queue_over_sql.lanes import Lane, Lanes, OneLane
+from queue_over_sql.runtime import THREADS, Runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
-    from sqlalchemy import URL, Connection, Engine, Pool, Table
+    from sqlalchemy import Connection, Engine, Pool, Table
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -54,20 +54,23 @@ def _answer(connection: Connection, question: str) -> Any:
 class Connections:
     """All connections of a service to its database."""
 
-    def __init__(self, database: str | URL | Engine) -> None:
-        self._opened: OpenedEngine = open_engine(database)
+    def __init__(self, database: Any, runtime: Runtime = THREADS) -> None:
+        self.runtime = runtime
+        self._opened: OpenedEngine = runtime.open_engine(database)
         self._dialect: QueueDialect | None = None
-        self._local = threading.local()
-        self._all: weakref.WeakSet[ThreadLanes] = weakref.WeakSet()
-        self._lock = threading.RLock()
-        self._shared: ThreadLanes | None = ThreadLanes() if self._opened.shared else None
+        self._lock = runtime.lock()
+        shared = self._opened.shared
+        self._lanes: Lanes = (
+            OneLane(self._new_lane, runtime.lock)
+            if shared
+            else runtime.lanes(self._new_lane, self._forked)
+        )
+        # To break off on the only connection of a database in memory would be the end of it.
+        self._once = self._run_undisturbed if shared else self._run_once
         self._closed = False
-        self._left_to: int | None = None
+        self._left_to: Hashable | None = None
         self._same_database: weakref.WeakSet[Pool] = weakref.WeakSet()
         self._pid = os.getpid()
-        # Kept for ever in a forked child: to free them would send a rollback down the sockets
-        # that the parent still uses.
-        self._inherited: list[ThreadLanes] = []
 
     @property
     def engine(self) -> Engine:
@@ -113,7 +116,7 @@ class Connections:
         durable: bool = False,
         repeat: bool = True,
     ) -> T:
-        """Run an act on this thread's connection.
+        """Run an act on a connection of this caller alone.
 
         Args:
             act: gets the connection; runs again after a deadlock, so it must have no effects of
@@ -133,14 +136,14 @@ class Connections:
         tries = 0
         while True:
             try:
-                return self._run_once(act, atomic=atomic, durable=durable)
+                return self._once(act, atomic=atomic, durable=durable)
             except DBAPIError as error:
                 kind = self.dialect.classify(error)
                 if kind is ErrorKind.TRANSIENT and time.monotonic() < deadline:
                     tries += 1
                 elif kind is ErrorKind.DISCONNECT and reconnects:
                     reconnects -= 1
-                    time.sleep(0.05)
+                    self.runtime.sleep(0.05)
                 else:
                     raise self._in_our_words(error, kind) from error
             except PoolTimeout as error:
@@ -149,7 +152,7 @@ class Connections:
                 # An exception of the caller's own, such as a time-out that a signal raised.
                 raise error if error.orig is None else error.orig from error
             # Jitter keeps writers that met once from meeting again in step.
-            time.sleep(random.uniform(0.0001, 0.001 * min(tries + 1, 10)))  # noqa: S311
+            self.runtime.sleep(random.uniform(0.0001, 0.001 * min(tries + 1, 10)))  # noqa: S311
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Connection]:
@@ -216,17 +219,14 @@ class Connections:
             raise self._in_our_words(error, self.dialect.classify(error)) from error
 
     def close_to_others(self) -> None:
-        """Let only this thread work from now on, and wait for acts of others that run."""
-        self._left_to = threading.get_ident()
-        for lane in self._own_lanes():
-            if lane.lock.acquire(timeout=_DRAIN_SECONDS):
-                lane.lock.release()
+        """Let only this caller work from now on, and wait for acts of others that run."""
+        self._left_to = self.runtime.me()
+        self._lanes.drain(_DRAIN_SECONDS)
 
     def close(self) -> None:
         """Give all connections back, and dispose the engine where it is ours."""
         self._closed = True
-        for lane in self._own_lanes():
-            lane.close()
+        self._lanes.close()
         if self._opened.owned:
             self.engine.dispose(close=self._pid == os.getpid())
 
@@ -235,8 +235,9 @@ class Connections:
             self._check_open()
             with self._lock, self.engine.begin() as connection:
                 return act(connection)
-        lane = self._lane(durable=durable and self.dialect.separate_durable_lanes)
-        with lane.lock:
+        self._check_open()
+        lane = self._lanes.borrow(durable=durable and self.dialect.separate_durable_lanes)
+        try:
             self._check_open()
             try:
                 result = self._in_transaction(lane, act) if atomic else act(lane.connection)
@@ -253,6 +254,11 @@ class Connections:
                 raise
             lane.used_at = time.monotonic()
             return result
+        finally:
+            self._lanes.give_back(lane)
+
+    def _run_undisturbed(self, act: Callable[[Connection], T], *, atomic: bool, durable: bool) -> T:
+        return self.runtime.undisturbed(lambda: self._run_once(act, atomic=atomic, durable=durable))
 
     def _in_transaction(self, lane: Lane, act: Callable[[Connection], T]) -> T:
         dialect, connection = self.dialect, lane.connection
@@ -268,63 +274,20 @@ class Connections:
             raise
         return result
 
-    def _lane(self, *, durable: bool) -> Lane:
-        self._check_open()
-        if self._shared is not None:
-            return self._shared_lane()
-        lanes = getattr(self._local, "lanes", None)
-        if lanes is None or lanes.pid != os.getpid():
-            lanes = self._new_thread_lanes()
-        lane: Lane | None = lanes.lanes.get(durable)
-        if lane is not None and lane.alive():
-            return lane
-        if lane is not None:
-            lane.close()
-        lane = lanes.lanes[durable] = self._new_lane(durable=durable)
-        return lane
-
-    def _new_thread_lanes(self) -> ThreadLanes:
-        with self._lock:
-            if self._pid != os.getpid():
-                # After a fork the parent's connections are not ours to use or to close.
-                self.engine.dispose(close=False)
-                self._pid = os.getpid()
-        inherited = getattr(self._local, "lanes", None)
-        if inherited is not None:
-            self._inherited.append(inherited)
-        lanes = self._local.lanes = ThreadLanes()
-        with self._lock:
-            self._all.add(lanes)
-        return lanes
+    def _forked(self) -> None:
+        """After a fork the parent's connections are not ours to use or to close."""
+        self.engine.dispose(close=False)
+        self._pid = os.getpid()
 
     def _check_open(self) -> None:
-        if self._closed or self._left_to not in (None, threading.get_ident()):
+        if self._closed or self._left_to not in (None, self.runtime.me()):
             raise ServiceClosed
 
-    def _own_lanes(self) -> list[Lane]:
-        with self._lock:
-            everybody = [*self._all, *([self._shared] if self._shared else [])]
-        return [
-            lane
-            for lanes in everybody
-            if lanes.pid == os.getpid()
-            for lane in list(lanes.lanes.values())
-        ]
-
     def _guard(self) -> contextlib.AbstractContextManager[object]:
-        """What keeps other threads off a connection that all of them share."""
-        if self._opened.borrowed:
-            return self._lock
-        return self._shared_lane().lock if self._shared else contextlib.nullcontext()
+        """What keeps others off a connection that all of them share."""
+        return self._lock if self._opened.borrowed else self._lanes.guard()
 
-    def _shared_lane(self) -> Lane:
-        lanes = self._shared.lanes if self._shared else {}
-        with self._lock:
-            if False not in lanes:
-                lanes[False] = self._new_lane(durable=True)
-            return lanes[False]
-
-    def _new_lane(self, *, durable: bool) -> Lane:
+    def _new_lane(self, durable: bool) -> Lane:
         dialect = self.dialect
         connection = self._connect().execution_options(**self._opened.lane_options)
         with self.translated():

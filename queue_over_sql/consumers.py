@@ -76,9 +76,9 @@ class Consumer:
         self._on_register = on_register
         self._identity: Identity | None = None
         self._former: set[str] = set()
-        # One thread at a time tells what this consumer can read.
-        self.declaring = threading.Lock()
-        self._lock = threading.Lock()
+        # One caller at a time tells what this consumer can read.
+        self.declaring = connections.runtime.lock()
+        self._lock = connections.runtime.lock()
         self._closed = False
 
     @property

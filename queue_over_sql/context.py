@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import threading
 import time
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from queue_over_sql.consumers import Consumer
     from queue_over_sql.kinds import Kinds
     from queue_over_sql.message import MessageRow, Settler
+    from queue_over_sql.runtime import Condition
     from queue_over_sql.schema import QueueTables
     from queue_over_sql.settings import ServiceSettings
 
@@ -53,7 +53,7 @@ class QueueContext:
         connections: Connections,
         consumer: Consumer,
         service: ServiceSettings,
-        arrivals: threading.Condition,
+        arrivals: Condition,
         kinds: Kinds | None = None,
     ) -> None:
         self.name = tables.queue
@@ -95,6 +95,11 @@ class QueueContext:
         shared = not self.connections.background
         if not shared and time.monotonic() - self._read_at > self._refresh_after:
             self.refresh()
+        return self._settings
+
+    @property
+    def known_settings(self) -> EffectiveSettings:
+        """The settings as they were read last; asks nobody."""
         return self._settings
 
     def refresh(self) -> None:

@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from queue_over_sql.errors import ClaimLost, QueueError
+from queue_over_sql.runtime import THREADS, Running, Runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,12 +35,13 @@ class _Batch:
 
 
 class LeaseKeeper:
-    """One thread that renews the leases of all messages which are being worked on."""
+    """Renews, beside the handlers, the leases of all messages which are being worked on."""
 
-    def __init__(self) -> None:
+    def __init__(self, runtime: Runtime = THREADS) -> None:
+        self._runtime = runtime
         self._batches: set[_Batch] = set()
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
+        self._changed = runtime.condition()
+        self._running: Running | None = None
         self._stopping = False
 
     @contextlib.contextmanager
@@ -50,8 +52,8 @@ class LeaseKeeper:
         batch = _Batch(queue, list(messages), interval, time.monotonic() + interval)
         with self._changed:
             self._batches.add(batch)
-            self._ensure_thread()
-            self._changed.notify()
+            self._ensure_running()
+            self._changed.notify_all()
         try:
             yield
         finally:
@@ -62,14 +64,11 @@ class LeaseKeeper:
         """Renew no more."""
         with self._changed:
             self._stopping = True
-            self._changed.notify()
+            self._changed.notify_all()
 
-    def _ensure_thread(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._loop, name="queue-over-sql-leases", daemon=True
-            )
-            self._thread.start()
+    def _ensure_running(self) -> None:
+        if self._running is None:
+            self._running = self._runtime.start("queue-over-sql-leases", self._loop)
 
     def _loop(self) -> None:
         while True:
@@ -83,9 +82,9 @@ class LeaseKeeper:
                 due = [batch for batch in self._batches if batch.due_at <= time.monotonic()]
             for batch in due:
                 batch.due_at = time.monotonic() + batch.interval
-                # A thread each: a row that somebody has locked must not hold up the others.
+                # Each by itself: a row that somebody has locked must not hold up the others.
                 if batch.renewing.acquire(blocking=False):
-                    threading.Thread(target=self._renew, args=(batch,), daemon=True).start()
+                    self._runtime.start("queue-over-sql-lease", self._renew, batch)
 
     def _renew(self, batch: _Batch) -> None:
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from typing import TYPE_CHECKING
 
 from queue_over_sql.errors import ServiceClosed
@@ -13,6 +12,7 @@ if TYPE_CHECKING:
     from queue_over_sql.connections import Connections
     from queue_over_sql.consumers import Consumer
     from queue_over_sql.queue import Queue
+    from queue_over_sql.runtime import Condition
     from queue_over_sql.settings import ServiceSettings
     from queue_over_sql.system import SystemTables
 
@@ -34,7 +34,7 @@ class ServiceParts:
     connections: Connections
     catalog: Catalog
     consumer: Consumer
-    arrivals: threading.Condition
+    arrivals: Condition
     closed: bool = False
 
     def check_open(self) -> None:

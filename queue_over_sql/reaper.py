@@ -1,4 +1,4 @@
-"""The reaper: passes over all queues, again and again, and the jobs that make it run.
+"""The reaper: passes over all queues, again and again.
 
 Every server runs the same reaper; each act is idempotent and works in bounded batches, so many
 of them side by side do no harm. What a pass costs decides when the next one comes: at most about
@@ -7,15 +7,8 @@ a twentieth of the time is spent here.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import threading
 from typing import TYPE_CHECKING
-
-from apscheduler.executors.pool import ThreadPoolExecutor
-from apscheduler.jobstores.base import JobLookupError
-from apscheduler.schedulers.background import BackgroundScheduler
 
 from queue_over_sql.errors import DatabaseUnavailable, QueueError, QueueNotFound, ServiceClosed
 from queue_over_sql.outages import Outage
@@ -111,52 +104,3 @@ class Reaper:
         if report.restored:
             queue.announce()
         return report + reaper.unknown_kinds() + reaper.prune(patient=patient)
-
-
-class Background:
-    """The jobs of one service beside its callers: heartbeat and reaper, a thread each."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._scheduler: BackgroundScheduler | None = None
-        self._pid = os.getpid()
-
-    def every(self, seconds: float, name: str, job: Callable[[], object]) -> None:
-        """Run a job at an interval from now on; a job of this name that runs already is kept."""
-        with self._lock:
-            scheduler = self._running()
-
-            def run_alone() -> None:
-                # Paused while it runs, so that a long run is not reported as a missed one.
-                with contextlib.suppress(JobLookupError):
-                    scheduler.pause_job(name)
-                try:
-                    job()
-                finally:
-                    with contextlib.suppress(JobLookupError):
-                        scheduler.resume_job(name)
-
-            if scheduler.get_job(name) is None:
-                scheduler.add_job(run_alone, "interval", seconds=seconds, id=name, executor=name)
-
-    def stop(self) -> None:
-        """Start no further job; one that runs now ends by itself."""
-        with self._lock:
-            if self._scheduler is not None and self._pid == os.getpid():
-                self._scheduler.shutdown(wait=False)
-            self._scheduler = None
-
-    def _running(self) -> BackgroundScheduler:
-        # A forked child has none of the threads of its parent.
-        if self._scheduler is None or self._pid != os.getpid():
-            self._pid = os.getpid()
-            # Each job has a thread, and so a connection, of its own: a long pass of the reaper
-            # must not delay a heartbeat.
-            self._scheduler = BackgroundScheduler(
-                timezone="UTC",
-                daemon=True,
-                executors={name: ThreadPoolExecutor(1) for name in ("heartbeat", "reaper")},
-                job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
-            )
-            self._scheduler.start()
-        return self._scheduler

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from typing import TYPE_CHECKING, Self
 
 from queue_over_sql.adoption import AdoptedQueue
@@ -16,7 +15,8 @@ from queue_over_sql.errors import QueueError, QueueNotFound
 from queue_over_sql.parts import ServiceParts
 from queue_over_sql.provisioning import Provisioning
 from queue_over_sql.queue import Queue
-from queue_over_sql.reaper import Background, Reaper
+from queue_over_sql.reaper import Reaper
+from queue_over_sql.runtime import THREADS, Runtime
 from queue_over_sql.schema import QueueTables, check_table_prefix
 from queue_over_sql.settings import EffectiveSettings, ServiceSettings
 from queue_over_sql.store import consumers as registrations
@@ -71,15 +71,16 @@ class QueueService(Provisioning):
             reaper_interval=reaper_interval,
         )
         self._settings = settings
-        self.connections = connections = Connections(database)
+        self.connections = connections = Connections(database, self._runtime())
+        runtime = connections.runtime
         catalog = Catalog(connections, settings, self._make_queue)
         consumer = Consumer(connections, catalog.system, settings, self._start_heartbeat)
         super().__init__(
-            ServiceParts(settings, connections, catalog, consumer, threading.Condition())
+            ServiceParts(settings, connections, catalog, consumer, runtime.condition())
         )
-        self._lock = threading.RLock()
+        self._lock = runtime.lock()
         self._started = False
-        self._background = Background()
+        self._background = runtime.background()
         self._reaper = Reaper(self.queues, self._expired_consumers, self._forget_consumer)
 
     @property
@@ -181,6 +182,10 @@ class QueueService(Provisioning):
         )
 
     # -- inner
+
+    def _runtime(self) -> Runtime:
+        """How this service waits, and does several things at once."""
+        return THREADS
 
     def _make_queue(
         self, tables: QueueTables, settings: EffectiveSettings, kinds: Kinds | None

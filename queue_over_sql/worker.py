@@ -1,17 +1,15 @@
-"""Worker: the run-loop around handlers, with threads, polling, signals and reconnecting.
+"""Worker: the run-loop around handlers: several at once, polling, signals and reconnecting.
 
-A thread that has finished messages *exchanges* them: the ack of the last ones and the claim of
+Who has finished messages *exchanges* them: the ack of the last ones and the claim of
 the next are one transaction, which is what a durable queue's speed is made of.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import random
 import signal
-import threading
 import time
 from typing import TYPE_CHECKING, TypeVar
 
@@ -29,8 +27,7 @@ from queue_over_sql.outages import Outage
 from queue_over_sql.settings import check_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from types import FrameType
+    from collections.abc import Callable, Hashable, Sequence
 
     from sqlalchemy import ColumnElement
 
@@ -78,12 +75,13 @@ class Worker:
         self._batch = check_whole("batch", batch)
         self._first_poll, self._last_poll = _poll_interval(poll_interval)
         self._handlers: list[Handler] = []
-        self._keeper = LeaseKeeper()
+        runtime = self._runtime = parts.connections.runtime
+        self._keeper = LeaseKeeper(runtime)
         self._outage = Outage("The worker")
-        self._draining = threading.Event()
-        self._aborting = threading.Event()
+        self._draining = runtime.event()
+        self._aborting = runtime.event()
         # By thread: what it is working on, for the case that it is not waited for.
-        self._in_hand: dict[int, tuple[Queue, list[Message]]] = {}
+        self._in_hand: dict[Hashable, tuple[Queue, list[Message]]] = {}
 
     def handle(
         self,
@@ -157,21 +155,28 @@ class Worker:
             atexit.register(self._service.stop)
         for handler in self._handlers:
             self._parts.queue(handler.queue)
-        threads = [
-            threading.Thread(
-                target=self._loop, args=(index,), name=f"queue-over-sql-worker-{index}", daemon=True
-            )
-            for index in range(self._concurrency)
-        ]
-        with self._signals():
-            for thread in threads:
-                thread.start()
+        with self._runtime.on_signals(_SIGNALS, self._on_signal):
+            self._run_threads()
+
+    def _run_threads(self) -> None:
+        """Work until told to drain or to abort, which an exception in this thread does, too."""
+        start = self._runtime.start
+        names = [f"queue-over-sql-worker-{index}" for index in range(self._concurrency)]
+        threads = [start(name, self._loop, index) for index, name in enumerate(names)]
+        try:
             while any(thread.is_alive() for thread in threads) and not self._aborting.is_set():
                 for thread in threads:
                     thread.join(0.05)
-        self._keeper.stop()
-        if self._aborting.is_set():
-            self._abandon()
+        except BaseException:
+            self._aborting.set()
+            self._draining.set()
+            raise
+        finally:
+            self._keeper.stop()
+            if self._aborting.is_set():
+                self._abandon()
+                for thread in threads:
+                    self._runtime.stop(thread)
 
     def stop(self) -> None:
         """Let handlers that run finish, then end ``run()``; may be called from any thread.
@@ -231,14 +236,14 @@ class Worker:
         worked = bool(messages)
         turn_ends = time.monotonic() + _TURN_SECONDS
         while messages:
-            self._in_hand[threading.get_ident()] = queue, messages
+            self._in_hand[self._runtime.me()] = queue, messages
             finished = run.handle(messages, self._go_on)
             over = len(self._handlers) > 1 and time.monotonic() > turn_ends
             if self._draining.is_set() or over:
                 self._ack(queue, finished)
                 break
             messages = self._exchange(queue, handler, finished, count)
-        self._in_hand.pop(threading.get_ident(), None)
+        self._in_hand.pop(self._runtime.me(), None)
         return worked
 
     def _go_on(self) -> bool:
@@ -294,19 +299,7 @@ class Worker:
 
     # -- signals and the end
 
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _on_signal(self, number: int, _: FrameType | None) -> None:
+    def _on_signal(self, number: int) -> None:
         name = signal.Signals(number).name
         if self._draining.is_set():
             _log.warning("%s again: stopping at once.", name)

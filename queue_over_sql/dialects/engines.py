@@ -8,13 +8,11 @@ pool of theirs cannot stop our heartbeats.
 from __future__ import annotations
 
 import dataclasses
-import random
-import sqlite3
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import URL, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import QueuePool, StaticPool
 
@@ -25,12 +23,12 @@ from queue_over_sql.dialects.mariadb import MariaDBDialect
 from queue_over_sql.dialects.mysql import MySQLDialect
 from queue_over_sql.dialects.postgresql import PostgreSQLDialect
 from queue_over_sql.dialects.sqlite import SQLiteDialect
+from queue_over_sql.dialects.sqlite_hooks import LANE_MARK, SQLiteHooks
 from queue_over_sql.errors import UnsupportedByEngine
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
     from sqlalchemy.engine.interfaces import DBAPIConnection
-    from sqlalchemy.pool import ConnectionPoolEntry
 
 _DRIVERS = {
     "postgresql": "postgresql+psycopg",
@@ -41,9 +39,6 @@ _DRIVERS = {
 }
 _EXTRAS = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql", "h2": "h2"}
 _AUTOCOMMIT: Mapping[str, Any] = {"isolation_level": "AUTOCOMMIT"}
-# SQLite's own transactions are begun by a hook, which leaves connections so marked alone.
-_LANE_MARK = "queue_over_sql_lane"
-_SQLITE_PATIENCE = 30.0
 # Checked when they leave the pool: a transactional handler must not find an outage's dead ones.
 _POOL: Mapping[str, Any] = {
     "poolclass": QueuePool,
@@ -197,46 +192,5 @@ def _open_sqlite(url: URL) -> OpenedEngine:
     else:
         options |= _POOL
     engine = _create(url, **options)
-    event.listen(engine, "connect", _configure_sqlite)
-    event.listen(engine, "checkout", _wait_for_the_disk)
-    event.listen(engine, "begin", _begin_immediate)
-    return OpenedEngine(engine, {_LANE_MARK: True}, shared=in_memory)
-
-
-def _configure_sqlite(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
-    """Commit each statement unless told otherwise, and let readers and the writer be together."""
-    connection.isolation_level = None
-    cursor = connection.cursor()
-    try:
-        _patiently(lambda: cursor.execute("PRAGMA journal_mode=WAL"))
-    finally:
-        cursor.close()
-
-
-def _wait_for_the_disk(connection: DBAPIConnection, *_: object) -> None:
-    """Full durability for each new user of a connection; a claim's lane lowers its own."""
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA synchronous=FULL")
-    cursor.close()
-
-
-def _begin_immediate(connection: Connection) -> None:
-    """Take the write lock at once: one taken after reading may fail for good."""
-    if not connection.get_execution_options().get(_LANE_MARK):
-        raw: Any = connection.connection.dbapi_connection
-        _patiently(lambda: raw.execute("BEGIN IMMEDIATE"))
-
-
-def _patiently(act: Any) -> None:
-    """Repeat while another connection has the lock, with our own short and jittered pauses."""
-    deadline = time.monotonic() + _SQLITE_PATIENCE
-    while True:
-        try:
-            act()
-        except sqlite3.OperationalError as error:
-            busy = error.sqlite_errorcode & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-            if not busy or time.monotonic() > deadline:
-                raise
-            time.sleep(random.uniform(0.0001, 0.01))  # noqa: S311 - spreads writers, guards nothing
-        else:
-            return
+    SQLiteHooks(time.sleep).listen(engine)
+    return OpenedEngine(engine, {LANE_MARK: True}, shared=in_memory)

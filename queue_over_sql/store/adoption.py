@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Column, FetchedValue, MetaData, Table, inspect, text
@@ -13,6 +12,7 @@ from queue_over_sql.adopted import ADDED_COLUMNS, added_names
 from queue_over_sql.dialects.compiled import CompiledStatement
 from queue_over_sql.dialects.statements import adopted
 from queue_over_sql.errors import QueueSchemaMismatch
+from queue_over_sql.pauses import pause
 from queue_over_sql.store import tables as ddl
 from queue_over_sql.store.publishing import take_out
 
@@ -40,7 +40,9 @@ def reflect(connection: Connection, name: str, schema: str | None, dialect: Queu
     where = name if schema is None else f"{schema}.{name}"
     looks = _KEY_LOOKS if dialect.alters_in_view else 0
     try:
-        found, key, views = ddl.settled(lambda: _look(connection, name, schema, looks), dialect)
+        found, key, views = ddl.settled(
+            connection, lambda: _look(connection, name, schema, looks), dialect
+        )
     except NoSuchTableError as error:
         msg = f"There is no table {where!r} in this database."
         raise QueueSchemaMismatch(msg) from error
@@ -63,7 +65,7 @@ def _look(
     if key or name in views or not again:
         return found, key, views
     # A key that seems to be missing may just not be there again yet.
-    time.sleep(_LOOK_SECONDS)
+    pause(connection, _LOOK_SECONDS)
     return _look(connection, name, schema, again - 1)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,6 +11,7 @@ from sqlalchemy.exc import DBAPIError, NoSuchTableError
 from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable, DropTable
 
 from queue_over_sql.dialects.base import ErrorKind
+from queue_over_sql.pauses import pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -79,12 +79,12 @@ def _create(
                 return
             if race == _CREATION_RACES - 1:
                 raise
-            time.sleep(_RACE_SECONDS)
+            pause(connection, _RACE_SECONDS)
         else:
             return
 
 
-def settled(look: Callable[[], T], dialect: QueueDialect) -> T:
+def settled(connection: Connection, look: Callable[[], T], dialect: QueueDialect) -> T:
     """Look at a table that another creator may be altering just now, until it is to be seen.
 
     Raises:
@@ -93,14 +93,14 @@ def settled(look: Callable[[], T], dialect: QueueDialect) -> T:
     for _ in range(_CREATION_RACES if dialect.alters_in_view else 0):
         with contextlib.suppress(NoSuchTableError, DBAPIError):
             return look()
-        time.sleep(_RACE_SECONDS)
+        pause(connection, _RACE_SECONDS)
     return look()
 
 
 def missing(connection: Connection, table: Table, dialect: QueueDialect) -> list[Column[Any]]:
     """The columns of a definition that the table in the database lacks."""
     name, schema = table.name, table.schema
-    found = settled(lambda: inspect(connection).get_columns(name, schema), dialect)
+    found = settled(connection, lambda: inspect(connection).get_columns(name, schema), dialect)
     present = {column["name"] for column in found}
     return [column for column in table.columns if column.name not in present]
 
@@ -129,7 +129,7 @@ def add_missing_columns(
         except DBAPIError as error:
             if race == _CREATION_RACES - 1 or _fails_for_good(error, dialect):
                 raise
-            time.sleep(_RACE_SECONDS)
+            pause(connection, _RACE_SECONDS)
         else:
             return
 
