@@ -64,7 +64,16 @@ class Claimer:
             if not rows:
                 raise
             _log.warning("Queue %s: %s", self._context.name, error)
+        except BaseException:
+            # Whoever asked was told to stop, so nobody gets what was claimed before.
+            self.forsake(rows)
+            raise
         return rows
+
+    def forsake(self, rows: Sequence[MessageRow]) -> None:
+        """Nobody works on these claimed messages: the next claim gives them back first."""
+        stamps = (row.claim for row in rows)
+        self._unanswered.extend(dict.fromkeys(stamp for stamp in stamps if stamp is not None))
 
     def wait(
         self, count: int, lease: Duration | None, seconds: float, where: Where | None
@@ -288,12 +297,19 @@ class Claimer:
         *,
         atomic: bool | None = None,
     ) -> T:
-        """Run claims, and remember them where their answer was lost with the connection."""
+        """Run claims, and remember them where their answer was lost.
+
+        It is lost with the connection, or because the caller was told to stop meanwhile.
+        """
         if atomic is None:
             atomic = not self._context.tables.dialect.claims_at_once
         try:
             return self._context.run(act, atomic=atomic, repeat=False)
-        except DatabaseUnavailable:
+        except QueueError as error:
+            if isinstance(error, DatabaseUnavailable):
+                self._unanswered.extend(request.claim for request in requests)
+            raise
+        except BaseException:
             self._unanswered.extend(request.claim for request in requests)
             raise
 
@@ -307,7 +323,7 @@ class Claimer:
                 count = self._context.run(
                     lambda connection: store.unclaim_round(connection, self._context.sql, stamp)  # noqa: B023 - runs at once
                 )
-            except QueueError:
+            except BaseException:
                 self._unanswered.append(stamp)
                 raise
             if count:

@@ -178,7 +178,7 @@ class Queue(QueueHolding, QueueAdministration):
         while True:
             left = max(0.0, deadline - time.monotonic())
             rows = self._claimer.wait(count, lease, left, wanted)
-            messages = self._delivery.messages(rows)
+            messages = self._delivered(rows)
             # What could not be read was given back on the spot: it must not hide the others, nor
             # keep us here for ever where it comes back at once.
             if messages or unreadable.issuperset(row.id for row in rows):
@@ -271,7 +271,7 @@ class Queue(QueueHolding, QueueAdministration):
         )
         mark_settled(messages)
         self._settler.refuse(messages, settled)
-        return self._delivery.messages(rows) or self.consume(count, lease=lease, where=where)
+        return self._delivered(rows) or self.consume(count, lease=lease, where=where)
 
     def take(
         self,
@@ -321,6 +321,13 @@ class Queue(QueueHolding, QueueAdministration):
         """Give back, uncounted, all that a consumer of this service still holds."""
         sql = self._context.sql
         return self._context.run(lambda c: store.unclaim_all(c, sql, consumer_id))
+
+    def _delivered(self, rows: Sequence[MessageRow]) -> list[Message]:
+        try:
+            return self._delivery.messages(rows)
+        except BaseException:
+            self._claimer.forsake(rows)
+            raise
 
     def _came_back(self, available_at: int | None) -> None:
         self._claimer.look_fully(available_at)
