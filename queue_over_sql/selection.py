@@ -197,7 +197,8 @@ class Selection:
         self, column: ColumnElement[Any], wanted: Mapping[str, Any]
     ) -> Sequence[ColumnElement[bool]]:
         check_fields(wanted)
-        payload_type = self._context.settings.payload
+        # It never changes; to ask the database here would be to wait in a constructor.
+        payload_type = self._context.known_settings.payload
         if wanted and payload_type != "json":
             msg = (
                 f"payload: queue {self._context.name!r} holds {payload_type!r}, which has no fields"
