@@ -58,53 +58,53 @@ def rebased(condition: ColumnElement[bool], table: Table) -> ColumnElement[bool]
     return moved
 
 
-def check_fields(wanted: Any) -> None:
+def check_fields(wanted: Any, argument: str = "payload") -> None:
     """Let fields of a payload to search by pass.
 
     Raises:
-        TypeError: they are no mapping.
+        TypeError: they are no mapping; the text names the argument.
     """
     if not isinstance(wanted, Mapping):
         msg = (
-            "payload must be a mapping of paths to values, such as {'address.city': 'Zagreb'}, not "
-            f"{type(wanted).__name__}"
+            f"{argument} must be a mapping of paths to values, such as "
+            f"{{'address.city': 'Zagreb'}}, not {type(wanted).__name__}"
         )
         raise TypeError(msg)
 
 
-def payload_path(path: Any) -> list[str | int]:
+def payload_path(path: Any, argument: str = "payload") -> list[str | int]:
     """The steps of a path such as ``address.city`` or ``items.0.sku``.
 
     Raises:
-        TypeError, ValueError: it is none.
+        TypeError, ValueError: it is none; the text names the argument.
     """
     if not isinstance(path, str):
-        msg = f"payload: a path must be a str such as 'address.city', not {type(path).__name__}"
+        msg = f"{argument}: a path must be a str such as 'address.city', not {type(path).__name__}"
         raise TypeError(msg)
     steps = path.split(".")
     if steps[0] == "$" and len(steps) > 1:
-        msg = f"payload: {path!r} is written without $ here, such as 'items.0.sku'"
+        msg = f"{argument}: {path!r} is written without $ here, such as 'items.0.sku'"
         raise ValueError(msg)
     if not all(steps) or any(forbidden in path for forbidden in _NOT_IN_PATHS):
         msg = (
-            f"payload: {path!r} is no path: write keys and positions joined by dots, such as "
+            f"{argument}: {path!r} is no path: write keys and positions joined by dots, such as "
             "'address.city' or 'items.0.sku', without quotes, backslashes or empty steps"
         )
         raise ValueError(msg)
     return [int(step) if step.isascii() and step.isdigit() else step for step in steps]
 
 
-def check_payload_value(path: str, value: Any) -> None:
+def check_payload_value(path: str, value: Any, argument: str = "payload") -> None:
     """Refuse what a field of a payload cannot be compared with.
 
     Raises:
-        ValueError: it is no JSON value, or one with parts.
+        ValueError: it is no JSON value, or one with parts; the text names the argument.
     """
     plain = value is None or isinstance(value, str | int | float)
     if not plain or (isinstance(value, float) and not math.isfinite(value)):
         msg = (
-            f"payload: {path!r} can be compared with text, a finite number, True, False or None, "
-            f"not with {value!r}; name the fields inside of it one by one"
+            f"{argument}: {path!r} can be compared with text, a finite number, True, False or "
+            f"None, not with {value!r}; name the fields inside of it one by one"
         )
         raise ValueError(msg)
 

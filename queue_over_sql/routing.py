@@ -1,0 +1,127 @@
+"""Routing: which messages of a topic a subscription is about, by routing key and by payload."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from queue_over_sql.conditions import check_fields, check_payload_value, payload_path
+
+LONGEST: Final = 255
+"""Of a routing key or a pattern, in bytes of UTF-8, as AMQP has it."""
+
+_MISSING: Final = object()
+
+
+def check_routing_text(argument: str, value: Any) -> str:
+    """Let a routing key or a pattern pass.
+
+    Raises:
+        TypeError: it is no ``str``.
+        ValueError: it is longer than 255 bytes of UTF-8, or no text that every database can hold.
+    """
+    if not isinstance(value, str):
+        msg = f"{argument} must be a str such as 'orders.eu.paid', not {type(value).__name__}"
+        raise TypeError(msg)
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError as error:
+        msg = f"{argument} holds a lone surrogate, which is no Unicode text: {value[:50]!a}"
+        raise ValueError(msg) from error
+    if size > LONGEST or "\0" in value:
+        msg = (
+            f"{argument} must be at most {LONGEST} bytes of UTF-8 without NUL, not {value[:50]!r} "
+            f"of {size} bytes"
+        )
+        raise ValueError(msg)
+    return value
+
+
+def words(text: str) -> list[str]:
+    """The words of a routing key or a pattern; an empty one has none."""
+    return text.split(".") if text else []
+
+
+def pattern_fits(pattern: str, routing_key: str) -> bool:
+    """Whether a routing key fits a pattern as AMQP 0-9-1 defines it for topics.
+
+    Args:
+        pattern: words joined by dots: ``*`` stands for exactly one word, ``#`` for any number of
+            them, none included.
+        routing_key: words joined by dots; ``*`` and ``#`` mean themselves.
+    """
+    given = words(routing_key)
+    # reached[n]: what was read of the pattern so far fits the first n words.
+    reached = [True] + [False] * len(given)
+    for part in words(pattern):
+        if part == "#":
+            reached = list(itertools.accumulate(reached, operator.or_))
+        else:
+            steps = zip(reached, given, strict=False)
+            reached = [False, *(before and part in ("*", word) for before, word in steps)]
+    return reached[-1]
+
+
+def check_filter(where: Any) -> dict[str, Any]:
+    """Let a filter on payloads pass.
+
+    Args:
+        where: paths such as ``address.city`` or ``items.0.sku`` to JSON scalars.
+
+    Raises:
+        TypeError, ValueError: it is none; the text says which path or value is wrong.
+    """
+    check_fields(where, "where")
+    for path, value in where.items():
+        payload_path(path, "where")
+        check_payload_value(path, value, "where")
+    return dict(where)
+
+
+def filter_text(where: Mapping[str, Any]) -> str | None:
+    """Write a checked filter for the table; one that asks for nothing becomes NULL."""
+    return json.dumps(where, sort_keys=True) if where else None
+
+
+def filter_of(text: str | None) -> dict[str, Any] | None:
+    """Read what ``filter_text`` wrote."""
+    where: dict[str, Any] | None = None if text is None else json.loads(text)
+    return where
+
+
+def payload_fits(where: Mapping[str, Any], payload: Any) -> bool:
+    """Whether all fields of a filter are in a payload and equal: by type and value, 1 is 1.0.
+
+    Args:
+        where: a checked filter.
+        payload: as it is read from JSON.
+    """
+    return all(
+        _equal(_field(payload, payload_path(path)), wanted) for path, wanted in where.items()
+    )
+
+
+def _field(payload: Any, path: Sequence[str | int]) -> Any:
+    found = payload
+    for step in path:
+        if isinstance(step, int):
+            inside = isinstance(found, list) and step < len(found)
+        else:
+            inside = isinstance(found, dict) and step in found
+        if not inside:
+            return _MISSING
+        found = found[step]
+    return found
+
+
+def _equal(found: Any, wanted: Any) -> bool:
+    return _json_type(found) is _json_type(wanted) and bool(found == wanted)
+
+
+def _json_type(value: Any) -> type:
+    """One type for all numbers; text, truth, null and the rest are each their own."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float if number else str if isinstance(value, str) else type(value)
