@@ -54,6 +54,7 @@ from queue_over_sql.service import QueueService
 from queue_over_sql.settings import UNSET, EffectiveSettings, QueueSettings
 from queue_over_sql.stats import QueueStats
 from queue_over_sql.store import ConsumerInfo, Edited
+from queue_over_sql.topics import Subscription, Topic
 from queue_over_sql.worker import Worker
 
 __version__ = "0.1.0"
@@ -99,6 +100,8 @@ __all__ = [
     "Selection",
     "ServiceClosed",
     "Status",
+    "Subscription",
+    "Topic",
     "TopicNotFound",
     "UnsupportedByEngine",
     "Worker",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from queue_over_sql.adopted import check_column_prefix
 from queue_over_sql.adopting import Adopter, check_settings, given_table
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from queue_over_sql.store.registry import QueueRecord
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class Catalog:
@@ -89,15 +90,20 @@ class Catalog:
         self._change(record, asked)
         return self.get(name)
 
-    def get(self, name: str) -> Queue:
-        """Open a queue; see ``QueueService.queue``."""
+    def get(self, name: str, connection: Connection | None = None) -> Queue:
+        """Open a queue; see ``QueueService.queue``.
+
+        Args:
+            name: of the queue.
+            connection: the caller's, to look through in the middle of a transaction.
+        """
         known = self._queues.get(name)
         if known is not None:
             return known
-        record = self._record(name) if isinstance(name, str) else None
+        record = self._record(name, connection) if isinstance(name, str) else None
         if record is None:
             raise QueueNotFound(name)
-        return self._open(record)
+        return self._open(record, connection)
 
     def forget(self, name: str) -> None:
         """Open a queue anew when it is asked for next."""
@@ -250,21 +256,24 @@ class Catalog:
         dialect = self.connections.engine.dialect
         return {column.name: column.type.compile(dialect=dialect) for column in columns}
 
-    def _record(self, name: str) -> QueueRecord | None:
+    def _record(self, name: str, on: Connection | None = None) -> QueueRecord | None:
         system, prefix = self.system(), self._settings.table_prefix
-        return self.connections.run(lambda c: registry.queue_record(c, system, prefix, name))
+        return self._look(lambda c: registry.queue_record(c, system, prefix, name), on)
 
-    def _open(self, record: QueueRecord) -> Queue:
+    def _look(self, act: Callable[[Connection], T], on: Connection | None) -> T:
+        return self.connections.run(act) if on is None else act(on)
+
+    def _open(self, record: QueueRecord, on: Connection | None = None) -> Queue:
         known = self._queues.get(record.name)
         if known is not None:
             return known
-        tables = self._tables_of(record)
+        tables = self._tables_of(record, on)
         own = [] if tables.adoption else [tables.live.c[name] for name in tables.own_columns]
         return self._remember(
             record.name, tables, EffectiveSettings.from_json(record.settings, own)
         )
 
-    def _tables_of(self, record: QueueRecord) -> QueueTables:
+    def _tables_of(self, record: QueueRecord, on: Connection | None = None) -> QueueTables:
         settings = EffectiveSettings.from_json(record.settings)
         if settings.adoption is not None:
             return self._adopter.tables(record.name, settings.adoption, self.system())
@@ -272,7 +281,7 @@ class Catalog:
         table, schema = self._settings.table_prefix + record.name, self._settings.schema
         columns: Sequence[Column[Any]] = ()
         if names:
-            columns = self.connections.run(lambda c: ddl.own_columns(c, table, schema, list(names)))
+            columns = self._look(lambda c: ddl.own_columns(c, table, schema, list(names)), on)
         return self._define(record.name, settings.updated(QueueSettings(columns=columns)))
 
     def _define(self, name: str, settings: EffectiveSettings) -> QueueTables:

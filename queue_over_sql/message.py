@@ -22,6 +22,12 @@ UNFIT_SINCE: Final = "unfit_since"
 """The header that tells, in seconds since the epoch, since when a message that does not fit its
 kind waits for a server that knows better."""
 
+TOPIC: Final = "topic"
+"""The header that names the topic to which a message was published."""
+
+ROUTING_KEY: Final = "routing_key"
+"""The header with the routing key under which a message was published to a topic."""
+
 
 class Status(enum.StrEnum):
     """Where a live message stands."""
@@ -88,10 +94,12 @@ class Published:
         id: id of the live message; with ``skipped`` that of the one that was there, or that
             finished within the queue's ``dedup_window``.
         outcome: ``created``, ``skipped``, ``replaced`` or ``unchanged``.
+        queue: which queue got this copy of a message to a topic; None of a message to one queue.
     """
 
     id: int
     outcome: PublishOutcome = PublishOutcome.CREATED
+    queue: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

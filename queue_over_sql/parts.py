@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from queue_over_sql.errors import ServiceClosed
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from queue_over_sql.catalog import Catalog
     from queue_over_sql.connections import Connections
     from queue_over_sql.consumers import Consumer
@@ -50,15 +52,19 @@ class ServiceParts:
         """The shared tables; created at the first use where they are missing."""
         return self.catalog.system()
 
-    def queue(self, name: str) -> Queue:
+    def queue(self, name: str, connection: Connection | None = None) -> Queue:
         """Open a queue that exists.
+
+        Args:
+            name: of the queue.
+            connection: the caller's, to look through in the middle of a transaction.
 
         Raises:
             QueueNotFound: it does not.
             ServiceClosed: the service was stopped.
         """
         self.check_open()
-        return self.catalog.get(name)
+        return self.catalog.get(name, connection)
 
     def reopen_queue(self, name: str) -> None:
         """Forget a queue that was dropped and created anew elsewhere."""

@@ -306,7 +306,15 @@ class Queue(QueueHolding, QueueAdministration):
     def __repr__(self) -> str:
         return f"<Queue {self.name}>"
 
-    # -- for the service and the worker
+    # -- for the service, its topics and the worker
+
+    def copy(self, publication: Publication) -> store.Copy:
+        """What this queue gets of a message to a topic, checked and encoded by its own rules.
+
+        Raises:
+            PayloadInvalid and the others of ``publish``.
+        """
+        return store.Copy(self.name, self._context.sql, self._publisher.encode(publication))
 
     def holds(self, message: Message) -> bool:
         """Whether this consumer may still work on a message, as far as it knows by itself."""

@@ -20,6 +20,7 @@ from queue_over_sql.runtime import THREADS, Runtime
 from queue_over_sql.schema import QueueTables, check_table_prefix
 from queue_over_sql.settings import EffectiveSettings, ServiceSettings
 from queue_over_sql.store import consumers as registrations
+from queue_over_sql.topics import TopicProvisioning
 from queue_over_sql.worker import Worker
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class QueueService(Provisioning):
+class QueueService(Provisioning, TopicProvisioning):
     """Queues in one database, and this process as one consumer of them.
 
     May be used from any thread. Nothing connects before it is needed; consuming registers the
@@ -75,9 +76,9 @@ class QueueService(Provisioning):
         runtime = connections.runtime
         catalog = Catalog(connections, settings, self._make_queue)
         consumer = Consumer(connections, catalog.system, settings, self._start_heartbeat)
-        super().__init__(
-            ServiceParts(settings, connections, catalog, consumer, runtime.condition())
-        )
+        parts = ServiceParts(settings, connections, catalog, consumer, runtime.condition())
+        Provisioning.__init__(self, parts)
+        TopicProvisioning.__init__(self, parts)
         self._lock = runtime.lock()
         self._started = False
         self._background = runtime.background()

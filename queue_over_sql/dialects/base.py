@@ -226,6 +226,9 @@ class QueueDialect:
     def lock_for_writing(self, connection: Connection, sql: StatementCache) -> None:
         """Get the lock that a transaction needs before it reads what it will change."""
 
+    def lock_database(self, connection: Connection, table: Table) -> None:
+        """Get the lock of ``lock_for_writing`` where no queue is at hand, by a shared table."""
+
     # -- errors
 
     def classify(self, error: DBAPIError) -> ErrorKind:

@@ -106,6 +106,11 @@ class SQLiteDialect(PartialIndexes, QueueDialect):
         """A write that changes nothing: a lock taken after reading may fail for good."""
         sql.get(write_nothing).run(connection)
 
+    def lock_database(self, connection: Connection, table: Table) -> None:
+        """A write that changes nothing, likewise."""
+        column = next(iter(table.c))
+        connection.execute(update(table).where(false()).values({column: column}))
+
     def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
         """By the extended result code."""
         code = getattr(error, "sqlite_errorcode", None) or 0

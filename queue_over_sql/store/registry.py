@@ -138,12 +138,16 @@ def count_edit(connection: Connection, system: SystemTables, prefix: str, name: 
 
 
 def remove_queue(connection: Connection, system: SystemTables, prefix: str, name: str) -> bool:
-    """Remove the record of a queue and what is bound to it; False where there is none."""
+    """Remove the record of a queue and what is bound to it; False where there is none.
+
+    The record goes first: who binds something to the queue has it locked, and is seen afterwards.
+    """
+    statement = delete(system.queues).where(_is_queue(system, prefix, name))
+    removed = connection.execute(statement).rowcount > 0
     for bound in (system.schedules, system.subscriptions):
         of_queue = and_(bound.c.table_prefix == prefix, bound.c.queue == name)
         connection.execute(delete(bound).where(of_queue))
-    statement = delete(system.queues).where(_is_queue(system, prefix, name))
-    return connection.execute(statement).rowcount > 0
+    return removed
 
 
 def _is_queue(system: SystemTables, prefix: str, name: str) -> ColumnElement[bool]:

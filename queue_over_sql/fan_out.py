@@ -1,0 +1,259 @@
+"""Fan-out: one message to a topic becomes one copy in each queue that subscribed, or none at all.
+
+What a queue gets is encoded before the transaction, by the subscriptions that were seen last, and
+the transaction reads them again: where they differ it writes nothing and the work begins anew. So
+no transaction waits for Python, and none acts on what does not hold any more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import json
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy.exc import DBAPIError
+
+from queue_over_sql import payload as payloads
+from queue_over_sql import store
+from queue_over_sql.context import as_connection
+from queue_over_sql.dialects.base import ErrorKind
+from queue_over_sql.dialects.compiled import StatementCache
+from queue_over_sql.errors import (
+    DatabaseRefused,
+    PayloadInvalid,
+    QueueError,
+    QueueNotFound,
+    QueueSchemaMismatch,
+    TopicNotFound,
+)
+from queue_over_sql.message import ROUTING_KEY, TOPIC, Published
+from queue_over_sql.publishing import ON_CONFLICT, due
+from queue_over_sql.routing import check_routing_text, filter_of, pattern_fits, payload_fits
+from queue_over_sql.settings import check_choice
+from queue_over_sql.store import registry
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+    from sqlalchemy.orm import Session
+
+    from queue_over_sql.message import Publication
+    from queue_over_sql.parts import ServiceParts
+    from queue_over_sql.store import Copy, SubscriptionRow
+
+# How often subscriptions may change under one publish before that is an error.
+_RACES: Final = 50
+_NO_JSON: Final = object()
+
+
+@dataclasses.dataclass(frozen=True)
+class Mail:
+    """A publication with its routing key, its headers filled in."""
+
+    publication: Publication
+    routing_key: str
+
+    @functools.cached_property
+    def plain(self) -> Any:
+        """The payload as it is read from JSON, where it is plain JSON for any queue."""
+        try:
+            return json.loads(payloads.encode_json(self.publication.payload, "payload"))
+        except PayloadInvalid:
+            return _NO_JSON
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """The copies that some subscriptions ask for, or why one of them cannot be."""
+
+    copies: Sequence[Copy] = ()
+    refusal: Exception | None = None
+
+    def checked(self) -> Sequence[Copy]:
+        """The copies.
+
+        Raises:
+            The refusal, where there is one.
+        """
+        if self.refusal is not None:
+            raise self.refusal
+        return self.copies
+
+
+class FanOut:
+    """Publishes to the subscribers of one topic."""
+
+    def __init__(self, parts: ServiceParts, topic: str) -> None:
+        self._parts = parts
+        self._topic = topic
+        self._sql = StatementCache(parts.system(), parts.connections.engine.dialect)
+        self._seen: list[SubscriptionRow] = []
+
+    def subscriptions(self) -> list[SubscriptionRow]:
+        """The subscriptions by queue and pattern.
+
+        Raises:
+            TopicNotFound: the topic was dropped.
+        """
+        self._parts.check_open()
+        return self._existing(self._parts.connections.run(self._rows))
+
+    def publish(
+        self,
+        publication: Publication,
+        routing_key: str,
+        on_conflict: str,
+        connection: Connection | Session | None,
+    ) -> list[Published]:
+        """Publish to all subscribers; see ``Topic.publish``."""
+        self._parts.check_open()
+        check_choice("on_conflict", on_conflict, ON_CONFLICT)
+        mail = self._addressed(publication, check_routing_text("routing_key", routing_key))
+        if connection is not None:
+            return self._publish_on(connection, mail, on_conflict)
+        published = self._publish(mail, on_conflict)
+        if published:
+            self._parts.wake()
+        return published
+
+    def _addressed(self, publication: Publication, routing_key: str) -> Mail:
+        """Check what is the same for all queues, for there may be none, and fill in the headers."""
+        due(publication.delay, publication.at)
+        payloads.encode_headers(publication.headers)
+        headers = {**(publication.headers or {}), TOPIC: self._topic, ROUTING_KEY: routing_key}
+        return Mail(dataclasses.replace(publication, headers=headers), routing_key)
+
+    # -- in a transaction of our own
+
+    def _publish(self, mail: Mail, on_conflict: str) -> list[Published]:
+        for _ in range(_RACES):
+            seen = self._seen
+            prepared = self._prepare(seen, mail)
+            try:
+                rows, published = self._try(seen, prepared, on_conflict)
+            except DatabaseRefused:
+                # Perhaps by a queue that has gone, or that was made anew with other columns.
+                rows, published = self.subscriptions(), None
+                if rows == seen:
+                    raise
+            if published is not None:
+                return published
+            if rows == seen:
+                prepared.checked()
+            self._meet(rows)
+        msg = f"The subscriptions of topic {self._topic!r} changed {_RACES} times during a publish."
+        raise QueueError(msg)
+
+    def _try(
+        self, seen: list[SubscriptionRow], prepared: Prepared, on_conflict: str
+    ) -> tuple[list[SubscriptionRow], list[Published] | None]:
+        """The subscriptions as they are; what was published, if they are those that were seen."""
+
+        def act(
+            target: Connection,
+        ) -> tuple[list[SubscriptionRow] | None, list[Published] | None]:
+            rows = self._rows(target)
+            if rows != seen or prepared.refusal is not None:
+                return rows, None
+            return rows, store.publish_copies(target, prepared.copies, on_conflict)
+
+        run = self._parts.connections.run
+        rows, published = run(act, atomic=True, durable=True, repeat=False)
+        return self._existing(rows), published
+
+    # -- in the caller's
+
+    def _publish_on(
+        self, connection: Connection | Session, mail: Mail, on_conflict: str
+    ) -> list[Published]:
+        connections, table = self._parts.connections, self._parts.system().topics
+        target = as_connection(connection)
+        connections.check_same_database(target, table)
+        with connections.translated():
+            connections.dialect.lock_database(target, table)
+            return self._publish_within(target, mail, on_conflict)
+
+    def _publish_within(self, target: Connection, mail: Mail, on_conflict: str) -> list[Published]:
+        """Publish; without the queues that are gone, which the caller's snapshot may still show."""
+        dialect, gone = self._parts.connections.dialect, set[str]()
+        while True:
+            rows = self._existing(self._rows(target))
+            if rows != self._seen:
+                self._meet(rows)
+            prepared = self._prepare([row for row in rows if row.queue not in gone], mail, target)
+            try:
+                copies = prepared.checked()
+                return store.publish_copies_within(target, dialect, copies, on_conflict)
+            except QueueNotFound as error:
+                gone.add(error.queue)
+            except DBAPIError as error:
+                lost = self._dropped(error, prepared.copies)
+                if not lost:
+                    raise
+                gone |= lost
+
+    def _dropped(self, error: DBAPIError, copies: Sequence[Copy]) -> set[str]:
+        """Which queues are gone, as far as that may be the reason of an error."""
+        connections = self._parts.connections
+        kind = connections.dialect.classify(error)
+        hopeless = kind in (ErrorKind.TRANSIENT, ErrorKind.DISCONNECT)
+        if hopeless or not connections.background:
+            return set()
+        system, prefix = self._parts.system(), self._parts.settings.table_prefix
+        present = connections.run(lambda c: registry.queue_records(c, system, prefix))
+        return {copy.queue for copy in copies} - {record.name for record in present}
+
+    # -- what each queue gets
+
+    def _rows(self, target: Connection) -> list[SubscriptionRow] | None:
+        prefix = self._parts.settings.table_prefix
+        return store.subscriptions(target, self._sql, prefix, self._topic)
+
+    def _existing(self, rows: list[SubscriptionRow] | None) -> list[SubscriptionRow]:
+        if rows is None:
+            raise TopicNotFound(self._topic)
+        return rows
+
+    def _meet(self, rows: list[SubscriptionRow]) -> None:
+        """Know other subscriptions from now on; their queues may have been made anew since."""
+        new = {row.queue for row in set(rows) - set(self._seen)}
+        # On a connection that is the user's own a look would end the user's transaction.
+        for name in sorted(new) if self._parts.connections.background else ():
+            try:
+                self._parts.queue(name).refresh()
+            except (QueueNotFound, QueueSchemaMismatch):
+                self._parts.reopen_queue(name)
+        self._seen = rows
+
+    def _prepare(
+        self, rows: Sequence[SubscriptionRow], mail: Mail, on: Connection | None = None
+    ) -> Prepared:
+        copies = []
+        for name, all_of_queue in itertools.groupby(rows, attrgetter("queue")):
+            fitting = [row for row in all_of_queue if pattern_fits(row.pattern, mail.routing_key)]
+            try:
+                copy = self._copy(name, fitting, mail, on) if fitting else None
+            except (QueueError, ValueError, TypeError) as error:
+                return Prepared(refusal=error)
+            if copy is not None:
+                copies.append(copy)
+        return Prepared(copies)
+
+    def _copy(
+        self, name: str, fitting: Sequence[SubscriptionRow], mail: Mail, on: Connection | None
+    ) -> Copy | None:
+        """What a queue gets; None where no filter of its subscriptions fits."""
+        filters = [where for row in fitting if (where := filter_of(row.filter)) is not None]
+        everything = len(filters) < len(fitting)
+        payload = _NO_JSON if everything else mail.plain
+        if payload is not _NO_JSON and not any(payload_fits(f, payload) for f in filters):
+            return None
+        copy = self._parts.queue(name, on).copy(mail.publication)
+        if everything or payload is not _NO_JSON:
+            return copy
+        # An object of one of the queue's kinds: its JSON is known only now.
+        payload = json.loads(copy.message.content["payload"])
+        return copy if any(payload_fits(f, payload) for f in filters) else None

@@ -1,0 +1,303 @@
+"""Topics: publish once, and each queue that subscribed gets a copy of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from queue_over_sql import store
+from queue_over_sql.adoption import AdoptedQueue
+from queue_over_sql.durations import Duration, instant
+from queue_over_sql.errors import InvalidQueueName, QueueNotFound, TopicNotFound
+from queue_over_sql.fan_out import FanOut
+from queue_over_sql.message import Publication, Published
+from queue_over_sql.queue import Queue
+from queue_over_sql.routing import check_filter, check_routing_text, filter_of, filter_text
+from queue_over_sql.schema import check_queue_name
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+    from sqlalchemy.orm import Session
+
+    from queue_over_sql.parts import ServiceParts
+
+
+@dataclasses.dataclass(frozen=True)
+class Subscription:
+    """Which messages of a topic a queue gets.
+
+    Attributes:
+        queue: name of the queue.
+        pattern: which routing keys.
+        where: which payloads: paths to values; None for any.
+        created_at: when the queue subscribed with this pattern.
+    """
+
+    queue: str
+    pattern: str
+    where: Mapping[str, Any] | None
+    created_at: datetime
+
+
+class Topic:
+    """One topic. Made by ``QueueService``; may be used from any thread."""
+
+    def __init__(self, parts: ServiceParts, name: str) -> None:
+        self.name = name
+        self._parts = parts
+        self._fan_out = FanOut(parts, name)
+
+    def subscribe(
+        self,
+        queue: Queue | str,
+        pattern: str = "#",
+        where: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Let a queue get a copy of each message that fits, from now on.
+
+        A queue may subscribe with several patterns, and gets one copy of a message however many
+        fit. The same queue and pattern again replace ``where``.
+
+        Args:
+            queue: the queue or its name.
+            pattern: which routing keys: words joined by dots, ``*`` for exactly one word and ``#``
+                for any number of words, none included; up to 255 bytes of UTF-8.
+            where: which payloads: paths such as ``address.city`` or ``items.0.sku`` to values that
+                all must be there and equal, as in ``queue.messages(payload=…)``.
+
+        Raises:
+            QueueNotFound, TopicNotFound: as their names say.
+            TypeError, ValueError: an argument has no sensible value, or such a queue cannot
+                subscribe: it is over a table of your own, holds no JSON to filter by, or has
+                columns that a topic cannot fill.
+        """
+        parts, name = self._parts, _name_of(queue)
+        check_routing_text("pattern", pattern)
+        text = None if where is None else filter_text(check_filter(where))
+        _check_subscriber(parts.queue(name), filtered=text is not None)
+        system, prefix = parts.system(), parts.settings.table_prefix
+
+        def act(target: Connection) -> None:
+            if not store.lock_topic(target, system, prefix, self.name):
+                raise TopicNotFound(self.name)
+            if not store.lock_queue(target, system, prefix, name):
+                raise QueueNotFound(name)
+            store.put_subscription(
+                target,
+                system,
+                parts.connections.dialect,
+                prefix=prefix,
+                topic=self.name,
+                queue=name,
+                pattern=pattern,
+                where=text,
+            )
+
+        parts.connections.run(act, atomic=True)
+
+    def unsubscribe(self, queue: Queue | str, pattern: str | None = None) -> bool:
+        """End the subscription of a queue with a pattern, or all of that queue.
+
+        Args:
+            queue: the queue or its name.
+            pattern: of the subscription, exactly as it was given; None for all.
+
+        Returns:
+            False where there was none.
+        """
+        parts, name = self._parts, _name_of(queue)
+        parts.check_open()
+        if pattern is not None:
+            check_routing_text("pattern", pattern)
+        system, prefix = parts.system(), parts.settings.table_prefix
+        return parts.connections.run(
+            lambda target: store.remove_subscriptions(
+                target, system, prefix, self.name, queue=name, pattern=pattern
+            )
+        )
+
+    def subscriptions(self) -> list[Subscription]:
+        """All subscriptions, by queue and pattern.
+
+        Raises:
+            TopicNotFound: the topic was dropped.
+        """
+        return [
+            Subscription(row.queue, row.pattern, filter_of(row.filter), instant(row.created_at))
+            for row in self._fan_out.subscriptions()
+        ]
+
+    def publish(
+        self,
+        payload: Any,
+        *,
+        routing_key: str,
+        key: str | None = None,
+        kind: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        max_attempts: int | None = None,
+        lease: Duration | None = None,
+        on_conflict: str = "raise",
+        connection: Connection | Session | None = None,
+    ) -> list[Published]:
+        """Put a copy into each queue whose subscription fits: in one transaction, all or none.
+
+        Each copy is a message of its queue like any other, and has the headers ``topic`` and
+        ``routing_key``, which win over given ones of these names.
+
+        Args:
+            payload: as each of the queues takes it.
+            routing_key: words joined by dots, such as ``orders.eu.paid``; up to 255 bytes of UTF-8.
+            key: as in ``Queue.publish``, in each queue.
+            kind: likewise.
+            headers: likewise.
+            priority: likewise.
+            delay: likewise.
+            at: likewise.
+            max_attempts: likewise.
+            lease: likewise.
+            on_conflict: likewise, for each queue by itself.
+            connection: the caller's own transaction; it is not committed here. Where this raises
+                what is wrong with the message, it can go on without any of the copies.
+
+        Returns:
+            One result per copy, by name of the queue, which is its ``queue``; none where no
+            subscription fits.
+
+        Raises:
+            TopicNotFound: the topic was dropped.
+            DuplicateKey: the key is taken in one of the queues and ``on_conflict`` is ``"raise"``.
+            PayloadInvalid, PayloadTooLarge: one of the queues does not take it.
+            WrongDatabase: ``connection`` leads to another database.
+            DatabaseUnavailable: when the connection broke, whether it was published is unknown.
+            TypeError, ValueError: an option has no sensible value for one of the queues.
+        """
+        publication = Publication(
+            payload,
+            key=key,
+            kind=kind,
+            headers=headers,
+            priority=priority,
+            delay=delay,
+            at=at,
+            max_attempts=max_attempts,
+            lease=lease,
+        )
+        return self._fan_out.publish(publication, routing_key, on_conflict, connection)
+
+    def __repr__(self) -> str:
+        return f"<Topic {self.name}>"
+
+
+class TopicProvisioning:
+    """What a ``QueueService`` does about which topics there are."""
+
+    def __init__(self, parts: ServiceParts) -> None:
+        self._parts = parts
+        self._topics: dict[str, Topic] = {}
+
+    def create_topic(self, name: str) -> Topic:
+        """Create a topic, or open it where it exists; safe from many servers at once.
+
+        Args:
+            name: 1 to 40 lower-case letters, digits and underscores, beginning with a letter.
+
+        Raises:
+            InvalidQueueName: it is no such name.
+            DatabaseUnavailable: nothing was created.
+        """
+        parts = self._parts
+        parts.check_open()
+        dialect, prefix = parts.connections.dialect, parts.settings.table_prefix
+        try:
+            check_queue_name(name, prefix, dialect.identifier_limit)
+        except InvalidQueueName as error:
+            msg = f"A topic is named by the rules for queues. {error}"
+            raise InvalidQueueName(msg) from error
+        system = parts.system()
+        parts.connections.run(lambda c: store.add_topic(c, system, dialect, prefix, name))
+        return self._opened(name)
+
+    def topic(self, name: str) -> Topic:
+        """Open a topic that exists.
+
+        Raises:
+            TopicNotFound: it does not.
+        """
+        parts = self._parts
+        parts.check_open()
+        if name in self._topics:
+            return self._topics[name]
+        system, prefix = parts.system(), parts.settings.table_prefix
+        found = isinstance(name, str) and parts.connections.run(
+            lambda c: store.has_topic(c, system, prefix, name)
+        )
+        if not found:
+            raise TopicNotFound(name)
+        return self._opened(name)
+
+    def topics(self) -> list[Topic]:
+        """All topics under this service's table prefix, by name."""
+        parts = self._parts
+        parts.check_open()
+        system, prefix = parts.system(), parts.settings.table_prefix
+        names = parts.connections.run(lambda c: store.topic_names(c, system, prefix))
+        return [self._opened(name) for name in names]
+
+    def drop_topic(self, name: str) -> bool:
+        """Drop a topic with its subscriptions; False where there is none.
+
+        The queues stay, and what they hold.
+        """
+        parts = self._parts
+        parts.check_open()
+        self._topics.pop(name, None)
+        system, prefix = parts.system(), parts.settings.table_prefix
+        return parts.connections.run(
+            lambda c: store.remove_topic(c, system, prefix, name), atomic=True
+        )
+
+    def _opened(self, name: str) -> Topic:
+        return self._topics.setdefault(name, Topic(self._parts, name))
+
+
+def _name_of(queue: Any) -> str:
+    if isinstance(queue, Queue):
+        return queue.name
+    if isinstance(queue, str):
+        return queue
+    msg = f"queue must be a Queue or the name of one, not {type(queue).__name__}"
+    raise TypeError(msg)
+
+
+def _check_subscriber(queue: Queue, *, filtered: bool) -> None:
+    """Refuse a queue that could not take the messages of a topic.
+
+    Raises:
+        ValueError: the text says why.
+    """
+    if isinstance(queue, AdoptedQueue):
+        msg = (
+            f"queue {queue.name!r} is over a table of yours, whose messages are rows: it cannot "
+            "subscribe. Subscribe another queue, and insert the rows in its handler."
+        )
+        raise ValueError(msg)  # noqa: TRY004 - of the right type, but not for this
+    settings = queue.settings
+    if filtered and settings.payload != "json":
+        msg = (
+            f"where looks into JSON, but queue {queue.name!r} holds {settings.payload!r} payloads: "
+            "subscribe it without where"
+        )
+        raise ValueError(msg)
+    needed = [column.name for column in settings.columns if not column.nullable]
+    if needed:
+        msg = (
+            f"queue {queue.name!r} needs a value of its column {', '.join(needed)} with each "
+            "message, which a topic does not give: it cannot subscribe"
+        )
+        raise ValueError(msg)
