@@ -18,6 +18,7 @@ from queue_over_sql.cli import (
     requeueing,
     running,
     searching,
+    topics,
 )
 from queue_over_sql.cli.demo import command as demo
 from queue_over_sql.cli.session import (
@@ -31,7 +32,7 @@ from queue_over_sql.cli.session import (
 
 COMMANDS = (
     *(queues, adoption, messages, consume, searching, editing, requeueing, archiving),
-    *(monitoring, running, demo),
+    *(topics, monitoring, running, demo),
 )
 HELP = """Message queues inside the SQL database that you already run.
 

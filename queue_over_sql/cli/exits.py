@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from queue_over_sql import DatabaseUnavailable, QueueError, QueueNotFound
+from queue_over_sql import DatabaseUnavailable, QueueError, QueueNotFound, TopicNotFound
 
 
 class ExitCode(IntEnum):
@@ -23,7 +23,9 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.OK: "done; also a worker, reaper or consumer that was asked to stop and did",
     ExitCode.FAILED: "the operation was refused or failed; the reason is on standard error",
     ExitCode.USAGE: "wrong usage: an unknown option, a value that cannot be read, no database URL",
-    ExitCode.NOTHING: "nothing there: no such queue, no message (in time), nothing to list",
+    ExitCode.NOTHING: (
+        "nothing there: no such queue or topic, no message (in time), nothing to list"
+    ),
     ExitCode.UNAVAILABLE: "the database cannot be reached",
     ExitCode.INCOMPLETE: (
         "it ran to its end, but not everything succeeded: a command of `consume --exec` failed, "
@@ -36,7 +38,7 @@ MEANINGS: dict[ExitCode, str] = {
 
 def exit_code_for(error: QueueError) -> ExitCode:
     """The exit code that tells a script what kind of `error` this was."""
-    if isinstance(error, QueueNotFound):
+    if isinstance(error, QueueNotFound | TopicNotFound):
         return ExitCode.NOTHING
     if isinstance(error, DatabaseUnavailable):
         return ExitCode.UNAVAILABLE

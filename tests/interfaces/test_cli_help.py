@@ -26,6 +26,8 @@ EXPECTED = [
     "search",
     "edit",
     "requeue",
+    "subscribe",
+    "unsubscribe",
     "stats",
     "consumers",
     "worker",
@@ -34,6 +36,11 @@ EXPECTED = [
     "archive export",
     "archive prune",
     "archive remove",
+    "topic create",
+    "topic list",
+    "topic show",
+    "topic publish",
+    "topic drop",
 ]
 
 

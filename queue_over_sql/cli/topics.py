@@ -1,0 +1,262 @@
+"""The commands of topics: `topic`, `subscribe` and `unsubscribe`."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Final
+
+import typer
+
+from queue_over_sql import Published
+from queue_over_sql.cli.exits import ExitCode
+from queue_over_sql.cli.options import DelayOption, QueueName, YesOption, confirm
+from queue_over_sql.cli.session import Session, command
+from queue_over_sql.cli.values import counted, format_instant, parse_pairs
+from queue_over_sql.cli.wire import LineFormat, LineReader
+from queue_over_sql.json_lines import to_json
+
+PANEL: Final = "Topics"
+PATTERN_HELP: Final = (
+    "Routing keys: words joined by dots, * for exactly one word, # for any number of words."
+)
+WHERE_HELP: Final = (
+    "Only messages with this field in their JSON payload, e.g. address.city=Zagreb. VALUE is JSON "
+    "where it is, text otherwise. Repeatable: all must match."
+)
+
+TopicName = Annotated[
+    str, typer.Argument(metavar="TOPIC", show_default=False, help="Name of the topic.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group and the commands of this module to `app`."""
+    group = typer.Typer(
+        no_args_is_help=True,
+        help="Publish once to a topic; each queue that subscribed gets a copy.",
+    )
+    command(group, "create", panel=PANEL)(create)
+    command(group, "list", panel=PANEL)(list_topics)
+    command(group, "show", panel=PANEL)(show)
+    command(group, "publish", panel=PANEL)(publish)
+    command(group, "drop", panel=PANEL)(drop)
+    app.add_typer(group, name="topic", rich_help_panel=PANEL)
+    command(app, "subscribe", panel=PANEL)(subscribe)
+    command(app, "unsubscribe", panel=PANEL)(unsubscribe)
+
+
+def create(session: Session, *, topic: TopicName) -> None:
+    """Create a topic; safe to run from every server at every start."""
+    with session.connect() as service:
+        service.create_topic(topic)
+    session.output.record({"topic": topic}, human=f"Topic {topic} is ready.")
+
+
+def list_topics(session: Session) -> None:
+    """List the topics and how many subscriptions each has; exit code 3 when there is none."""
+    with session.connect() as service:
+        found = [(topic.name, len(topic.subscriptions())) for topic in service.topics()]
+    if session.output.machine:
+        for name, count in found:
+            session.output.record({"topic": name, "subscriptions": count})
+    elif found:
+        session.output.table(None, ("topic", "#subscriptions"), found)
+    if not found:
+        session.output.note("There is no topic yet: queue-over-sql topic create NAME makes one.")
+        raise typer.Exit(ExitCode.NOTHING)
+
+
+def show(session: Session, *, topic: TopicName) -> None:
+    """Show who gets which messages of a topic; exit code 3 when nobody has subscribed."""
+    with session.connect() as service:
+        found = service.topic(topic).subscriptions()
+    if session.output.machine:
+        for each in found:
+            session.output.record(
+                {
+                    "topic": topic,
+                    "queue": each.queue,
+                    "pattern": each.pattern,
+                    "where": each.where,
+                    "created_at": each.created_at,
+                }
+            )
+    elif found:
+        rows = [
+            (
+                each.queue,
+                each.pattern or '""',
+                "" if each.where is None else to_json(each.where),
+                format_instant(each.created_at),
+            )
+            for each in found
+        ]
+        session.output.table(None, ("queue", "…pattern", "…where", "since (UTC)"), rows)
+    if not found:
+        session.output.note(f"No queue has subscribed to topic {topic}.")
+        raise typer.Exit(ExitCode.NOTHING)
+
+
+def publish(
+    session: Session,
+    *,
+    topic: TopicName,
+    payload: Annotated[
+        str,
+        typer.Argument(
+            metavar="PAYLOAD", show_default=False, help="The message: JSON, or with --text a text."
+        ),
+    ],
+    routing_key: Annotated[
+        str,
+        typer.Option(
+            "--routing-key",
+            "-r",
+            metavar="KEY",
+            show_default=False,
+            help="Words joined by dots, such as orders.eu.paid.",
+        ),
+    ],
+    text: Annotated[
+        bool, typer.Option("--text", help="PAYLOAD is a plain text, as it stands.")
+    ] = False,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            "--key", metavar="KEY", help="At most one live message per queue has this key."
+        ),
+    ] = None,
+    on_conflict: Annotated[
+        str,
+        typer.Option(
+            "--on-conflict",
+            metavar="raise|skip|replace",
+            help="Where a live message has the key: fail, keep that one, or replace its content.",
+        ),
+    ] = "raise",
+    kind: Annotated[
+        str | None, typer.Option("--kind", metavar="KIND", help="The payload's type name.")
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; repeatable."),
+    ] = None,
+    priority: Annotated[
+        int, typer.Option("--priority", metavar="N", min=0, help="0 is the most urgent.")
+    ] = 0,
+    delay: DelayOption = None,
+) -> None:
+    """Put a copy of a message into each queue whose subscription fits: all of them or none.
+
+    Without such a queue nothing is published, and that is no error.
+
+    Example: queue-over-sql topic publish orders '{"id": 7}' --routing-key orders.eu.paid
+    """
+    content = _content(payload, text=text)
+    with session.connect() as service:
+        published = service.topic(topic).publish(
+            content,
+            routing_key=routing_key,
+            key=key,
+            on_conflict=on_conflict,
+            kind=kind,
+            headers=parse_pairs(header or (), "--header") or None,
+            priority=priority,
+            delay=delay,
+        )
+    _report(session, topic, published)
+
+
+def _content(payload: str, *, text: bool) -> Any:
+    line_format = LineFormat.TEXT if text else LineFormat.PAYLOAD
+    try:
+        return LineReader("json", line_format, {}).read(payload).payload
+    except (ValueError, RecursionError) as error:
+        raise typer.BadParameter(
+            f"{error}. A plain string is written {json.dumps('like this')!r}, or use --text",
+            param_hint="PAYLOAD",
+        ) from error
+
+
+def _report(session: Session, topic: str, published: list[Published]) -> None:
+    if session.output.machine:
+        for one in published:
+            session.output.record(
+                {"topic": topic, "queue": one.queue, "id": one.id, "outcome": one.outcome}
+            )
+        return
+    told = ", ".join(f"{one.queue} (message {one.id} {one.outcome})" for one in published)
+    queues = counted(len(published), "queue")
+    session.output.record(
+        {},
+        human=f"Published to {queues}: {told}."
+        if published
+        else f"No subscription to topic {topic} fits: nothing was published.",
+    )
+
+
+def drop(session: Session, *, topic: TopicName, yes: YesOption = False) -> None:
+    """Drop a topic with its subscriptions; the queues stay, and what they hold."""
+    with session.connect() as service:
+        count = len(service.topic(topic).subscriptions())
+        told = counted(count, "subscription")
+        confirm(f"Drop topic {topic} with {told}?", yes=yes)
+        service.drop_topic(topic)
+    session.output.record(
+        {"topic": topic, "dropped": True}, human=f"Dropped topic {topic} with {told}."
+    )
+
+
+def subscribe(
+    session: Session,
+    *,
+    topic: TopicName,
+    queue: QueueName,
+    pattern: Annotated[str, typer.Option("--pattern", metavar="PATTERN", help=PATTERN_HELP)] = "#",
+    where: Annotated[
+        list[str] | None,
+        typer.Option("--where", metavar="PATH=VALUE", show_default=False, help=WHERE_HELP),
+    ] = None,
+) -> None:
+    """Let a queue get a copy of each message to a topic that fits, from now on.
+
+    A queue may subscribe with several patterns. The same pattern again replaces its --where.
+
+    Example: queue-over-sql subscribe orders invoices --pattern 'orders.*.paid' --where country=HR
+    """
+    fields = parse_pairs(where or (), "--where")
+    if len(fields) < len(where or ()):
+        raise typer.BadParameter("a path is given more than once", param_hint="--where")
+    with session.connect() as service:
+        service.topic(topic).subscribe(queue, pattern, fields or None)
+    session.output.record(
+        {"topic": topic, "queue": queue, "pattern": pattern, "where": fields or None},
+        human=f"Queue {queue} has subscribed to topic {topic}.",
+    )
+
+
+def unsubscribe(
+    session: Session,
+    *,
+    topic: TopicName,
+    queue: QueueName,
+    pattern: Annotated[
+        str | None,
+        typer.Option(
+            "--pattern",
+            metavar="PATTERN",
+            show_default="all",
+            help="Only the one with this pattern.",
+        ),
+    ] = None,
+) -> None:
+    """End the subscriptions of a queue to a topic; exit code 3 when there was none."""
+    with session.connect() as service:
+        ended = service.topic(topic).unsubscribe(queue, pattern)
+    if not ended:
+        session.output.note(f"Queue {queue} has no such subscription to topic {topic}.")
+        raise typer.Exit(ExitCode.NOTHING)
+    session.output.record(
+        {"topic": topic, "queue": queue, "unsubscribed": True},
+        human=f"Queue {queue} has unsubscribed from topic {topic}.",
+    )
