@@ -50,7 +50,7 @@ class Doom:
 
     def _executed(self, connection: Any, cursor: Any, statement: str, *_: Any) -> None:
         del connection, cursor
-        if self._left and statement.lstrip().upper().startswith("INSERT INTO"):
+        if self._left and "INSERT INTO" in statement.upper():
             self._left -= 1
             if not self._left:
                 os.kill(os.getpid(), signal.SIGKILL)
