@@ -178,7 +178,7 @@ class FanOut:
 
     def _publish_within(self, target: Connection, mail: Mail, on_conflict: str) -> list[Published]:
         """Publish; without the queues that are gone, which the caller's snapshot may still show."""
-        dialect, gone = self._parts.connections.dialect, set[str]()
+        gone = set[str]()
         while True:
             rows = self._existing(self._rows(target))
             if rows != self._seen:
@@ -186,7 +186,7 @@ class FanOut:
             prepared = self._prepare([row for row in rows if row.queue not in gone], mail, target)
             try:
                 copies = prepared.checked()
-                return store.publish_copies_within(target, dialect, copies, on_conflict)
+                return store.publish_copies_within(target, copies, on_conflict)
             except QueueNotFound as error:
                 gone.add(error.queue)
             except DBAPIError as error:

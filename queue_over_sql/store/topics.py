@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,8 +11,8 @@ from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.dialects.base import ErrorKind
 from queue_over_sql.dialects.statements import topics as statements
-from queue_over_sql.message import Published, PublishOutcome
-from queue_over_sql.store.publishing import publish, take_out
+from queue_over_sql.message import Published
+from queue_over_sql.store.publishing import publish
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -202,25 +203,25 @@ def publish_copies(
 
 
 def publish_copies_within(
-    connection: Connection, dialect: QueueDialect, copies: Sequence[Copy], on_conflict: str
+    connection: Connection, copies: Sequence[Copy], on_conflict: str
 ) -> list[Published]:
-    """Do the same in a transaction of the caller's, which goes on: none stays where one fails.
+    """Do the same in a transaction of the caller's, which goes on as if nothing had been tried.
+
+    On SQLite it has to be writing already: its driver begins none for a savepoint.
 
     Raises:
         DuplicateKey: as in ``publish``.
     """
-    if dialect.aborts_on_error:
-        with connection.begin_nested():
-            return publish_copies(connection, copies, on_conflict)
-    published: list[Published] = []
+    savepoint = connection.begin_nested()
     try:
-        for copy in copies:
-            published += publish_copies(connection, [copy], on_conflict)
-    except Exception as error:
-        for copy, done in zip(copies, published, strict=False):
-            if done.outcome is PublishOutcome.CREATED:
-                take_out(connection, copy.sql, [done.id], error)
+        published = publish_copies(connection, copies, on_conflict)
+    except BaseException as error:
+        # After an error of the database, such as a deadlock, the savepoint may be gone as well.
+        # But a refusal of ours must not hide that the undoing failed.
+        with contextlib.suppress(*((DBAPIError,) if isinstance(error, DBAPIError) else ())):
+            savepoint.rollback()
         raise
+    savepoint.commit()
     return published
 
 

@@ -24,7 +24,7 @@ from tests.contract.looking import add_effect, effect_count, payloads
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sqlalchemy import Engine
+    from sqlalchemy import Connection, Engine
 
     from queue_over_sql import Message, Topic
     from queue_over_sql.testing.plugin import MakeService
@@ -346,3 +346,35 @@ def test_what_the_database_refuses_is_told(
             topic.publish("four", routing_key="x", kind="k", connection=caller)
         caller.commit()
     assert [["one", "three"]] * 3 == contents(service)
+
+
+def test_what_was_replaced_before_a_refusal_is_as_it_was(
+    topic: Topic, service: QueueService, engine: Engine
+) -> None:
+    """In the caller's transaction nothing of the refused message stays, in any form."""
+    topic.publish("old", routing_key="x", key="k", kind="first")
+    with engine.begin() as connection:
+        table = service.queue("c").table.name
+        connection.exec_driver_sql(f"CREATE UNIQUE INDEX one_kind ON {table} (kind)")
+    service.queue("c").publish("other", kind="second")
+
+    def replace(payload: str, kind: str, caller: Connection) -> list[str]:
+        published = topic.publish(
+            payload,
+            routing_key="x",
+            key="k",
+            kind=kind,
+            on_conflict="replace",
+            connection=caller,
+        )
+        return [str(one.outcome) for one in published]
+
+    with engine.connect() as caller:
+        with pytest.raises(DatabaseRefused):
+            replace("new", "second", caller)
+        assert ["replaced"] * 3 == replace("newer", "third", caller)
+        caller.rollback()
+        with pytest.raises(DatabaseRefused):
+            replace("new", "second", caller)
+        caller.commit()
+    assert [["old"], ["old"], ["old", "other"]] == contents(service)
