@@ -251,7 +251,7 @@ class FanOut:
         payload = _NO_JSON if everything else mail.plain
         if payload is not _NO_JSON and not any(payload_fits(f, payload) for f in filters):
             return None
-        copy = self._parts.queue(name, on).copy(mail.publication)
+        copy = self._parts.queue(name, on).copy_of(mail.publication)
         if everything or payload is not _NO_JSON:
             return copy
         # An object of one of the queue's kinds: its JSON is known only now.

@@ -308,7 +308,7 @@ class Queue(QueueHolding, QueueAdministration):
 
     # -- for the service, its topics and the worker
 
-    def copy(self, publication: Publication) -> store.Copy:
+    def copy_of(self, publication: Publication) -> store.Copy:
         """What this queue gets of a message to a topic, checked and encoded by its own rules.
 
         Raises:
