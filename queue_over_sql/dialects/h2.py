@@ -88,6 +88,8 @@ class H2Dialect(QueueDialect):
                 f"DELETE FROM {_CREATION} WHERE since < {now} - {_CREATION_SECONDS}",
                 f"INSERT INTO {_CREATION} VALUES (1, {now})",
                 "COMMIT",
+                # What follows is a transaction again, as far as DDL lets it be one.
+                "BEGIN",
             ):
                 connection.exec_driver_sql(statement).close()
         except DBAPIError as error:
