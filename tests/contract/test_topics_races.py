@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy import event, func, select
 
 from queue_over_sql import QueueNotFound
 from tests.contract.looking import payloads
@@ -136,6 +137,27 @@ def test_no_subscription_outlives_its_queue(make_service: MakeService) -> None:
                 topic.subscribe("a")
             assert dropped.result()
         assert [] == topic.subscriptions()
+
+
+def test_nobody_sees_a_queue_half_dropped(make_service: MakeService, engine: Engine) -> None:
+    """After each statement of the drop: the queue and its subscription, or neither."""
+    service, seen = make_service(), list[tuple[int, int]]()
+    service.create_topic("events").subscribe(service.create_queue("a"))
+    system = service._parts.system()
+
+    def look(*_: object) -> None:
+        with engine.connect() as other:
+            counts = [
+                other.execute(select(func.count()).select_from(table)).scalar_one()
+                for table in (system.queues, system.subscriptions)
+            ]
+        seen.append((counts[0], counts[1]))
+
+    event.listen(service.connections.engine, "after_cursor_execute", look)
+    service.drop_queue("a")
+    event.remove(service.connections.engine, "after_cursor_execute", look)
+    look()
+    assert {(1, 1), (0, 0)} == set(seen)
 
 
 def test_a_queue_that_is_gone_is_left_out_of_a_callers_transaction(
