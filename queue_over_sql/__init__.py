@@ -38,14 +38,8 @@ from queue_over_sql.errors import (
     UnsupportedByEngine,
     WrongDatabase,
 )
-from queue_over_sql.message import (
-    Message,
-    Outcome,
-    Publication,
-    Published,
-    PublishOutcome,
-    Status,
-)
+from queue_over_sql.message import Message, Outcome, Status
+from queue_over_sql.publications import Publication, Published, PublishOutcome
 from queue_over_sql.queue import Queue
 from queue_over_sql.restoring import ReaperReport
 from queue_over_sql.retry import Delays, ExponentialBackoff, FixedDelay, NoRetry, RetryPolicy

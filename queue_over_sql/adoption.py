@@ -12,7 +12,7 @@ from queue_over_sql import payload as payloads
 from queue_over_sql import store
 from queue_over_sql.conditions import check_condition, rebased
 from queue_over_sql.errors import PayloadInvalid
-from queue_over_sql.message import Publication, Published
+from queue_over_sql.publications import Publication, Published
 from queue_over_sql.publishing import (
     Publisher,
     as_items,

@@ -30,7 +30,8 @@ from queue_over_sql.errors import (
     QueueSchemaMismatch,
     TopicNotFound,
 )
-from queue_over_sql.message import ROUTING_KEY, TOPIC, Published
+from queue_over_sql.message import ROUTING_KEY, TOPIC
+from queue_over_sql.publications import Published
 from queue_over_sql.publishing import ON_CONFLICT, due
 from queue_over_sql.routing import check_routing_text, filter_of, pattern_fits, payload_fits
 from queue_over_sql.settings import check_choice
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
     from sqlalchemy.orm import Session
 
-    from queue_over_sql.message import Publication
     from queue_over_sql.parts import ServiceParts
+    from queue_over_sql.publications import Publication
     from queue_over_sql.store import Copy, SubscriptionRow
 
 # How often subscriptions may change under one publish before that is an error.

@@ -11,8 +11,8 @@ from queue_over_sql import payload as payloads
 from queue_over_sql import store
 from queue_over_sql.durations import instant_to_microseconds, to_microseconds
 from queue_over_sql.errors import DatabaseRefused, DuplicateKey
-from queue_over_sql.message import Publication, Published
 from queue_over_sql.own_values import check_own_value
+from queue_over_sql.publications import Publication, Published
 from queue_over_sql.schema import KEY_LENGTH, KIND_LENGTH
 from queue_over_sql.settings import check_choice, check_whole
 from queue_over_sql.store import NewMessage

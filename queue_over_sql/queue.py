@@ -16,7 +16,8 @@ from queue_over_sql.delivery import Delivery, as_list, as_where, mark_settled
 from queue_over_sql.durations import Duration, to_timedelta
 from queue_over_sql.errors import QueueError
 from queue_over_sql.holding import QueueHolding
-from queue_over_sql.message import Message, Publication, Published
+from queue_over_sql.message import Message
+from queue_over_sql.publications import Publication, Published
 from queue_over_sql.publishing import Publisher
 from queue_over_sql.restoring import QueueReaper
 from queue_over_sql.settings import check_whole

@@ -14,7 +14,7 @@ from queue_over_sql.dialects.statements import publish as statements
 from queue_over_sql.dialects.statements.claim import remove_ids
 from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id_values
 from queue_over_sql.errors import DuplicateKey, QueueError
-from queue_over_sql.message import Published, PublishOutcome
+from queue_over_sql.publications import Published, PublishOutcome
 from queue_over_sql.store.administration import server_now
 from queue_over_sql.store.keys import recently_finished
 

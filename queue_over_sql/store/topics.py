@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.dialects.base import ErrorKind
 from queue_over_sql.dialects.statements import topics as statements
-from queue_over_sql.message import Published
+from queue_over_sql.publications import Published
 from queue_over_sql.store.publishing import publish
 
 if TYPE_CHECKING:
