@@ -39,6 +39,11 @@ class QueueAdministration:
         return self._context.tables.live
 
     @property
+    def temporary(self) -> bool:
+        """Whether it is a queue of replies, which is dropped with the consumer that it serves."""
+        return self._context.tables.temporary
+
+    @property
     def settings(self) -> EffectiveSettings:
         """The settings in force; durations are ``timedelta``.
 

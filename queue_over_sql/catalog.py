@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,7 +20,7 @@ from queue_over_sql.settings import (
     stored_adoption,
     stored_columns,
 )
-from queue_over_sql.store import registry
+from queue_over_sql.store import registry, replies
 from queue_over_sql.store import tables as ddl
 from queue_over_sql.system import SystemTables, system_tables
 
@@ -90,6 +91,15 @@ class Catalog:
         self._change(record, asked)
         return self.get(name)
 
+    def create_temporary(self, name: str, owner: str) -> Queue:
+        """Create a queue that is dropped with a consumer, or open it where it exists.
+
+        Args:
+            name: of the queue.
+            owner: id of the consumer.
+        """
+        return self._create(name, QueueSettings(archive="none"), owner=owner)
+
     def get(self, name: str, connection: Connection | None = None) -> Queue:
         """Open a queue; see ``QueueService.queue``.
 
@@ -109,13 +119,14 @@ class Catalog:
         """Open a queue anew when it is asked for next."""
         self._queues.pop(name, None)
 
-    def all(self) -> list[Queue]:
-        """Open all queues, by name."""
+    def all(self, *, temporary: bool = False) -> list[Queue]:
+        """Open all queues, by name; ``temporary``: those of consumers, too."""
         system, prefix = self.system(), self._settings.table_prefix
         records = self.connections.run(lambda c: registry.queue_records(c, system, prefix))
         for gone in set(self._queues) - {record.name for record in records}:
             self._queues.pop(gone, None)
-        return [queue for record in records if (queue := self._opened_or_none(record))]
+        wanted = [record for record in records if temporary or record.owner is None]
+        return [queue for record in wanted if (queue := self._opened_or_none(record))]
 
     def _opened_or_none(self, record: QueueRecord) -> Queue | None:
         """A queue of all; those whose table was taken away do not keep the others from work."""
@@ -127,8 +138,13 @@ class Catalog:
                 _log.warning("Queue %s cannot be opened: %s", record.name, error)
             return None
 
-    def drop(self, name: str) -> bool:
-        """Drop a queue; see ``QueueService.drop_queue``."""
+    def drop(self, name: str, *, wait: bool = True) -> bool:
+        """Drop a queue; see ``QueueService.drop_queue``.
+
+        Args:
+            name: of the queue.
+            wait: for transactions that reply to it just now; otherwise it is left alone then.
+        """
         record = self._record(name)
         if record is None:
             return False
@@ -136,21 +152,25 @@ class Catalog:
         tables = None if adopted else self._tables_of(record)
         system, prefix = self.system(), self._settings.table_prefix
 
-        def act(connection: Connection) -> None:
+        def act(connection: Connection) -> bool:
             dialect = self.connections.dialect
             dialect.creation_lock(connection)
             try:
+                if not wait and not replies.free(connection, system, dialect, prefix, name):
+                    return False
                 if tables is None:
                     self._adopter.drop(connection, record, system)
-                    return
+                    return True
                 registry.remove_queue(connection, system, prefix, name)
                 ddl.drop_tables(connection, tables)
+                return True
             finally:
                 dialect.creation_unlock(connection)
 
-        self.connections.run(act, atomic=True)
-        self._queues.pop(name, None)
-        return True
+        dropped = self.connections.run(act, atomic=True)
+        if dropped:
+            self._queues.pop(name, None)
+        return dropped
 
     def system(self) -> SystemTables:
         """The shared tables; created at the first use where they are missing."""
@@ -163,14 +183,14 @@ class Catalog:
                     self._tables = tables
         return self._tables
 
-    def _create(self, name: str, asked: QueueSettings) -> Queue:
+    def _create(self, name: str, asked: QueueSettings, *, owner: str | None = None) -> Queue:
         while (record := self._record(name)) is None:
             fresh = EffectiveSettings().updated(asked)
             self._usable_kinds(name, fresh)
-            tables = self._define(name, fresh)
+            tables = dataclasses.replace(self._define(name, fresh), temporary=owner is not None)
             text = fresh.to_json(self._column_types(fresh.columns))
             added = self.connections.run(
-                lambda c: self._add(c, tables, fresh, text),  # noqa: B023 - runs at once
+                lambda c: self._add(c, tables, fresh, text, owner),  # noqa: B023 - runs at once
                 atomic=True,
             )
             if added:
@@ -180,7 +200,12 @@ class Catalog:
         return self.get(name)
 
     def _add(
-        self, connection: Connection, tables: QueueTables, settings: EffectiveSettings, text: str
+        self,
+        connection: Connection,
+        tables: QueueTables,
+        settings: EffectiveSettings,
+        text: str,
+        owner: str | None,
     ) -> bool:
         dialect, system = self.connections.dialect, self.system()
         dialect.creation_lock(connection)
@@ -191,7 +216,7 @@ class Catalog:
             ddl.create_tables(connection, _needed(tables, settings), dialect)
             name = tables.queue
             return registry.add_queue(
-                connection, system, dialect, prefix=prefix, name=name, settings=text
+                connection, system, dialect, prefix=prefix, name=name, settings=text, owner=owner
             )
         finally:
             dialect.creation_unlock(connection)
@@ -268,6 +293,7 @@ class Catalog:
         if known is not None:
             return known
         tables = self._tables_of(record, on)
+        tables = dataclasses.replace(tables, temporary=record.owner is not None)
         own = [] if tables.adoption else [tables.live.c[name] for name in tables.own_columns]
         return self._remember(
             record.name, tables, EffectiveSettings.from_json(record.settings, own)

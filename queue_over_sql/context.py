@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from queue_over_sql.consumers import Consumer
     from queue_over_sql.kinds import Kinds
     from queue_over_sql.message import MessageRow, Settler
+    from queue_over_sql.reply_queues import ReplyQueues
     from queue_over_sql.runtime import Condition
     from queue_over_sql.schema import QueueTables
     from queue_over_sql.settings import ServiceSettings
@@ -54,6 +55,7 @@ class QueueContext:
         consumer: Consumer,
         service: ServiceSettings,
         arrivals: Condition,
+        replies: ReplyQueues,
         kinds: Kinds | None = None,
     ) -> None:
         self.name = tables.queue
@@ -66,6 +68,7 @@ class QueueContext:
         self.service = service
         self.sql = StatementCache(tables, connections.engine.dialect)
         self.arrivals = arrivals
+        self.replies = replies
         self._declared_by: str | None = None
         self._settings = settings
         self._read_at = time.monotonic()

@@ -14,9 +14,16 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
     from sqlalchemy.orm import Session
 
+    from queue_over_sql.publications import Published
 
 PREVIOUS_ERROR: Final = "previous_error"
 """The header in which a message that was sent again carries the reason it had failed for."""
+
+REPLY_TO: Final = "reply_to"
+"""The header in which a request names the queue that its reply goes to."""
+
+CORRELATION_ID: Final = "correlation_id"
+"""The header that a request and its reply share."""
 
 UNFIT_SINCE: Final = "unfit_since"
 """The header that tells, in seconds since the epoch, since when a message that does not fit its
@@ -76,6 +83,15 @@ class Settler(Protocol):
         *,
         connection: Any = None,
     ) -> None: ...
+    def reply(  # noqa: D102
+        self,
+        message: Any,
+        payload: Any,
+        *,
+        kind: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        connection: Any = None,
+    ) -> Published: ...
 
 
 class MessageRow(NamedTuple):
@@ -178,6 +194,16 @@ class Message:
     def kind(self) -> str | None:
         """Name of the payload's type."""
         return self._row.kind
+
+    @property
+    def reply_to(self) -> str | None:
+        """Name of the queue that the reply to a request goes to; None on any other message."""
+        return _text(self.headers.get(REPLY_TO))
+
+    @property
+    def correlation_id(self) -> str | None:
+        """What a request and its reply have in common; None on any other message."""
+        return _text(self.headers.get(CORRELATION_ID))
 
     @property
     def priority(self) -> int:
@@ -319,6 +345,34 @@ class Message:
         """
         self._settler.extend(self, lease, connection=connection)
 
+    def reply(
+        self,
+        payload: Any,
+        *,
+        kind: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        connection: Connection | Session | None = None,
+    ) -> Published:
+        """Answer a request; the message is still to be settled.
+
+        The first reply stands: one more, as after a redelivery, is skipped.
+
+        Args:
+            payload: of the reply: a JSON value, unless ``reply_to`` is a queue of another type.
+            kind: name of the payload's type.
+            headers: of the reply.
+            connection: the caller's own transaction; it is not committed here.
+
+        Returns:
+            The id of the reply, and whether it was created or skipped.
+
+        Raises:
+            ReplyQueueGone: who asked is gone; nothing was published.
+            ClaimLost: as in ``ack``; nothing was published.
+            ValueError: the message asks for no reply.
+        """
+        return self._settler.reply(self, payload, kind=kind, headers=headers, connection=connection)
+
     @property
     def claim(self) -> Claim | None:
         """The stamp that fences every change of it; None on a message that was only listed."""
@@ -340,3 +394,8 @@ class Message:
     def __repr__(self) -> str:
         key = "" if self.key is None else f" key={self.key!r}"
         return f"<Message {self.queue}/{self.id}{key} attempt={self.attempt}>"
+
+
+def _text(value: Any) -> str | None:
+    """A header that must be text to mean anything."""
+    return value if isinstance(value, str) else None

@@ -160,10 +160,14 @@ class Provisioning:
         self._parts.check_open()
         return self._parts.catalog.get(name)
 
-    def queues(self) -> list[Queue]:
-        """All queues under this service's table prefix, by name."""
+    def queues(self, *, temporary: bool = False) -> list[Queue]:
+        """All queues under this service's table prefix, by name.
+
+        Args:
+            temporary: the queues of replies to ``request``, too, which belong to consumers.
+        """
         self._parts.check_open()
-        return self._parts.catalog.all()
+        return self._parts.catalog.all(temporary=temporary)
 
     def drop_queue(self, name: str) -> bool:
         """Drop a queue with all its messages and its archive; False where there is none.

@@ -19,6 +19,7 @@ from queue_over_sql.holding import QueueHolding
 from queue_over_sql.message import Message
 from queue_over_sql.publications import Publication, Published
 from queue_over_sql.publishing import Publisher
+from queue_over_sql.replies import QueueReplies
 from queue_over_sql.restoring import QueueReaper
 from queue_over_sql.settings import check_whole
 from queue_over_sql.settling import SettlerOfQueue
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from queue_over_sql.message import MessageRow
 
 
-class Queue(QueueHolding, QueueAdministration):
+class Queue(QueueHolding, QueueReplies, QueueAdministration):
     """One queue. Made by ``QueueService``; may be used from any thread."""
 
     def __init__(self, context: QueueContext) -> None:

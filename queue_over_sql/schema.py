@@ -88,6 +88,7 @@ class QueueTables:
         own_columns: keys of the queue's own columns; of an adopted table those of the user's.
         known_kinds: the kinds that this server claims; empty where it claims whatever there is.
         adoption: which table of the user's this queue lives in; None for an ordinary queue.
+        temporary: it belongs to a consumer, and is dropped with it.
     """
 
     queue: str
@@ -100,6 +101,7 @@ class QueueTables:
     own_columns: tuple[str, ...]
     known_kinds: tuple[str, ...] = ()
     adoption: Adoption | None = None
+    temporary: bool = False
 
     @property
     def base_name(self) -> str:

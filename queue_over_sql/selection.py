@@ -368,3 +368,4 @@ class _Unclaimed:
     release: Callable[..., None] = _refuse
     reject: Callable[..., None] = _refuse
     extend: Callable[..., None] = _refuse
+    reply: Callable[..., NoReturn] = _refuse

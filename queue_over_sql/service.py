@@ -16,6 +16,7 @@ from queue_over_sql.parts import ServiceParts
 from queue_over_sql.provisioning import Provisioning
 from queue_over_sql.queue import Queue
 from queue_over_sql.reaper import Reaper
+from queue_over_sql.reply_queues import ReplyQueues
 from queue_over_sql.runtime import THREADS, Runtime
 from queue_over_sql.schema import QueueTables, check_table_prefix
 from queue_over_sql.settings import EffectiveSettings, ServiceSettings
@@ -79,10 +80,16 @@ class QueueService(Provisioning, TopicProvisioning):
         parts = ServiceParts(settings, connections, catalog, consumer, runtime.condition())
         Provisioning.__init__(self, parts)
         TopicProvisioning.__init__(self, parts)
+        self._replies = ReplyQueues(parts)
         self._lock = runtime.lock()
         self._started = False
         self._background = runtime.background()
-        self._reaper = Reaper(self.queues, self._expired_consumers, self._forget_consumer)
+        self._reaper = Reaper(
+            self.queues,
+            self._expired_consumers,
+            self._forget_consumer,
+            chores=[self._replies.reap],
+        )
 
     @property
     def consumer_id(self) -> str | None:
@@ -200,6 +207,7 @@ class QueueService(Provisioning, TopicProvisioning):
                 consumer=self._parts.consumer,
                 service=self._settings,
                 arrivals=self._parts.arrivals,
+                replies=self._replies,
                 kinds=kinds,
             )
         )
@@ -218,6 +226,7 @@ class QueueService(Provisioning, TopicProvisioning):
                 queue.release_all(consumer_id)
             except QueueNotFound:
                 _log.debug("Queue %s was dropped meanwhile.", queue.name)
+        self._replies.drop_own()
         self._forget_consumer(consumer_id)
 
     def _expired_consumers(self) -> list[str]:

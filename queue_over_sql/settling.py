@@ -188,6 +188,20 @@ class SettlerOfQueue:
                 if message.id in expiries:
                     message.lease_extended_to(expiries[message.id])
 
+    def check_held(self, connection: Connection, message: Message) -> None:
+        """Lock a message under the fence until the transaction ends; one without a claim passes.
+
+        Raises:
+            ClaimLost, ConsumerExpired: as in ``ack``.
+        """
+        self.guard([message])
+        if message.claim is None:
+            return
+        held: set[int] = set()
+        for group in self.grouped([message]):
+            held |= store.hold(connection, self._context.sql, group)
+        self.refuse([message], held)
+
     def grouped(
         self,
         messages: Sequence[Message],

@@ -110,6 +110,17 @@ def extend(
     return _update(connection, sql, settle.extend, settlement, {"p_expires": expires_at})
 
 
+def hold(connection: Connection, sql: StatementCache, settlement: Settlement) -> set[int]:
+    """Lock messages until the transaction ends, and change nothing."""
+    sql.subject.dialect.lock_for_writing(connection, sql)
+    held: set[int] = set()
+    for batch in batches(settlement.ids):
+        lock = sql.get(settle.held, bucket_of(len(batch)))
+        values = id_values(batch) | settlement.fence_values()
+        held.update(row[0] for row in lock.run(connection, values))
+    return held
+
+
 def still_there(connection: Connection, sql: StatementCache, ids: Sequence[int]) -> set[int]:
     """Which of the messages are live."""
     found: set[int] = set()

@@ -1,0 +1,379 @@
+"""Request and reply: the verbs of a queue that ask and answer, and how a reply is waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import random
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from queue_over_sql import store
+from queue_over_sql.durations import Duration, to_timedelta
+from queue_over_sql.errors import (
+    DatabaseUnavailable,
+    QueueNotFound,
+    ReplyQueueGone,
+    RequestTimeout,
+)
+from queue_over_sql.message import CORRELATION_ID, REPLY_TO, Message
+from queue_over_sql.publications import Publication, Published
+from queue_over_sql.store import replies
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from sqlalchemy import Connection
+    from sqlalchemy.orm import Session
+
+    from queue_over_sql.context import QueueContext
+    from queue_over_sql.message import Settler
+    from queue_over_sql.publishing import Publisher
+    from queue_over_sql.settling import SettlerOfQueue
+    from queue_over_sql.store import NewMessage
+
+_log = logging.getLogger(__name__)
+
+FIRST_LOOK, LAST_LOOK = 0.01, 0.1
+"""Shortest and longest pause in seconds between two looks for a reply."""
+
+_UNANSWERABLE = {
+    "connection": "nobody sees the request before that transaction has ended",
+    "delay": "nobody could answer before it is due",
+    "at": "nobody could answer before it is due",
+    "on_conflict": "a request that gives way to another one would wait in vain",
+}
+
+
+class QueueReplies:
+    """The part of ``Queue`` that asks and answers."""
+
+    _context: QueueContext
+    _publisher: Publisher
+    _settler: SettlerOfQueue
+
+    @property
+    def replies(self) -> ReplyBox:
+        """This queue as one that replies go to."""
+        return ReplyBox(self._context, self._publisher)
+
+    def request(
+        self,
+        payload: Any,
+        *,
+        timeout: Duration,
+        key: str | None = None,
+        kind: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        max_attempts: int | None = None,
+        lease: Duration | None = None,
+        **columns: Any,
+    ) -> Message:
+        """Publish a message and wait for the reply that its consumer gives.
+
+        May be called from many threads at once. The replies come by a temporary queue, which is
+        made at the first request and dropped when the service stops.
+
+        Args:
+            payload: as in ``publish``.
+            timeout: how long to wait for the reply.
+            key: as in ``publish``.
+            kind: as in ``publish``.
+            headers: as in ``publish``; ``reply_to`` and ``correlation_id`` are set here.
+            priority: as in ``publish``.
+            max_attempts: as in ``publish``.
+            lease: as in ``publish``.
+            columns: values of the queue's own columns.
+
+        Returns:
+            The reply, with its payload, kind and headers; it needs no ack.
+
+        Raises:
+            RequestTimeout: no reply came in time; ``withdrawn`` tells whether the request was
+                taken back before anybody had begun with it.
+            ReplyQueueGone: no reply can come any more, because this consumer was taken for dead.
+            DuplicateKey, PayloadInvalid, PayloadTooLarge: nothing was published.
+            DatabaseUnavailable: whether it was published, or is done, is unknown.
+            TypeError, ValueError: an option has no sensible value, or has no place here.
+        """
+        seconds = to_timedelta(timeout, "timeout").total_seconds()
+        _refuse_unanswerable(columns)
+        own_headers = _as_headers(headers)
+        inbox, correlation_id = self._context.replies.own(), str(uuid.uuid4())
+        publication = Publication(
+            payload,
+            key=key,
+            kind=kind,
+            headers={**own_headers, REPLY_TO: inbox.name, CORRELATION_ID: correlation_id},
+            priority=priority,
+            max_attempts=max_attempts,
+            lease=lease,
+            columns=columns,
+        )
+        with self._waiting_for(correlation_id):
+            published = self._publisher.publish(publication, "raise", None)
+            request = Request(self._context, published.id, correlation_id, seconds)
+            return request.reply(inbox.replies, inbox)
+
+    def reply(
+        self,
+        message: Message,
+        payload: Any,
+        *,
+        kind: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        connection: Connection | Session | None = None,
+    ) -> Published:
+        """Answer a request that was claimed or taken from this queue; see ``Message.reply``."""
+        publication = Publication(
+            payload,
+            key=message.correlation_id,
+            kind=kind,
+            headers=_reply_headers(message, headers),
+        )
+        box = self._box(message, connection)
+        with _reporting_gone(self._context, message):
+            new = box.encode(publication)
+
+        def act(target: Connection) -> Published:
+            self._settler.check_held(target, message)
+            return box.put(target, new)
+
+        with _reporting_gone(self._context, message):
+            if connection is not None:
+                return self._context.run_on(connection, act)
+            published = self._context.run(act, atomic=True, durable=True, repeat=False)
+        self._context.announce()
+        return published
+
+    def _box(self, message: Message, connection: Connection | Session | None) -> ReplyBox:
+        """The queue that the reply to a message goes to."""
+        context, name = self._context, message.reply_to
+        if name is None:
+            msg = f"{message!r} has no header reply_to, so nobody waits for a reply to it"
+            raise ValueError(msg)
+
+        def look(target: Connection) -> ReplyBox:
+            context.tables.dialect.lock_for_writing(target, context.sql)
+            return context.replies.find(name, target).replies
+
+        with _reporting_gone(context, message):
+            if connection is not None:
+                box = context.run_on(connection, look)
+            else:
+                box = context.replies.find(name).replies
+        box.check()
+        return box
+
+    @contextlib.contextmanager
+    def _waiting_for(self, correlation_id: str) -> Iterator[None]:
+        waited_for = self._context.replies.waited_for
+        waited_for.add(correlation_id)
+        try:
+            yield
+        finally:
+            waited_for.discard(correlation_id)
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplyBox:
+    """A queue as one that replies go to.
+
+    Args:
+        context: of that queue.
+        publisher: of that queue.
+    """
+
+    context: QueueContext
+    publisher: Publisher
+
+    def check(self) -> None:
+        """Refuse a queue that can hold no replies.
+
+        Raises:
+            ValueError: its messages are rows of a table of the user's.
+        """
+        if self.context.tables.adoption is not None:
+            msg = (
+                f"reply_to names {self.context.name!r}, a queue over a table of your own: its "
+                "rows cannot be replies"
+            )
+            raise ValueError(msg)
+
+    def encode(self, publication: Publication) -> NewMessage:
+        """Check a reply and encode it; errors as in ``Queue.publish``."""
+        return self.publisher.encode(publication)
+
+    def put(self, connection: Connection, new: NewMessage) -> Published:
+        """Put a reply in, unless there is one to the same request already.
+
+        Raises:
+            QueueNotFound: the queue is gone; the transaction can go on.
+        """
+        if not replies.keep(connection, self.context.sql):
+            raise QueueNotFound(self.context.name)
+        return store.publish(connection, self.context.sql, new, "skip")
+
+    def take(self, correlation_id: str, settler: Settler) -> Message | None:
+        """Take the reply to a request; None where there is none yet.
+
+        Read first and then removed: where the answer to the removal is lost with the connection,
+        the reply is not.
+
+        Raises:
+            QueueNotFound: the queue is gone.
+            DatabaseUnavailable: as its name says.
+        """
+        context, sql = self.context, self.context.sql
+        row = context.run(lambda connection: replies.find_reply(connection, sql, correlation_id))
+        if row is None:
+            return None
+        try:
+            context.run(lambda connection: store.delete_message(connection, sql, row.id))
+        except (DatabaseUnavailable, QueueNotFound) as error:
+            _log.warning("A reply in queue %s is left to later requests: %s", context.name, error)
+        message = context.message(row._replace(attempt_count=1, listed=True), settler)
+        message.settled = True
+        return message
+
+    def remove_unwanted(self, wanted: Container[str]) -> None:
+        """Remove replies that nobody waits for.
+
+        Raises:
+            QueueNotFound: the queue is gone.
+        """
+        sql = self.context.sql
+        removed = self.context.run(lambda c: replies.remove_unwanted(c, sql, wanted))
+        if removed:
+            _log.info("Removed %d late replies from queue %s.", removed, self.context.name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A request that was published and waits for its reply.
+
+    Args:
+        context: of the queue that it was published to.
+        message_id: of its message.
+        correlation_id: what its reply is known by.
+        seconds: how long to wait.
+    """
+
+    context: QueueContext
+    message_id: int
+    correlation_id: str
+    seconds: float
+
+    def reply(self, inbox: ReplyBox, settler: Settler) -> Message:
+        """Wait for the reply.
+
+        Raises:
+            RequestTimeout, ReplyQueueGone, DatabaseUnavailable, ServiceClosed: as in
+                ``Queue.request``.
+        """
+        try:
+            reply = self._wait(inbox, settler)
+            if reply is not None:
+                return reply
+            withdrawn = self._withdraw()
+            # One that came meanwhile; then nothing was left to be withdrawn.
+            reply = None if withdrawn else inbox.take(self.correlation_id, settler)
+        except QueueNotFound as error:
+            raise self._gone(inbox.context.name) from error
+        if reply is not None:
+            return reply
+        raise RequestTimeout(
+            self.context.name,
+            self.correlation_id,
+            self.message_id,
+            self.seconds,
+            withdrawn=withdrawn,
+        )
+
+    def _wait(self, inbox: ReplyBox, settler: Settler) -> Message | None:
+        """Look for the reply until it is there or the time is up."""
+        deadline, pause = time.monotonic() + self.seconds, FIRST_LOOK
+        while True:
+            try:
+                reply = inbox.take(self.correlation_id, settler)
+            except DatabaseUnavailable as error:
+                # The request is out: to give up now would lose its reply.
+                if time.monotonic() >= deadline:
+                    raise
+                _log.warning("Still waiting for a reply: %s", error)
+                reply = None
+            left = deadline - time.monotonic()
+            if reply is not None or left <= 0:
+                return reply
+            jittered = pause * random.uniform(0.75, 1.25)  # noqa: S311
+            self.context.replies.await_arrival(min(left, jittered))
+            pause = min(LAST_LOOK, pause * 1.5)
+
+    def _withdraw(self) -> bool:
+        """Take the request back, unless somebody has begun with it."""
+        sql = self.context.sql
+        try:
+            return self.context.run(
+                lambda c: replies.withdraw(c, sql, self.message_id, self.correlation_id),
+                atomic=True,
+            )
+        except QueueNotFound:
+            # The queue was dropped, and the request with it.
+            return True
+
+    def _gone(self, name: str) -> ReplyQueueGone:
+        self.context.replies.gone(name)
+        fate = (
+            "It was withdrawn before anybody had begun with it."
+            if self._withdraw()
+            else "It may be done or still be done."
+        )
+        return ReplyQueueGone(
+            name,
+            f"The queue of replies {name!r} was dropped (this consumer was taken for dead, or "
+            f"somebody dropped it), so no reply to message {self.message_id} of queue "
+            f"{self.context.name!r} can come any more. {fate}",
+        )
+
+
+@contextlib.contextmanager
+def _reporting_gone(context: QueueContext, message: Message) -> Iterator[None]:
+    """Tell the replier that the queue of replies is gone, and not the queue of the request."""
+    try:
+        yield
+    except QueueNotFound as error:
+        name = str(message.reply_to)
+        if error.queue != name:
+            raise
+        context.replies.gone(name)
+        text = (
+            f"The reply to {message!r} was not published, because the queue {name!r} is gone: who "
+            "asked has ended or was taken for dead. Nobody waits for the reply; ack the message "
+            "if its work is done."
+        )
+        raise ReplyQueueGone(name, text) from error
+
+
+def _refuse_unanswerable(options: Mapping[str, Any]) -> None:
+    for name, reason in _UNANSWERABLE.items():
+        if name in options:
+            msg = f"a request takes no {name}: {reason}"
+            raise TypeError(msg)
+
+
+def _as_headers(headers: Any) -> Mapping[str, Any]:
+    if headers is not None and not isinstance(headers, Mapping):
+        msg = f"headers must be a mapping of names to JSON values, not {type(headers).__name__}"
+        raise TypeError(msg)
+    return headers or {}
+
+
+def _reply_headers(message: Message, headers: Any) -> dict[str, Any]:
+    own = dict(_as_headers(headers))
+    if message.correlation_id is not None:
+        own[CORRELATION_ID] = message.correlation_id
+    return own

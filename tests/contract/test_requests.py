@@ -1,0 +1,303 @@
+"""Requests: who asks gets its own reply, in time or not at all."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from queue_over_sql import (
+    DuplicateKey,
+    PayloadTooLarge,
+    QueueNotFound,
+    ReplyQueueGone,
+    RequestTimeout,
+    ServiceClosed,
+)
+from tests.contract.answering import PATIENCE, answering, ask, temporary
+from tests.contract.looking import counts
+from tests.contract.waiting import consume_exactly, wait_until
+
+if TYPE_CHECKING:
+    from queue_over_sql import Message, Queue, QueueService
+    from queue_over_sql.testing.plugin import MakeService
+
+
+def double(message: Message) -> Any:
+    """What the answering side of most tests makes of a request."""
+    return message.payload * 2
+
+
+def test_a_request_returns_its_reply(make_service: MakeService, queue: Queue) -> None:
+    """Another service answers; the reply carries payload, kind and headers, and needs no ack."""
+    replier = make_service().queue("jobs")
+
+    def answer(message: Message) -> None:
+        message.reply({"sum": 3}, kind="sum", headers={"unit": "m", "deep": {"n": [1]}})
+
+    with answering(replier, answer):
+        reply = queue.request([1, 2], timeout=PATIENCE)
+    assert ({"sum": 3}, "sum", True) == (reply.payload, reply.kind, reply.settled)
+    assert {"unit": "m", "deep": {"n": [1]}} == {
+        name: value for name, value in reply.headers.items() if name != "correlation_id"
+    }
+    assert reply.correlation_id == reply.key
+    assert reply.reply_to is None
+    assert (0, 0, 0) == counts(queue)
+
+
+def test_the_request_names_where_its_reply_goes(queue: Queue, service: QueueService) -> None:
+    """Options of a publish reach the message, besides reply_to and correlation_id."""
+    asking = ask(queue, "x", kind="question", headers={"trace": "t"}, key="k", max_attempts=2)
+    [message] = consume_exactly(queue, 1)
+    assert message.reply_to is not None
+    assert ("question", "t", "k", 2) == (
+        message.kind,
+        message.headers["trace"],
+        message.key,
+        message.max_attempts,
+    )
+    assert [message.reply_to] == temporary(service)
+    message.reply("y")
+    reply = asking.result(PATIENCE)
+    assert ("y", message.correlation_id) == (reply.payload, reply.correlation_id)
+
+
+def test_a_message_that_is_no_request(queue: Queue) -> None:
+    """It has neither reply_to nor correlation_id, and cannot be replied to."""
+    queue.publish("x", headers={"reply_to": 5, "correlation_id": ["no"]})
+    [message] = queue.consume()
+    assert (None, None) == (message.reply_to, message.correlation_id)
+    with pytest.raises(ValueError, match="reply_to"):
+        message.reply("y")
+    message.ack()
+
+
+def test_each_thread_gets_its_own_reply(make_service: MakeService, queue: Queue) -> None:
+    """Many threads ask at once over one queue of replies; it is empty afterwards."""
+    repliers = [make_service().queue("jobs") for _ in range(2)]
+    service = make_service()
+    asked = service.queue("jobs")
+
+    def request(number: int) -> Any:
+        return asked.request(number, timeout=PATIENCE).payload
+
+    both = answering(repliers[0], double), answering(repliers[1], double)
+    with both[0], both[1], ThreadPoolExecutor(8) as pool:
+        replies = list(pool.map(request, range(64)))
+    assert [number * 2 for number in range(64)] == replies
+    [inbox] = temporary(service)
+    assert (0, 0, 0) == counts(service.queue(inbox)) == counts(queue)
+
+
+def test_one_queue_of_replies_for_all_queues(service: QueueService, queue: Queue) -> None:
+    """A service has one, made at its first request, whatever queues it asks."""
+    other = service.create_queue("other")
+    assert [] == temporary(service)
+    with answering(queue, double), answering(other, double):
+        assert 2 == queue.request(1, timeout=PATIENCE).payload
+        assert 4 == other.request(2, timeout=PATIENCE).payload
+    assert 1 == len(temporary(service))
+
+
+def test_temporary_queues_are_listed_only_on_demand(service: QueueService, queue: Queue) -> None:
+    """queues() leaves them out unless asked; queue() opens them."""
+    with answering(queue, double):
+        queue.request(1, timeout=PATIENCE)
+    assert ["jobs"] == [one.name for one in service.queues()]
+    [name] = temporary(service)
+    assert ["jobs", name] == sorted(one.name for one in service.queues(temporary=True))
+    inbox = service.queue(name)
+    assert (True, False) == (inbox.temporary, queue.temporary)
+    assert "none" == inbox.settings.archive
+
+
+def test_an_unanswered_request_is_withdrawn(queue: Queue) -> None:
+    """Nobody has begun with it when the time is up, so nobody ever will."""
+    with pytest.raises(RequestTimeout) as caught:
+        queue.request("x", timeout=0.2)
+    error = caught.value
+    assert isinstance(error, TimeoutError)
+    assert ("jobs", True) == (error.queue, error.withdrawn)
+    assert error.correlation_id
+    assert error.message_id > 0
+    assert "withdrawn" in str(error)
+    assert (0, 0, 0) == counts(queue)
+    queue.publish("next")
+    assert ["next"] == [message.payload for message in queue.consume(5)]
+
+
+def test_a_request_in_work_is_not_withdrawn(queue: Queue) -> None:
+    """What somebody holds stays his; the error says that it may still be done."""
+    asking = ask(queue, "x", timeout=0.6)
+    [message] = consume_exactly(queue, 1)
+    error = asking.exception(PATIENCE)
+    assert isinstance(error, RequestTimeout)
+    assert (message.id, message.correlation_id, False) == (
+        error.message_id,
+        error.correlation_id,
+        error.withdrawn,
+    )
+    message.ack()
+
+
+def test_a_failed_request_that_waits_for_its_retry_is_not_withdrawn(queue: Queue) -> None:
+    """Somebody had begun with it."""
+    asking = ask(queue, "x", timeout=0.6)
+    [message] = consume_exactly(queue, 1)
+    message.nack("no", delay=60)
+    error = asking.exception(PATIENCE)
+    assert isinstance(error, RequestTimeout)
+    assert not error.withdrawn
+    assert 1 == queue.messages().count()
+
+
+def test_content_that_replaced_a_request_is_not_withdrawn(queue: Queue) -> None:
+    """By its key a request may be replaced; what stands there then is somebody else's."""
+    asking = ask(queue, "mine", timeout=0.6, key="k")
+    wait_until(lambda: queue.messages().count() == 1)
+    queue.publish("yours", key="k", on_conflict="replace")
+    error = asking.exception(PATIENCE)
+    assert isinstance(error, RequestTimeout)
+    assert not error.withdrawn
+    assert ["yours"] == [message.payload for message in queue.consume()]
+
+
+def test_a_late_reply_is_cleaned_up_by_later_requests(
+    make_service: MakeService, queue: Queue
+) -> None:
+    """Nobody waits for it any more, so it is removed and nobody gets it."""
+    service = make_service(reaper_interval=0.1)
+    asked = service.queue("jobs")
+    asking = ask(asked, "slow", timeout=0.3)
+    [late] = consume_exactly(queue, 1)
+    assert isinstance(asking.exception(PATIENCE), RequestTimeout)
+    late.reply("too late")
+    late.ack()
+    inbox = service.queue(temporary(service)[0])
+    assert 1 == inbox.messages().count()
+
+    def asked_again() -> bool:
+        assert 2 == asked.request(1, timeout=PATIENCE).payload
+        return inbox.messages().count() == 0
+
+    with answering(queue, double):
+        wait_until(asked_again, timeout=PATIENCE)
+
+
+def test_the_queue_of_replies_ends_with_its_service(
+    make_service: MakeService, queue: Queue, service: QueueService
+) -> None:
+    """stop() drops it, table and record."""
+    asking = make_service()
+    with answering(queue, double):
+        asking.queue("jobs").request(1, timeout=PATIENCE)
+    [name] = temporary(service)
+    asking.stop()
+    assert [] == temporary(service)
+    with pytest.raises(QueueNotFound):
+        service.queue(name)
+
+
+def test_stopping_a_service_ends_its_requests(make_service: MakeService, queue: Queue) -> None:
+    """Who waits in another thread is told at once."""
+    service = make_service()
+    asking = ask(service.queue("jobs"), "x")
+    wait_until(lambda: counts(queue) == (1, 0, 0))
+    service.stop()
+    assert isinstance(asking.exception(PATIENCE), ServiceClosed)
+
+
+def test_a_dropped_queue_of_replies_is_told_to_who_waits(
+    service: QueueService, queue: Queue
+) -> None:
+    """The requester learns that no reply can come, and its next request works again."""
+    asking = ask(queue, "x")
+    [message] = consume_exactly(queue, 1)
+    assert message.reply_to is not None
+    service.drop_queue(message.reply_to)
+    error = asking.exception(PATIENCE)
+    assert isinstance(error, ReplyQueueGone)
+    assert message.reply_to == error.queue
+    assert "may" in str(error)
+    message.ack()
+    with answering(queue, double):
+        assert 2 == queue.request(1, timeout=PATIENCE).payload
+
+
+@pytest.mark.parametrize("timeout", [0, -1, None, "1", float("nan"), True])
+def test_a_timeout_must_be_a_time(queue: Queue, timeout: Any) -> None:
+    """A request that cannot end is refused before anything is published."""
+    with pytest.raises((TypeError, ValueError), match="timeout"):
+        queue.request("x", timeout=timeout)
+    assert (0, 0, 0) == counts(queue)
+
+
+@pytest.mark.parametrize("option", ["connection", "delay", "at", "on_conflict"])
+def test_options_that_nobody_could_answer_are_refused(queue: Queue, option: str) -> None:
+    """A request that is not there at once, or not its own, would wait in vain."""
+    given: dict[str, Any] = {option: None}
+    with pytest.raises(TypeError, match=option):
+        queue.request("x", timeout=1, **given)
+    assert (0, 0, 0) == counts(queue)
+
+
+def test_a_refused_request_is_not_published(service: QueueService) -> None:
+    """Errors of a publish come as such: the payload's, the key's, the headers'."""
+    queue = service.create_queue("small", max_payload_bytes=10)
+    queue.publish("x", key="k")
+    with pytest.raises(PayloadTooLarge):
+        queue.request("x" * 50, timeout=1)
+    with pytest.raises(DuplicateKey):
+        queue.request("x", timeout=1, key="k")
+    with pytest.raises(TypeError, match="headers"):
+        queue.request("x", timeout=1, headers="no")  # type: ignore[arg-type]
+    assert (1, 0, 0) == counts(queue)
+
+
+def test_a_request_to_a_dropped_queue(service: QueueService, queue: Queue) -> None:
+    """QueueNotFound, as for a publish."""
+    service.drop_queue("jobs")
+    with pytest.raises(QueueNotFound) as caught:
+        queue.request("x", timeout=1)
+    assert "jobs" == caught.value.queue
+
+
+def test_queues_of_text_and_bytes_may_be_asked(service: QueueService) -> None:
+    """The request has the queue's payload type; the reply is JSON."""
+    texts = service.create_queue("texts", payload="text")
+    blobs = service.create_queue("blobs", payload="bytes")
+    with answering(texts, lambda m: [m.payload]), answering(blobs, lambda m: len(m.payload)):
+        assert ["é"] == texts.request("é", timeout=PATIENCE).payload
+        assert 3 == blobs.request(b"\0\1\2", timeout=PATIENCE).payload
+
+
+def test_a_worker_answers(make_service: MakeService, queue: Queue) -> None:
+    """A handler replies; what it returns is acknowledged as ever."""
+    worker = make_service().worker(poll_interval=(0.005, 0.05))
+
+    @worker.handle("jobs")
+    def answer(message: Message) -> None:
+        message.reply(message.payload + 1)
+
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        assert [2, 3] == [queue.request(n, timeout=PATIENCE).payload for n in (1, 2)]
+    finally:
+        worker.stop()
+        thread.join(PATIENCE)
+    assert (0, 0, 0) == counts(queue)
+
+
+def test_a_reply_may_be_a_request(service: QueueService, queue: Queue) -> None:
+    """A reply that names a queue of its own can be replied to, without a claim."""
+    service.create_queue("talk")
+    answers = {"reply_to": "talk"}
+    with answering(queue, lambda m: m.reply("what?", headers=answers)):
+        reply = queue.request("x", timeout=PATIENCE)
+    reply.reply("this")
+    [message] = service.queue("talk").consume()
+    assert ("this", reply.correlation_id) == (message.payload, message.correlation_id)
