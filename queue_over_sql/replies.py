@@ -15,6 +15,7 @@ from queue_over_sql import store
 from queue_over_sql.durations import Duration, to_timedelta
 from queue_over_sql.errors import (
     DatabaseUnavailable,
+    QueueError,
     QueueNotFound,
     ReplyQueueGone,
     RequestTimeout,
@@ -276,23 +277,17 @@ class Request:
                 ``Queue.request``.
         """
         try:
-            reply = self._wait(inbox, settler)
-            if reply is not None:
-                return reply
-            withdrawn = self._withdraw()
-            # One that came meanwhile; then nothing was left to be withdrawn.
-            reply = None if withdrawn else inbox.take(self.correlation_id, settler)
+            reply = self._wait(inbox, settler) or self._give_up(inbox, settler)
         except QueueNotFound as error:
             raise self._gone(inbox.context.name) from error
-        if reply is not None:
-            return reply
-        raise RequestTimeout(
-            self.context.name,
-            self.correlation_id,
-            self.message_id,
-            self.seconds,
-            withdrawn=withdrawn,
-        )
+        except QueueError:
+            raise
+        except BaseException:
+            # Whoever asked was interrupted and does not wait any more.
+            with contextlib.suppress(QueueError):
+                self._withdraw()
+            raise
+        return reply
 
     def _wait(self, inbox: ReplyBox, settler: Settler) -> Message | None:
         """Look for the reply until it is there or the time is up."""
@@ -312,6 +307,24 @@ class Request:
             jittered = pause * random.uniform(0.75, 1.25)  # noqa: S311
             self.context.replies.await_arrival(min(left, jittered))
             pause = min(LAST_LOOK, pause * 1.5)
+
+    def _give_up(self, inbox: ReplyBox, settler: Settler) -> Message:
+        """Withdraw the request, or take the reply that came at the last moment.
+
+        Raises:
+            RequestTimeout: there is none.
+        """
+        withdrawn = self._withdraw()
+        reply = None if withdrawn else inbox.take(self.correlation_id, settler)
+        if reply is not None:
+            return reply
+        raise RequestTimeout(
+            self.context.name,
+            self.correlation_id,
+            self.message_id,
+            self.seconds,
+            withdrawn=withdrawn,
+        )
 
     def _withdraw(self) -> bool:
         """Take the request back, unless somebody has begun with it."""

@@ -15,6 +15,7 @@ from queue_over_sql.cli import (
     messages,
     monitoring,
     queues,
+    requesting,
     requeueing,
     running,
     searching,
@@ -31,7 +32,7 @@ from queue_over_sql.cli.session import (
 )
 
 COMMANDS = (
-    *(queues, adoption, messages, consume, searching, editing, requeueing, archiving),
+    *(queues, adoption, messages, requesting, consume, searching, editing, requeueing, archiving),
     *(topics, monitoring, running, demo),
 )
 HELP = """Message queues inside the SQL database that you already run.

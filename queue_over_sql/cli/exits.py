@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from queue_over_sql import DatabaseUnavailable, QueueError, QueueNotFound, TopicNotFound
+from queue_over_sql import (
+    DatabaseUnavailable,
+    QueueError,
+    QueueNotFound,
+    RequestTimeout,
+    TopicNotFound,
+)
 
 
 class ExitCode(IntEnum):
@@ -24,7 +30,7 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.FAILED: "the operation was refused or failed; the reason is on standard error",
     ExitCode.USAGE: "wrong usage: an unknown option, a value that cannot be read, no database URL",
     ExitCode.NOTHING: (
-        "nothing there: no such queue or topic, no message (in time), nothing to list"
+        "nothing there: no such queue or topic, no message or reply in time, nothing to list"
     ),
     ExitCode.UNAVAILABLE: "the database cannot be reached",
     ExitCode.INCOMPLETE: (
@@ -38,7 +44,7 @@ MEANINGS: dict[ExitCode, str] = {
 
 def exit_code_for(error: QueueError) -> ExitCode:
     """The exit code that tells a script what kind of `error` this was."""
-    if isinstance(error, QueueNotFound | TopicNotFound):
+    if isinstance(error, QueueNotFound | TopicNotFound | RequestTimeout):
         return ExitCode.NOTHING
     if isinstance(error, DatabaseUnavailable):
         return ExitCode.UNAVAILABLE

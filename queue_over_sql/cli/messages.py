@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from queue_over_sql import Queue
 from queue_over_sql.cli import publishing
 from queue_over_sql.cli.options import (
     MESSAGES_PANEL,
@@ -118,7 +117,7 @@ def publish(
         target = service.queue(queue)
         if payload is not None:
             reader = LineReader(
-                target.settings.payload, line_format or _argument_format(target), defaults
+                target.settings.payload, line_format or publishing.argument_format(target), defaults
             )
             publishing.publish_one(session.output, target, reader, payload, on_conflict)
             return
@@ -128,7 +127,3 @@ def publish(
         publishing.publish_lines(
             session.output, service, target, reader, file, on_conflict=on_conflict, batch=batch
         )
-
-
-def _argument_format(queue: Queue) -> LineFormat:
-    return LineFormat.PAYLOAD if queue.settings.payload == "json" else LineFormat.TEXT

@@ -11,14 +11,21 @@ from typing import BinaryIO
 
 import typer
 
-from queue_over_sql import DatabaseUnavailable, Published, Queue, QueueError, QueueService
+from queue_over_sql import (
+    DatabaseUnavailable,
+    Publication,
+    Published,
+    Queue,
+    QueueError,
+    QueueService,
+)
 from queue_over_sql.cli.advice import in_words
 from queue_over_sql.cli.exits import ExitCode
 from queue_over_sql.cli.lines import BadLineError, Batch, LineSource
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.probing import first_refused
 from queue_over_sql.cli.values import counted
-from queue_over_sql.cli.wire import LineReader
+from queue_over_sql.cli.wire import LineFormat, LineReader
 
 
 class RefusedBatchError(Exception):
@@ -29,13 +36,7 @@ def publish_one(
     output: Output, queue: Queue, reader: LineReader, text: str, on_conflict: str
 ) -> None:
     """Publish the message of the argument `text` and report its id and outcome."""
-    try:
-        publication = reader.read(text)
-    except (ValueError, RecursionError) as error:
-        raise typer.BadParameter(
-            f"{error}. A plain string is written '\"like this\"', or use --format text",
-            param_hint="PAYLOAD",
-        ) from error
+    publication = read_argument(reader, text)
     try:
         [published] = queue.publish_many([publication], on_conflict=on_conflict)
     except TypeError as error:
@@ -45,6 +46,22 @@ def publish_one(
         {"queue": queue.name, "id": published.id, "outcome": published.outcome},
         human=f"Message {published.id} {published.outcome} in queue {queue.name}.",
     )
+
+
+def read_argument(reader: LineReader, text: str) -> Publication:
+    """The message that the argument `text` is; a usage error says what is wrong with it."""
+    try:
+        return reader.read(text)
+    except (ValueError, RecursionError) as error:
+        raise typer.BadParameter(
+            f"{error}. A plain string is written '\"like this\"', or use --format text",
+            param_hint="PAYLOAD",
+        ) from error
+
+
+def argument_format(queue: Queue) -> LineFormat:
+    """What an argument to `queue` is, where no option says so."""
+    return LineFormat.PAYLOAD if queue.settings.payload == "json" else LineFormat.TEXT
 
 
 def publish_lines(

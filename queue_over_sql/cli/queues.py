@@ -141,14 +141,23 @@ def describe(queue: Queue) -> dict[str, Any]:
     }
 
 
-def list_queues(session: Session) -> None:
+def list_queues(
+    session: Session,
+    *,
+    temporary: Annotated[
+        bool,
+        typer.Option(
+            "--temporary", help="Also those for the replies to requests, which come and go."
+        ),
+    ] = False,
+) -> None:
     """List the queues of the database with their settings; exit code 3 when there is none."""
     with session.connect() as service:
-        queues = service.queues()
+        queues = service.queues(temporary=temporary)
         if session.output.machine:
             for queue in queues:
-                paused = queue.stats().paused
-                session.output.record({"queue": queue.name, **describe(queue), "paused": paused})
+                state = {"paused": queue.stats().paused, "temporary": queue.temporary}
+                session.output.record({"queue": queue.name, **describe(queue), **state})
         elif queues:
             _show(session, queues)
     if not queues:
@@ -174,8 +183,14 @@ def _listed(queue: Queue, *, rare: bool) -> tuple[object, ...]:
         settings.archive,
         type(settings.retry).__name__,
         *((rare_settings(settings),) if rare else ()),
-        Text("paused", style="yellow") if queue.stats().paused else "",
+        _state(queue),
     )
+
+
+def _state(queue: Queue) -> Text | str:
+    if queue.stats().paused:
+        return Text("paused", style="yellow")
+    return "temporary" if queue.temporary else ""
 
 
 def pause(session: Session, *, queue: QueueName) -> None:

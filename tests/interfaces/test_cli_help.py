@@ -21,6 +21,7 @@ EXPECTED = [
     "drop",
     "adopt",
     "publish",
+    "request",
     "consume",
     "peek",
     "search",

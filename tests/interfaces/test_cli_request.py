@@ -1,0 +1,153 @@
+"""The command `request`: asks, waits and prints the reply; and the listing of temporary queues."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from queue_over_sql import Message, Queue
+from queue_over_sql.testing.plugin import MakeService, TestDatabase
+from tests.interfaces.command_line import command, environment, eventually, run, succeed
+
+PATIENCE = 30.0
+
+
+@contextmanager
+def answering(queue: Queue, answer: Callable[[Message], Any]) -> Iterator[None]:
+    """Answer requests beside the command."""
+    done = threading.Event()
+
+    def work() -> None:
+        while not done.is_set():
+            for message in queue.consume(wait=0.05):
+                answer(message)
+                message.ack()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join(PATIENCE)
+
+
+def test_a_reply_is_printed(database: TestDatabase, make_service: MakeService) -> None:
+    """The payload for a person, all of the reply for a machine; nothing temporary is left."""
+    service = make_service()
+    queue = service.create_queue("jobs", priorities=2)
+
+    def answer(message: Message) -> None:
+        facts = [message.payload, message.kind, message.headers["trace"], message.priority]
+        message.reply(facts, kind="facts", headers={"n": 1})
+
+    options = ("--kind", "ask", "-H", "trace=abc", "--priority", "1", "--timeout", "20s")
+    with answering(queue, answer):
+        plain = succeed("request", "jobs", '{"a": 1}', *options, url=database.url)
+        record = succeed("request", "jobs", "2", *options, "--json", url=database.url).record
+    assert '[{"a":1},"ask","abc",1]\n' == plain.out
+    assert ([2, "ask", "abc", 1], "facts", 1) == (
+        record["payload"],
+        record["kind"],
+        record["headers"]["n"],
+    )
+    assert ["jobs"] == [one.name for one in service.queues(temporary=True)]
+
+
+def test_no_reply_in_time(database: TestDatabase, make_service: MakeService) -> None:
+    """Exit code 3, a sentence that says what became of the request, and no request is left."""
+    queue = make_service().create_queue("jobs")
+    ended = run("request", "jobs", "1", "--timeout", "300ms", url=database.url)
+    assert (3, "", True, False, 0) == (
+        ended.exit_code,
+        ended.out,
+        "withdrawn" in ended.err,
+        "Traceback" in ended.err,
+        queue.messages().count(),
+    )
+
+
+def test_an_interrupted_request_is_taken_back(
+    database: TestDatabase, make_service: MakeService
+) -> None:
+    """Nobody waits for the reply any more, so nobody needs to begin with it."""
+    service = make_service()
+    queue = service.create_queue("jobs")
+    with subprocess.Popen(
+        command("request", "jobs", "1"),
+        env=environment(QUEUE_OVER_SQL_URL=database.url),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        eventually(lambda: queue.messages().count() == 1, "the request is there")
+        process.send_signal(signal.SIGINT)
+        assert 130 == process.wait(PATIENCE)
+    assert (0, ["jobs"]) == (
+        queue.messages().count(),
+        [one.name for one in service.queues(temporary=True)],
+    )
+
+
+def test_a_plain_string(sqlite_url: str, make_text_queue: Callable[[str], Queue]) -> None:
+    """As for publish: a queue of text takes it as it is, another says how to write it."""
+    succeed("create", "jobs", url=sqlite_url)
+    refused = run("request", "jobs", "hello", url=sqlite_url)
+    assert (2, True) == (refused.exit_code, '"like this"' in refused.err)
+    with answering(make_text_queue(sqlite_url), lambda m: m.reply(m.payload.upper())):
+        assert '"HELLO"\n' == succeed("request", "texts", "hello", url=sqlite_url).out
+
+
+@pytest.fixture
+def make_text_queue() -> Iterator[Callable[[str], Queue]]:
+    """Makes the queue `texts`, of text, on a service that is stopped at the end."""
+    from contextlib import ExitStack
+
+    from queue_over_sql import QueueService
+
+    with ExitStack() as stack:
+
+        def make(url: str) -> Queue:
+            service = QueueService(url)
+            stack.callback(service.stop)
+            return service.create_queue("texts", payload="text")
+
+        yield make
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code"),
+    [
+        (("nowhere", "1"), 3),
+        (("jobs", "1", "--timeout", "0"), 2),
+        (("jobs", "1", "--format", "message"), 2),
+        (("jobs",), 2),
+    ],
+    ids=["no queue", "no time", "no format", "no payload"],
+)
+def test_requests_that_cannot_be(
+    sqlite_url: str, arguments: tuple[str, ...], exit_code: int
+) -> None:
+    """A wrong request ends at once with the code that tells why."""
+    succeed("create", "jobs", url=sqlite_url)
+    ended = run("request", *arguments, url=sqlite_url)
+    assert (exit_code, False) == (ended.exit_code, "Traceback" in ended.err)
+
+
+def test_temporary_queues_in_the_listing(database: TestDatabase, make_service: MakeService) -> None:
+    """Only with --temporary, and marked as such."""
+    service = make_service()
+    queue = service.create_queue("jobs")
+    with answering(queue, lambda m: m.reply(1)):
+        queue.request(1, timeout=PATIENCE)
+    plain = succeed("list", "--json", url=database.url).records
+    everything = succeed("list", "--temporary", "--json", url=database.url).records
+    table = succeed("list", "--temporary", url=database.url).out
+    assert [("jobs", False)] == [(r["queue"], r["temporary"]) for r in plain]
+    assert [False, True] == sorted(r["temporary"] for r in everything)
+    assert 1 == sum("temporary" in line for line in table.splitlines())
