@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from queue_over_sql import (
+    DatabaseUnavailable,
     DuplicateKey,
     PayloadTooLarge,
     QueueNotFound,
@@ -301,3 +302,41 @@ def test_a_reply_may_be_a_request(service: QueueService, queue: Queue) -> None:
     reply.reply("this")
     [message] = service.queue("talk").consume()
     assert ("this", reply.correlation_id) == (message.payload, message.correlation_id)
+
+
+class Interrupted(BaseException):
+    """What a signal may raise, wherever the program is."""
+
+
+def test_an_interrupted_request_is_withdrawn(make_service: MakeService, queue: Queue) -> None:
+    """Whoever asked does not wait any more, so nobody needs to begin with it."""
+    service = make_service()
+    parts = service._parts
+
+    def interrupt(seconds: float) -> None:
+        raise Interrupted(seconds)
+
+    parts.await_arrival = interrupt  # type: ignore[method-assign]
+    with pytest.raises(Interrupted):
+        service.queue("jobs").request("x", timeout=PATIENCE)
+    assert (0, 0, 0) == counts(queue)
+
+
+def test_a_request_rides_out_a_broken_connection(make_service: MakeService, queue: Queue) -> None:
+    """While the database is away it goes on waiting, and takes its reply afterwards."""
+    service = make_service()
+    inbox = service._replies.own()
+    taken = inbox.replies.context.connections.run
+    failures = iter(range(3))
+
+    def run(*arguments: Any, **options: Any) -> Any:
+        if threading.current_thread().name == "asking" and next(failures, None) is not None:
+            raise DatabaseUnavailable("away")
+        return taken(*arguments, **options)
+
+    asking = ask(service.queue("jobs"), "x")
+    [message] = consume_exactly(queue, 1)
+    service.connections.run = run  # type: ignore[method-assign]
+    message.reply("y")
+    assert "y" == asking.result(PATIENCE).payload
+    assert next(failures, None) is None
