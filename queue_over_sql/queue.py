@@ -19,7 +19,7 @@ from queue_over_sql.holding import QueueHolding
 from queue_over_sql.message import Message
 from queue_over_sql.publications import Publication, Published
 from queue_over_sql.publishing import Publisher
-from queue_over_sql.replies import QueueReplies
+from queue_over_sql.replies import QueueReplies, ReplyBox
 from queue_over_sql.restoring import QueueReaper
 from queue_over_sql.settings import check_whole
 from queue_over_sql.settling import SettlerOfQueue
@@ -41,6 +41,7 @@ class Queue(QueueHolding, QueueReplies, QueueAdministration):
         self.reaper = QueueReaper(context)
         self._claimer = Claimer(context, self.reaper.restore)
         self._publisher = Publisher(context)
+        self.replies = ReplyBox(context, self._publisher)
         self._delivery = Delivery(context, self, self._settler.set_aside)
 
     # -- publish

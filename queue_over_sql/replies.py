@@ -21,6 +21,7 @@ from queue_over_sql.errors import (
     RequestTimeout,
 )
 from queue_over_sql.message import CORRELATION_ID, REPLY_TO, Message
+from queue_over_sql.outages import Outage
 from queue_over_sql.publications import Publication, Published
 from queue_over_sql.store import replies
 
@@ -55,11 +56,8 @@ class QueueReplies:
     _context: QueueContext
     _publisher: Publisher
     _settler: SettlerOfQueue
-
-    @property
-    def replies(self) -> ReplyBox:
-        """This queue as one that replies go to."""
-        return ReplyBox(self._context, self._publisher)
+    # This queue as one that replies go to.
+    replies: ReplyBox
 
     def request(
         self,
@@ -292,14 +290,16 @@ class Request:
     def _wait(self, inbox: ReplyBox, settler: Settler) -> Message | None:
         """Look for the reply until it is there or the time is up."""
         deadline, pause = time.monotonic() + self.seconds, FIRST_LOOK
+        outage = Outage("A request")
         while True:
             try:
                 reply = inbox.take(self.correlation_id, settler)
+                outage.ended()
             except DatabaseUnavailable as error:
                 # The request is out: to give up now would lose its reply.
                 if time.monotonic() >= deadline:
                     raise
-                _log.warning("Still waiting for a reply: %s", error)
+                outage.began(error)
                 reply = None
             left = deadline - time.monotonic()
             if reply is not None or left <= 0:

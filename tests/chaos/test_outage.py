@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -150,3 +151,22 @@ def test_a_worker_outlives_an_outage(
     eventually(lambda: not live_tokens(server_sql), "nothing left", within=60, every=0.1)
     assert early + late == [token for token, _ in effects(server_sql)]
     assert process.alive
+
+
+def test_a_request_rides_out_a_restart(
+    server: TestServer, connect: Callable[[], QueueService]
+) -> None:
+    """Killed while it waits: the request is there after it, and who asked gets its reply."""
+    queue = connect().create_queue("jobs")
+    asked = connect().queue("jobs")
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(asked.request, {"token": "a"}, timeout=100.0)
+        [message] = queue.consume(wait=30.0)
+        server.kill()
+        # As long as it takes that looks for the reply have failed.
+        time.sleep(1.0)
+        assert not asking.done()
+        server.start()
+        persist(partial(message.reply, "b"))
+        assert "b" == asking.result(60.0).payload
+    persist(message.ack)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from queue_over_sql import (
-    DatabaseUnavailable,
     DuplicateKey,
     PayloadTooLarge,
     QueueNotFound,
@@ -320,23 +319,3 @@ def test_an_interrupted_request_is_withdrawn(make_service: MakeService, queue: Q
     with pytest.raises(Interrupted):
         service.queue("jobs").request("x", timeout=PATIENCE)
     assert (0, 0, 0) == counts(queue)
-
-
-def test_a_request_rides_out_a_broken_connection(make_service: MakeService, queue: Queue) -> None:
-    """While the database is away it goes on waiting, and takes its reply afterwards."""
-    service = make_service()
-    inbox = service._replies.own()
-    taken = inbox.replies.context.connections.run
-    failures = iter(range(3))
-
-    def run(*arguments: Any, **options: Any) -> Any:
-        if threading.current_thread().name == "asking" and next(failures, None) is not None:
-            raise DatabaseUnavailable("away")
-        return taken(*arguments, **options)
-
-    asking = ask(service.queue("jobs"), "x")
-    [message] = consume_exactly(queue, 1)
-    service.connections.run = run  # type: ignore[method-assign]
-    message.reply("y")
-    assert "y" == asking.result(PATIENCE).payload
-    assert next(failures, None) is None

@@ -15,13 +15,16 @@ import pytest
 
 from queue_over_sql.dialects import h2, postgresql, sqlite
 from queue_over_sql.dialects.requests import ClaimRequest, Settlement
-from queue_over_sql.dialects.statements import archive, claim, reaper, settle
+from queue_over_sql.dialects.statements import archive, claim, reaper, replies, settle
 from queue_over_sql.dialects.statements.parameters import bucket_of, id_values
 
 if TYPE_CHECKING:
     from queue_over_sql import Message, Queue, QueueService
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.testing.plugin import TestDatabase
+
+BY_PRIMARY_KEY = ("PKEY", "PRIMARY KEY", '"PRIMARY"', "PRIMARY_KEY")
+"""How the engines name the index of the ids."""
 
 READY, CLAIMED, DONE = 20_000, 2_000, 3_000
 
@@ -149,8 +152,7 @@ def goes_by_the_primary_key(lived: Lived, builder: Any, count: int) -> None:
     plan = re.sub(r'"POSSIBLE_KEYS": \[.*?\]', "", plan, flags=re.DOTALL)
     assert not index_of(plan, "claim_ix"), plan
     assert not index_of(plan, "lease_ix"), plan
-    by_primary_key = ("PKEY", "PRIMARY KEY", '"PRIMARY"', "PRIMARY_KEY")
-    assert any(word in plan for word in by_primary_key), plan
+    assert any(word in plan for word in BY_PRIMARY_KEY), plan
 
 
 def test_expired_leases_are_found_by_an_index(lived: Lived) -> None:
@@ -168,3 +170,21 @@ def test_the_archive_is_pruned_by_its_index(lived: Lived) -> None:
     plan = lived.plan(archive.old_in_archive, values=values)
     assert not sorts(plan), plan
     assert index_of(plan, "archive_ix"), plan
+
+
+def test_a_reply_is_found_by_its_key(lived: Lived) -> None:
+    """However many replies wait, a look goes by the unique index of the keys."""
+    lived.queue.publish("x", key="k")
+    plan = lived.plan(replies.reply, values={"p_key": "k"})
+    unique = "SQLITE_AUTOINDEX" in plan or index_of(plan, "key_uq")
+    assert unique, plan
+    assert not sorts(plan), plan
+
+
+def test_a_request_is_withdrawn_by_its_id(lived: Lived) -> None:
+    """No look among all that is ready."""
+    published = lived.queue.publish("x")
+    plan = lived.plan(replies.unbegun, values={"p_id_0": published.id})
+    plan = re.sub(r'"POSSIBLE_KEYS": \[.*?\]', "", plan, flags=re.DOTALL)
+    assert not index_of(plan, "claim_ix"), plan
+    assert any(word in plan for word in BY_PRIMARY_KEY), plan
