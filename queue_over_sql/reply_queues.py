@@ -41,7 +41,7 @@ class ReplyQueues:
         """
         # Named by the consumer, so that threads that come here together make the same one.
         consumer_id = self._parts.consumer.identity().consumer_id
-        name = f"reply_{consumer_id.replace('-', '')[:16]}"
+        name = _name_for(consumer_id)
         own = self._own
         if own is None or own.name != name:
             own = self._own = self._parts.catalog.create_temporary(name, consumer_id)
@@ -76,13 +76,14 @@ class ReplyQueues:
         """Sleep until a message is published in this process, at most ``seconds``."""
         self._parts.await_arrival(seconds)
 
-    def drop_own(self) -> None:
+    def drop_own(self, consumer_id: str) -> None:
         """Drop the queue of replies to this consumer, which ends.
 
         Where that is not possible now, the reaper of any service will.
         """
         own, self._own = self._own, None
-        if own is not None:
+        # In a forked child it may be that of the parent, which goes on.
+        if own is not None and own.name == _name_for(consumer_id):
             self._drop(own.name)
 
     def reap(self) -> ReaperReport:
@@ -116,3 +117,7 @@ class ReplyQueues:
                 own.replies.remove_unwanted(self.waited_for)
         except QueueNotFound:
             self.gone(own.name)
+
+
+def _name_for(consumer_id: str) -> str:
+    return f"reply_{consumer_id.replace('-', '')[:16]}"

@@ -226,7 +226,7 @@ class QueueService(Provisioning, TopicProvisioning):
                 queue.release_all(consumer_id)
             except QueueNotFound:
                 _log.debug("Queue %s was dropped meanwhile.", queue.name)
-        self._replies.drop_own()
+        self._replies.drop_own(consumer_id)
         self._forget_consumer(consumer_id)
 
     def _expired_consumers(self) -> list[str]:

@@ -337,3 +337,21 @@ def test_a_reaper_does_not_wait_for_an_open_reply(
     assert 1 == reaper.reap().dropped
     with pytest.raises(QueueNotFound):
         reaper.queue(str(message.reply_to))
+
+
+@pytest.mark.engines("postgresql", "mariadb", "mysql", "h2")
+def test_stopping_does_not_wait_for_an_open_reply(
+    make_service: MakeService, queue: Queue, engine: Engine
+) -> None:
+    """The requester ends at once, and a reaper drops its queue when the transaction is over."""
+    asker = make_service()
+    ask(asker.queue("jobs"), "x")
+    [message] = consume_exactly(queue, 1)
+    reaper = make_service()
+    with engine.connect() as caller:
+        message.reply("y", connection=caller)
+        asker.stop()
+        assert [message.reply_to] == temporary(reaper)
+        caller.commit()
+    assert 1 == reaper.reap().dropped
+    assert [] == temporary(reaper)

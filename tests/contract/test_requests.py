@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -319,3 +321,25 @@ def test_an_interrupted_request_is_withdrawn(make_service: MakeService, queue: Q
     with pytest.raises(Interrupted):
         service.queue("jobs").request("x", timeout=PATIENCE)
     assert (0, 0, 0) == counts(queue)
+
+
+@dataclasses.dataclass
+class Question:
+    """A kind of request."""
+
+    about: str
+
+
+def test_requests_may_have_kinds(make_service: MakeService) -> None:
+    """A request is typed as a publish is, on both sides; its reply is plain JSON."""
+    asked, replier = (make_service().create_queue("typed", kinds=[Question]) for _ in range(2))
+    with answering(replier, lambda m: [type(m.payload).__name__, m.payload.about]):
+        reply = asked.request(Question("tea"), timeout=PATIENCE)
+    assert (["Question", "tea"], None) == (reply.payload, reply.kind)
+
+
+def test_an_ending_child_leaves_the_queue_of_its_parent(service: QueueService) -> None:
+    """Only the consumer that a queue of replies was made for drops it."""
+    own = service._replies.own()
+    service._replies.drop_own(str(uuid.uuid4()))
+    assert [own.name] == temporary(service)
