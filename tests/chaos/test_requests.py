@@ -31,7 +31,7 @@ def test_a_requester_killed_before_its_reply(
     with make_service(reaper_interval=0.2) as service:
         queue = service.create_queue("jobs")
         asking = crew.spawn(
-            requester.Arguments(database.url, "victim", threads=2, consumer_timeout=2.0)
+            requester.Arguments(database.url, "victim", threads=2, consumer_timeout=5.0)
         )
         asking.expect("ready")
         asking.tell("go")

@@ -19,12 +19,16 @@ from queue_over_sql import (
     ServiceClosed,
 )
 from tests.contract.answering import PATIENCE, answering, ask, temporary
-from tests.contract.looking import counts
+from tests.contract.looking import counts, payloads
 from tests.contract.waiting import consume_exactly, wait_until
 
 if TYPE_CHECKING:
     from queue_over_sql import Message, Queue, QueueService
     from queue_over_sql.testing.plugin import MakeService
+
+
+A_WHILE = 4.0
+"""Seconds in which even a busy machine claims a message."""
 
 
 def double(message: Message) -> Any:
@@ -131,40 +135,20 @@ def test_an_unanswered_request_is_withdrawn(queue: Queue) -> None:
     assert ["next"] == [message.payload for message in queue.consume(5)]
 
 
-def test_a_request_in_work_is_not_withdrawn(queue: Queue) -> None:
-    """What somebody holds stays his; the error says that it may still be done."""
-    asking = ask(queue, "x", timeout=0.6)
-    [message] = consume_exactly(queue, 1)
-    error = asking.exception(PATIENCE)
-    assert isinstance(error, RequestTimeout)
-    assert (message.id, message.correlation_id, False) == (
-        error.message_id,
-        error.correlation_id,
-        error.withdrawn,
-    )
-    message.ack()
-
-
-def test_a_failed_request_that_waits_for_its_retry_is_not_withdrawn(queue: Queue) -> None:
-    """Somebody had begun with it."""
-    asking = ask(queue, "x", timeout=0.6)
-    [message] = consume_exactly(queue, 1)
-    message.nack("no", delay=60)
-    error = asking.exception(PATIENCE)
-    assert isinstance(error, RequestTimeout)
-    assert not error.withdrawn
-    assert 1 == queue.messages().count()
-
-
-def test_content_that_replaced_a_request_is_not_withdrawn(queue: Queue) -> None:
-    """By its key a request may be replaced; what stands there then is somebody else's."""
-    asking = ask(queue, "mine", timeout=0.6, key="k")
-    wait_until(lambda: queue.messages().count() == 1)
-    queue.publish("yours", key="k", on_conflict="replace")
-    error = asking.exception(PATIENCE)
-    assert isinstance(error, RequestTimeout)
-    assert not error.withdrawn
-    assert ["yours"] == [message.payload for message in queue.consume()]
+def test_a_request_that_somebody_began_with_is_not_withdrawn(queue: Queue) -> None:
+    """Nor one that waits for its retry, nor what replaced it by its key: that is another's."""
+    keys = ["held", "failed", "mine"]
+    asking = [ask(queue, key, timeout=A_WHILE, key=key, max_attempts=3) for key in keys[:2]]
+    for message in consume_exactly(queue, 2):
+        if message.key == "failed":
+            message.nack("no", delay=600)
+    asking.append(ask(queue, "mine", timeout=A_WHILE, key="mine"))
+    wait_until(lambda: queue.messages(key="mine").count() == 1)
+    queue.publish("yours", key="mine", on_conflict="replace")
+    errors = [one.exception(PATIENCE) for one in asking]
+    assert [False] * 3 == [isinstance(e, RequestTimeout) and e.withdrawn for e in errors]
+    assert [RequestTimeout] * 3 == [type(error) for error in errors]
+    assert ["failed", "held", "yours"] == sorted(payloads(queue.messages().list()))
 
 
 def test_a_late_reply_is_cleaned_up_by_later_requests(
@@ -173,7 +157,7 @@ def test_a_late_reply_is_cleaned_up_by_later_requests(
     """Nobody waits for it any more, so it is removed and nobody gets it."""
     service = make_service(reaper_interval=0.1)
     asked = service.queue("jobs")
-    asking = ask(asked, "slow", timeout=0.3)
+    asking = ask(asked, "slow", timeout=A_WHILE)
     [late] = consume_exactly(queue, 1)
     assert isinstance(asking.exception(PATIENCE), RequestTimeout)
     late.reply("too late")

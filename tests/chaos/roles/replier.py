@@ -24,7 +24,7 @@ class Arguments:
     """Write `effects (token, attempt)` in the transaction of reply and ack."""
     deadly_once: str = ""
     """A file: the first to make it dies between its reply and its ack."""
-    consumer_timeout: float = 2.0
+    consumer_timeout: float = 3.0
     reaper_interval: float = 0.2
 
 
