@@ -43,6 +43,7 @@ from queue_over_sql.publications import Publication, Published, PublishOutcome
 from queue_over_sql.queue import Queue
 from queue_over_sql.restoring import ReaperReport
 from queue_over_sql.retry import Delays, ExponentialBackoff, FixedDelay, NoRetry, RetryPolicy
+from queue_over_sql.schedules import Schedule, Schedules
 from queue_over_sql.selection import ArchiveSelection, LiveSelection, Selection
 from queue_over_sql.service import QueueService
 from queue_over_sql.settings import UNSET, EffectiveSettings, QueueSettings
@@ -90,7 +91,9 @@ __all__ = [
     "ReplyQueueGone",
     "RequestTimeout",
     "RetryPolicy",
+    "Schedule",
     "ScheduleNotFound",
+    "Schedules",
     "Selection",
     "ServiceClosed",
     "Status",

@@ -102,11 +102,23 @@ class Publisher:
             PayloadInvalid, PayloadTooLarge: of the payload or the headers.
             TypeError, ValueError: of the other options; the text names them.
         """
+        return self.encode_plain(self.plain(publication))
+
+    def plain(self, publication: Publication) -> Publication:
+        """A publication whose payload fits its kind and is written as plain JSON values.
+
+        Raises:
+            PayloadInvalid: it does not fit.
+        """
+        if self._context.kinds is None:
+            return publication
+        kind, value = self._context.kinds.encode(publication.kind, publication.payload)
+        return dataclasses.replace(publication, kind=kind, payload=value)
+
+    def encode_plain(self, publication: Publication) -> NewMessage:
+        """As ``encode`` does, of a plain publication, whose kind need not be known here."""
         settings = self._context.settings
         nul = self._context.tables.dialect.nul_in_text
-        if self._context.kinds is not None:
-            kind, value = self._context.kinds.encode(publication.kind, publication.payload)
-            publication = dataclasses.replace(publication, kind=kind, payload=value)
         content = {
             "kind": _name("kind", publication.kind, KIND_LENGTH),
             "payload": payloads.encode(

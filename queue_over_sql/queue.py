@@ -319,6 +319,16 @@ class Queue(QueueHolding, QueueReplies, QueueAdministration):
         """
         return store.Copy(self.name, self._context.sql, self._publisher.encode(publication))
 
+    @property
+    def context(self) -> QueueContext:
+        """What the parts of this queue share."""
+        return self._context
+
+    @property
+    def publisher(self) -> Publisher:
+        """What encodes messages and puts them in."""
+        return self._publisher
+
     def holds(self, message: Message) -> bool:
         """Whether this consumer may still work on a message, as far as it knows by itself."""
         return self._context.consumer.holds(message.claim)

@@ -18,6 +18,7 @@ from queue_over_sql.queue import Queue
 from queue_over_sql.reaper import Reaper
 from queue_over_sql.reply_queues import ReplyQueues
 from queue_over_sql.runtime import THREADS, Runtime
+from queue_over_sql.schedules import Schedules
 from queue_over_sql.schema import QueueTables, check_table_prefix
 from queue_over_sql.settings import EffectiveSettings, ServiceSettings
 from queue_over_sql.store import consumers as registrations
@@ -84,17 +85,23 @@ class QueueService(Provisioning, TopicProvisioning):
         self._lock = runtime.lock()
         self._started = False
         self._background = runtime.background()
+        self._schedules = Schedules(self._parts)
         self._reaper = Reaper(
             self.queues,
             self._expired_consumers,
             self._forget_consumer,
-            chores=[self._replies.reap],
+            chores=[self._schedules.fire_due, self._replies.reap],
         )
 
     @property
     def consumer_id(self) -> str | None:
         """The id under which this service claims; None before it is registered."""
         return self._parts.consumer.consumer_id
+
+    @property
+    def schedules(self) -> Schedules:
+        """Messages that are published again and again."""
+        return self._schedules
 
     # -- life cycle
 

@@ -150,5 +150,11 @@ def remove_queue(connection: Connection, system: SystemTables, prefix: str, name
     return removed
 
 
+def hold_queue(connection: Connection, system: SystemTables, prefix: str, name: str) -> bool:
+    """Keep a queue from being dropped until the transaction ends; False where there is none."""
+    statement = select(system.queues.c.name).where(_is_queue(system, prefix, name))
+    return connection.execute(statement.with_for_update()).first() is not None
+
+
 def _is_queue(system: SystemTables, prefix: str, name: str) -> ColumnElement[bool]:
     return and_(system.queues.c.table_prefix == prefix, system.queues.c.name == name)

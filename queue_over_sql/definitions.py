@@ -1,0 +1,229 @@
+"""Definitions of schedules: what is to be published when, checked, and as it is stored."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from queue_over_sql import payload as payloads
+from queue_over_sql.durations import MICROSECOND, Duration, instant, to_timedelta
+from queue_over_sql.firing import MISSED
+from queue_over_sql.message import Publication
+from queue_over_sql.settings import check_choice
+from queue_over_sql.store.schedules import message_key
+from queue_over_sql.tagged import tagged, untagged
+from queue_over_sql.triggers import EveryTrigger, Trigger, wall_trigger, zone_name
+
+if TYPE_CHECKING:
+    from queue_over_sql.publishing import Publisher
+
+SCHEDULE: Final = "schedule"
+"""The header in which a message carries the name of its schedule."""
+
+# What is left of a key after the instant.
+_NAME_LENGTH: Final = 150
+_SHORTEST: Final = timedelta(seconds=0.1)
+# The longest form of an instant in a key.
+_SOME_INSTANT: Final = instant(1)
+_OF_PUBLICATION: Final = ("kind", "headers", "priority", "delay", "max_attempts", "lease")
+_REFUSED: Final = {
+    "key": "each message of a schedule has a key of its own",
+    "on_conflict": "each message of a schedule has a key of its own",
+    "at": "cron= or every= says when",
+    "connection": "a schedule is added in a transaction of its own",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Definition:
+    """What a schedule publishes, and when.
+
+    Attributes:
+        cron: five fields as in a crontab; None where ``every`` stands instead.
+        every: the time from one instant to the next; None where ``cron`` stands instead.
+        timezone: name of the time zone whose clocks ``cron`` means.
+        missed: what becomes of instants at which nobody fired.
+        payload: in plain values, of its kind.
+        options: of ``publish``; those of the queue's own columns among them.
+        start: what ``every`` is counted from, in microseconds.
+    """
+
+    cron: str | None
+    every: timedelta | None
+    timezone: str
+    missed: str
+    payload: Any
+    options: Mapping[str, Any]
+    start: int = 0
+
+    @property
+    def trigger(self) -> Trigger:
+        """The instants.
+
+        Raises:
+            ValueError: the time zone is unknown on this system.
+        """
+        if self.every is not None:
+            return EveryTrigger(self.start, self.every // MICROSECOND)
+        return wall_trigger(str(self.cron), self.timezone)
+
+    def counted_from(self, now: int, previous: Definition | None) -> Definition:
+        """This definition, counted from now on, or as before where the time is the same.
+
+        A server that comes with another payload must not put off what comes once a week.
+        """
+        same = previous is not None and previous.every == self.every
+        return dataclasses.replace(self, start=previous.start if previous and same else now)
+
+    def same_as(self, stored: Definition) -> bool:
+        """Whether it says the same as one that was stored."""
+        return self.to_json() == dataclasses.replace(stored, start=self.start).to_json()
+
+    def publication(self, schedule: str) -> Publication:
+        """The message for an instant, in plain values; when it is due is left open.
+
+        Args:
+            schedule: the name of the schedule.
+        """
+        options = dict(self.options)
+        given = {name: options.pop(name) for name in _OF_PUBLICATION if name in options}
+        given["headers"] = {**given.get("headers", {}), SCHEDULE: schedule}
+        key = message_key(schedule, _SOME_INSTANT)
+        return Publication(self.payload, key=key, columns=options, **given)
+
+    def to_json(self) -> str:
+        """Write it for the database.
+
+        Raises:
+            PayloadInvalid: a value of an own column is of a type that cannot be kept.
+        """
+        every = None if self.every is None else self.every // MICROSECOND
+        options = {
+            name: tagged(value, f"value of {name}") for name, value in sorted(self.options.items())
+        }
+        return json.dumps(
+            {
+                "cron": self.cron,
+                "every_us": every,
+                "start": self.start,
+                "timezone": self.timezone,
+                "missed": self.missed,
+                "payload": tagged(self.payload, "payload"),
+                "options": options,
+            },
+            ensure_ascii=False,
+        )
+
+    @staticmethod
+    def from_json(text: str) -> Definition:
+        """Read what ``to_json`` wrote."""
+        data = json.loads(text)
+        every = data["every_us"]
+        return Definition(
+            cron=data["cron"],
+            every=None if every is None else timedelta(microseconds=every),
+            timezone=data["timezone"],
+            missed=data["missed"],
+            payload=untagged(data["payload"]),
+            options={name: untagged(value) for name, value in data["options"].items()},
+            start=data["start"],
+        )
+
+
+def define(
+    name: str,
+    publisher: Publisher,
+    payload: Any,
+    *,
+    cron: str | None,
+    every: Duration | None,
+    timezone: Any,
+    missed: str,
+    options: Mapping[str, Any],
+) -> Definition:
+    """Check what is given to ``Schedules.add``.
+
+    Raises:
+        PayloadInvalid, PayloadTooLarge: the queue would refuse such a message.
+        TypeError, ValueError: an argument has no sensible value.
+    """
+    check_schedule_name(name)
+    _check_options(options)
+    definition = Definition(
+        cron=" ".join(cron.split()) if isinstance(cron, str) else cron,
+        every=_checked_every(cron, every),
+        timezone=zone_name(timezone),
+        missed=missed,
+        payload=payload,
+        options={},
+    )
+    check_choice("missed", missed, MISSED)
+    _ = definition.trigger
+    given = {option: value for option, value in options.items() if value is not None}
+    own = {option: given.pop(option) for option in list(given) if option not in _OF_PUBLICATION}
+    publication = Publication(payload, columns=own, **given)
+    plain = publisher.plain(publication)
+    # What the caller gave is checked before anything is added to it, so that errors name it.
+    publisher.encode_plain(plain)
+    definition = dataclasses.replace(
+        definition, payload=_copied(plain.payload), options=_options(plain)
+    )
+    publisher.encode_plain(definition.publication(name))
+    return Definition.from_json(definition.to_json())
+
+
+def check_schedule_name(name: Any) -> None:
+    """Refuse what cannot be the name of a schedule.
+
+    Raises:
+        TypeError: it is no text.
+        ValueError: it is empty, too long for a key, or holds what not every database keeps.
+    """
+    if not isinstance(name, str):
+        msg = f"name must be a str, not {type(name).__name__}"
+        raise TypeError(msg)
+    if not 1 <= len(name) <= _NAME_LENGTH or payloads.printable(name) != name:
+        msg = (
+            f"the name of a schedule must be 1 to {_NAME_LENGTH} characters of text without NUL, "
+            f"not {name[:50]!r}"
+        )
+        raise ValueError(msg)
+
+
+def _checked_every(cron: Any, every: Any) -> timedelta | None:
+    if (cron is None) == (every is None):
+        msg = "give either cron, such as '30 6 * * 1-5', or every, such as 60, and not both"
+        raise ValueError(msg)
+    if every is None:
+        return None
+    interval = to_timedelta(every, "every")
+    if interval < _SHORTEST:
+        msg = f"every must be at least {_SHORTEST.total_seconds()} seconds, not {every!r}"
+        raise ValueError(msg)
+    return interval
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    for refused in options.keys() & _REFUSED.keys():
+        msg = f"a schedule takes no {refused}: {_REFUSED[refused]}"
+        raise TypeError(msg)
+
+
+def _options(plain: Publication) -> dict[str, Any]:
+    """The options that say something, durations as ``timedelta``."""
+    options = {name: getattr(plain, name) for name in _OF_PUBLICATION} | dict(plain.columns)
+    for name in ("delay", "lease"):
+        if options[name] is not None:
+            options[name] = to_timedelta(options[name], name, zero=True)
+    if not options["priority"]:
+        del options["priority"]
+    if options["headers"] is not None:
+        options["headers"] = dict(options["headers"])
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _copied(payload: Any) -> Any:
+    return bytes(payload) if isinstance(payload, bytearray | memoryview) else payload

@@ -1,0 +1,255 @@
+"""What is done to a schedule inside one transaction: add, change, fire, pause, resume, remove.
+
+Each locks the schedule's row before it touches messages, so that no reaper can publish one after
+they were removed. Nothing here opens a transaction, and nothing that may ask the database by itself
+is called: a queue's settings are read, and its messages encoded, before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from queue_over_sql.definitions import Definition
+from queue_over_sql.durations import instant
+from queue_over_sql.errors import QueueError, QueueNotFound
+from queue_over_sql.firing import Firing, plan
+from queue_over_sql.message import PublishOutcome
+from queue_over_sql.store import publish_many, registry
+from queue_over_sql.store import schedules as store
+from queue_over_sql.store.schedules import ScheduleRecord, SchedulesOfPrefix, message_key
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from queue_over_sql.queue import Queue
+    from queue_over_sql.schema import QueueTables
+
+
+class Met(QueueError):
+    """Somebody else was at the same schedule; nothing was done, and it may be tried again."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Fired:
+    """What became of a schedule that was looked at.
+
+    Attributes:
+        count: messages published.
+        late: whether some of them are due already.
+        goes_on: whether there are more than one transaction takes.
+        revision: of the schedule afterwards.
+        wake_at: from when on there is something to do again.
+    """
+
+    count: int
+    late: bool
+    goes_on: bool
+    revision: int
+    wake_at: int
+
+
+class ScheduledMessages:
+    """The messages of one schedule, encoded for its queue; made outside of transactions.
+
+    Args:
+        queue: that they go to.
+        schedule: its name.
+        definition: of the schedule.
+
+    Raises:
+        PayloadInvalid, PayloadTooLarge, TypeError, ValueError: the queue refuses them.
+        QueueNotFound: there is no such queue any more.
+    """
+
+    def __init__(self, queue: Queue, schedule: str, definition: Definition) -> None:
+        self.queue = queue
+        self.schedule = schedule
+        self.definition = definition
+        self._template = queue.publisher.encode_plain(definition.publication(schedule))
+
+    def is_due(self, at: int, now: int) -> bool:
+        """Whether the message for an instant is due by now."""
+        return at + self._template.delay <= now
+
+    def publish(self, connection: Connection, instants: Sequence[int]) -> int:
+        """Publish the messages for some instants; returns how many were not there yet."""
+        delay = self._template.delay
+        messages = [
+            dataclasses.replace(
+                self._template, key=message_key(self.schedule, instant(at)), at=at + delay
+            )
+            for at in instants
+        ]
+        if not messages:
+            return 0
+        published = publish_many(connection, self.queue.context.sql, messages, "skip")
+        return [one.outcome for one in published].count(PublishOutcome.CREATED)
+
+
+def put(
+    connection: Connection,
+    scope: SchedulesOfPrefix,
+    messages: ScheduledMessages,
+    seen: ScheduleRecord | None,
+    before: QueueTables | None,
+) -> None:
+    """Add a schedule, or change the one that has its name.
+
+    Args:
+        connection: where.
+        scope: which schedules.
+        messages: of the new definition.
+        seen: what is to be changed, as it was read; None where there was nothing.
+        before: the tables of the queue that it published to so far.
+
+    Raises:
+        QueueNotFound: the queue was dropped.
+        Met: the schedule is not as it was ``seen``.
+    """
+    name, queue = messages.schedule, messages.queue.name
+    if not registry.hold_queue(connection, scope.system, scope.prefix, queue):
+        raise QueueNotFound(queue)
+    record = store.locked_schedule(connection, scope, name)
+    if _content(record) != _content(seen):
+        raise Met(name)
+    now = store.clock(connection, scope)
+    previous = None if record is None else Definition.from_json(record.definition)
+    definition = messages.definition.counted_from(now, previous)
+    if before is not None:
+        store.remove_ahead(connection, before, name, now)
+    next_at = definition.trigger.after(now)
+    if record is None or not record.paused:
+        firing = plan(definition.trigger, next_at, now, definition.missed)
+        messages.publish(connection, firing.instants)
+        next_at = firing.next_at
+    values = {"queue": queue, "definition": definition.to_json(), "next_at": next_at}
+    if record is not None:
+        done = store.change_schedule(connection, scope, record, **values)
+    else:
+        done = store.add_schedule(connection, scope, name, {**values, "created_at": now})
+    if not done:
+        raise Met(name)
+
+
+def look(messages: ScheduledMessages, record: ScheduleRecord) -> Firing:
+    """What is to be published for a schedule as it was read."""
+    definition = messages.definition
+    return plan(definition.trigger, record.next_at, record.now, definition.missed)
+
+
+def nothing_to_fire(messages: ScheduledMessages, record: ScheduleRecord) -> Fired:
+    """What there is to say of a schedule for which ``look`` found nothing."""
+    return Fired(
+        0,
+        late=False,
+        goes_on=False,
+        revision=record.revision,
+        wake_at=look(messages, record).wake_at,
+    )
+
+
+def fire(
+    connection: Connection,
+    scope: SchedulesOfPrefix,
+    messages: ScheduledMessages,
+    seen: ScheduleRecord,
+) -> Fired | None:
+    """Publish what is to be published for a schedule; None where somebody else was at it.
+
+    Raises:
+        Met: likewise.
+    """
+    name = messages.schedule
+    record = store.locked_schedule(connection, scope, name, wait=False)
+    if record is None or record.paused or record.revision != seen.revision:
+        return None
+    now = store.clock(connection, scope)
+    firing = look(messages, dataclasses.replace(record, now=now))
+    count = messages.publish(connection, firing.instants)
+    if not store.change_schedule(connection, scope, record, next_at=firing.next_at):
+        raise Met(name)
+    late = any(messages.is_due(at, now) for at in firing.instants)
+    return Fired(count, late, firing.wake_at <= now, record.revision + 1, firing.wake_at)
+
+
+def pause(
+    connection: Connection,
+    scope: SchedulesOfPrefix,
+    tables: QueueTables | None,
+    seen: ScheduleRecord,
+) -> bool:
+    """Pause a schedule and remove its messages that are not due; False where there is none.
+
+    Raises:
+        Met: it publishes to another queue than when it was read.
+    """
+    record = _locked(connection, scope, seen)
+    if record is None or record.paused:
+        return record is not None
+    now = _remove_ahead(connection, scope, tables, seen.name)
+    return store.change_schedule(connection, scope, record, paused_at=now)
+
+
+def remove(
+    connection: Connection,
+    scope: SchedulesOfPrefix,
+    tables: QueueTables | None,
+    seen: ScheduleRecord,
+) -> bool:
+    """Remove a schedule and its messages that are not due; False where there is none.
+
+    Raises:
+        Met: it publishes to another queue than when it was read.
+    """
+    if _locked(connection, scope, seen) is None:
+        return False
+    _remove_ahead(connection, scope, tables, seen.name)
+    return store.remove_schedule(connection, scope, seen.name)
+
+
+def resume(
+    connection: Connection,
+    scope: SchedulesOfPrefix,
+    messages: ScheduledMessages,
+    seen: ScheduleRecord,
+) -> bool:
+    """Let a paused schedule go on, and publish what comes next; False where there is none.
+
+    Raises:
+        Met: it was changed since it was read.
+    """
+    record = store.locked_schedule(connection, scope, messages.schedule)
+    if record is None or not record.paused:
+        return record is not None
+    if record.revision != seen.revision:
+        raise Met(messages.schedule)
+    now = store.clock(connection, scope)
+    trigger, missed = messages.definition.trigger, messages.definition.missed
+    firing = plan(trigger, trigger.after(now), now, missed)
+    messages.publish(connection, firing.instants)
+    values = {"next_at": firing.next_at, "paused_at": None}
+    return store.change_schedule(connection, scope, record, **values)
+
+
+def _content(record: ScheduleRecord | None) -> tuple[str, str] | None:
+    return None if record is None else (record.queue, record.definition)
+
+
+def _locked(
+    connection: Connection, scope: SchedulesOfPrefix, seen: ScheduleRecord
+) -> ScheduleRecord | None:
+    record = store.locked_schedule(connection, scope, seen.name)
+    if record is not None and record.queue != seen.queue:
+        raise Met(seen.name)
+    return record
+
+
+def _remove_ahead(
+    connection: Connection, scope: SchedulesOfPrefix, tables: QueueTables | None, name: str
+) -> int:
+    now = store.clock(connection, scope)
+    if tables is not None:
+        store.remove_ahead(connection, tables, name, now)
+    return now
