@@ -8,21 +8,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-_MONTHS: Final = [
-    "jan",
-    "feb",
-    "mar",
-    "apr",
-    "may",
-    "jun",
-    "jul",
-    "aug",
-    "sep",
-    "oct",
-    "nov",
-    "dec",
-]
-_DAYS: Final = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
+_MONTHS: Final = (
+    *("jan", "feb", "mar", "apr", "may", "jun"),
+    *("jul", "aug", "sep", "oct", "nov", "dec"),
+)
+_DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _LENGTHS: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _SUNDAY: Final = 7
 _ALL_HOURS: Final = frozenset(range(24))

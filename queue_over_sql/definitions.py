@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql import payload as payloads
 from queue_over_sql.durations import MICROSECOND, Duration, instant, to_timedelta
-from queue_over_sql.firing import MISSED
+from queue_over_sql.instants import MISSED
 from queue_over_sql.message import Publication
 from queue_over_sql.settings import check_choice
 from queue_over_sql.store.schedules import message_key

@@ -30,7 +30,7 @@ class Reaper:
         queues: lists the queues to serve.
         expired_consumers: lists the ids of those whose heartbeat is overdue.
         forget_consumer: removes the registration of one of them.
-        chores: what else each pass does, once.
+        chores: what else there is to do at each interval.
     """
 
     def __init__(
@@ -73,8 +73,7 @@ class Reaper:
                 # One queue that cannot be served must not keep the others from being.
                 _log.warning("The reaper cannot serve queue %s: %s", queue.name, error)
                 failure = error
-        for chore in self._chores:
-            report += chore()
+        report += self._do_chores()
         if failure is not None:
             raise failure
         for consumer_id in dead:
@@ -84,12 +83,16 @@ class Reaper:
         return report
 
     def run_if_due(self) -> None:
-        """The job: one pass, unless the last one was so costly that it is too soon."""
-        if not self._pace.due():
-            return
+        """The job: one pass, or only the chores if the last one was so costly that it is too soon.
+
+        What a costly pass puts off can wait; schedules cannot.
+        """
         try:
-            with self._pace.running():
-                self.run_once(patient=True)
+            if self._pace.due():
+                with self._pace.running():
+                    self.run_once(patient=True)
+            else:
+                self._do_chores()
             self._outage.ended()
         except ServiceClosed:
             return
@@ -97,6 +100,12 @@ class Reaper:
             self._outage.began(error)
         except QueueError as error:
             _log.warning("The reaper's pass was cut short: %s", error)
+
+    def _do_chores(self) -> ReaperReport:
+        report = ReaperReport()
+        for chore in self._chores:
+            report += chore()
+        return report
 
     def _reap(self, queue: Queue, *, patient: bool) -> ReaperReport:
         reaper = queue.reaper

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from queue_over_sql.definitions import Definition
 from queue_over_sql.durations import instant
 from queue_over_sql.errors import QueueError, QueueNotFound
-from queue_over_sql.firing import Firing, plan
+from queue_over_sql.instants import Firing, plan
 from queue_over_sql.message import PublishOutcome
 from queue_over_sql.store import publish_many, registry
 from queue_over_sql.store import schedules as store

@@ -8,45 +8,31 @@ of its own besides.
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from queue_over_sql import schedule_acts as acts
-from queue_over_sql.adoption import AdoptedQueue
 from queue_over_sql.definitions import Definition, define
 from queue_over_sql.durations import Duration, instant, optional_instant
-from queue_over_sql.errors import (
-    DatabaseUnavailable,
-    QueueError,
-    QueueNotFound,
-    QueueSchemaMismatch,
-    ScheduleNotFound,
-    ServiceClosed,
-)
+from queue_over_sql.errors import ScheduleNotFound
 from queue_over_sql.queue import Queue
-from queue_over_sql.restoring import ReaperReport
+from queue_over_sql.schedule_access import ScheduleAccess
 from queue_over_sql.schedule_acts import Met, ScheduledMessages
+from queue_over_sql.schedule_firing import ScheduleFirer
 from queue_over_sql.settings import check_whole
 from queue_over_sql.store import schedules as store
-from queue_over_sql.store.schedules import ScheduleRecord, SchedulesOfPrefix
+from queue_over_sql.store.schedules import ScheduleRecord
 
 if TYPE_CHECKING:
-    from zoneinfo import ZoneInfo
-
     from sqlalchemy import Connection
 
     from queue_over_sql.parts import ServiceParts
-    from queue_over_sql.schedule_acts import Fired
-    from queue_over_sql.schema import QueueTables
+    from queue_over_sql.restoring import ReaperReport
 
-_log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# How often one pass goes on with the same schedule, so that all get their turn.
-_BATCHES_PER_PASS: Final = 20
 # How often it is tried again after somebody else was at the same schedule at the same time.
 _RACES: Final = 50
 
@@ -91,11 +77,8 @@ class Schedules:
     """The schedules of a service's queues; ``service.schedules``. May be used from any thread."""
 
     def __init__(self, parts: ServiceParts) -> None:
-        self._parts = parts
-        # When to look at which schedule again, as of its revision.
-        self._wake_at: dict[str, tuple[int, int]] = {}
-        # What was said of schedules that cannot be fired need not be said at each pass.
-        self._complaints: dict[str, str] = {}
+        self._access = ScheduleAccess(parts)
+        self._firer = ScheduleFirer(self._access)
 
     def add(
         self,
@@ -105,7 +88,7 @@ class Schedules:
         *,
         cron: str | None = None,
         every: Duration | None = None,
-        timezone: str | ZoneInfo = "UTC",
+        timezone: str | tzinfo = "UTC",
         missed: str = "one",
         **publish_options: Any,
     ) -> Schedule:
@@ -121,7 +104,7 @@ class Schedules:
             cron: minute, hour, day of month, month and day of week, as in a crontab (0 and 7 are
                 Sunday); or ``@hourly``, ``@daily``, ``@weekly``, ``@monthly`` or ``@yearly``.
             every: at least 0.1 s; counted from the instant at which it was added.
-            timezone: name of the time zone whose clocks ``cron`` means.
+            timezone: name of the time zone whose clocks ``cron`` means, or its ``ZoneInfo``.
             missed: what becomes of instants at which no server was there: ``"one"`` message for the
                 latest of them, ``"all"`` of them, or ``"skip"`` them.
             publish_options: ``kind``, ``headers``, ``priority``, ``delay`` (after each instant),
@@ -133,8 +116,7 @@ class Schedules:
             TypeError, ValueError: an argument has no sensible value, or the queue is an adopted
                 table.
         """
-        self._parts.check_open()
-        target = self._open(queue)
+        target = self._access.open(queue)
         wanted = define(
             name,
             target.publisher,
@@ -150,8 +132,8 @@ class Schedules:
 
     def list(self) -> Listed:
         """All schedules, by name."""
-        scope = self._scope()
-        records = self._run(lambda connection: store.schedule_records(connection, scope))
+        scope = self._access.scope()
+        records = self._access.run(lambda connection: store.schedule_records(connection, scope))
         return [_schedule(record) for record in records]
 
     def get(self, name: str) -> Schedule:
@@ -211,25 +193,18 @@ class Schedules:
         Raises:
             DatabaseUnavailable: the rest is left to the next pass.
         """
-        scope, fired = self._scope(), 0
-        pending = self._run(lambda connection: store.pending_schedules(connection, scope))
-        for schedule in pending:
-            revision, wake_at = self._wake_at.get(schedule.name, (None, 0))
-            if revision != schedule.revision or wake_at <= schedule.now:
-                fired += self._fire_or_complain(schedule.name)
-        self._forget_all_but({schedule.name for schedule in pending})
-        return ReaperReport(fired=fired)
+        return self._firer.fire_due()
 
     # -- adding and changing
 
     def _put(self, target: Queue, name: str, wanted: Definition) -> None:
-        scope, stored = self._scope(), self._stored(name)
+        scope, stored = self._access.scope(), self._access.stored(name)
         before = None
         if stored is not None:
             present = Definition.from_json(stored.definition)
             if stored.queue == target.name and wanted.same_as(present):
                 return
-            before = self._tables_of(stored.queue)
+            before = self._access.tables_of(stored.queue)
         messages = ScheduledMessages(target, name, wanted)
         target.context.run(
             lambda connection: acts.put(connection, scope, messages, stored, before),
@@ -238,21 +213,21 @@ class Schedules:
         )
 
     def _end(self, act: Callable[..., bool], name: str) -> bool:
-        scope, stored = self._scope(), self._stored(name)
+        scope, stored = self._access.scope(), self._access.stored(name)
         if stored is None:
             return False
-        tables = self._tables_of(stored.queue)
+        tables = self._access.tables_of(stored.queue)
 
         def end(connection: Connection) -> bool:
             return act(connection, scope, tables, stored)
 
-        return self._run(end, atomic=True)
+        return self._access.run(end, atomic=True)
 
     def _resume(self, name: str) -> bool:
-        scope, stored = self._scope(), self._stored(name)
+        scope, stored = self._access.scope(), self._access.stored(name)
         if stored is None:
             return False
-        messages = self._messages(stored)
+        messages = self._access.messages(stored)
         return messages.queue.context.run(
             lambda connection: acts.resume(connection, scope, messages, stored),
             atomic=True,
@@ -268,110 +243,11 @@ class Schedules:
                 continue
         return act()
 
-    # -- firing
-
-    def _fire_or_complain(self, name: str) -> int:
-        try:
-            fired = self._fire(name)
-        except (DatabaseUnavailable, ServiceClosed):
-            raise
-        except (QueueError, ValueError, TypeError, LookupError) as error:
-            if self._complaints.get(name) != str(error):
-                _log.warning("Schedule %r cannot be fired: %s", name, error)
-            self._complaints[name] = str(error)
-            return 0
-        self._complaints.pop(name, None)
-        return fired
-
-    def _fire(self, name: str) -> int:
-        total = 0
-        for _ in range(_BATCHES_PER_PASS):
-            fired = self._fire_batch(name)
-            if fired is None:
-                break
-            total += fired.count
-            self._wake_at[name] = fired.revision, fired.wake_at
-            if not fired.goes_on:
-                break
-        return total
-
-    def _fire_batch(self, name: str) -> Fired | None:
-        """Publish up to a hundred messages; None where somebody else does."""
-        scope, stored = self._scope(), self._stored(name)
-        if stored is None or stored.paused:
-            return None
-        messages = self._messages(stored)
-        if not acts.look(messages, stored).instants:
-            return acts.nothing_to_fire(messages, stored)
-        try:
-            fired = messages.queue.context.run(
-                lambda connection: acts.fire(connection, scope, messages, stored),
-                atomic=True,
-                durable=True,
-            )
-        except Met:
-            return None
-        if fired is not None and fired.late:
-            messages.queue.announce()
-        return fired
-
-    def _forget_all_but(self, names: set[str]) -> None:
-        for memory in (self._wake_at, self._complaints):
-            for gone in memory.keys() - names:
-                memory.pop(gone, None)
-
-    # -- inner
-
-    def _scope(self) -> SchedulesOfPrefix:
-        self._parts.check_open()
-        prefix = self._parts.settings.table_prefix
-        return SchedulesOfPrefix(self._parts.system(), self._parts.connections.dialect, prefix)
-
-    def _stored(self, name: str) -> ScheduleRecord | None:
-        if not isinstance(name, str):
-            return None
-        scope = self._scope()
-        return self._run(lambda connection: store.schedule_record(connection, scope, name))
-
     def _record(self, name: str) -> ScheduleRecord:
-        record = self._stored(name)
+        record = self._access.stored(name)
         if record is None:
             raise ScheduleNotFound(name)
         return record
-
-    def _open(self, queue: str | Queue) -> Queue:
-        """Open a queue for a schedule.
-
-        Raises:
-            QueueNotFound: there is none.
-            ValueError: its messages are rows of a table of the user's.
-        """
-        opened = self._parts.queue(queue.name if isinstance(queue, Queue) else queue)
-        if isinstance(opened, AdoptedQueue):
-            msg = (
-                f"queue {opened.name!r} is over a table of your own, where each message is a row "
-                "that you insert: let the schedule publish to another queue, whose handler does so"
-            )
-            raise ValueError(msg)
-        return opened
-
-    def _messages(self, stored: ScheduleRecord) -> ScheduledMessages:
-        definition = Definition.from_json(stored.definition)
-        try:
-            return ScheduledMessages(self._open(stored.queue), stored.name, definition)
-        except (QueueNotFound, QueueSchemaMismatch):
-            # It may be there anew, not as this service has opened it.
-            self._parts.reopen_queue(stored.queue)
-            return ScheduledMessages(self._open(stored.queue), stored.name, definition)
-
-    def _tables_of(self, queue: str) -> QueueTables | None:
-        try:
-            return self._parts.queue(queue).context.tables
-        except QueueNotFound:
-            return None
-
-    def _run(self, act: Callable[[Connection], T], *, atomic: bool = False) -> T:
-        return self._parts.connections.run(act, atomic=atomic)
 
 
 def _schedule(record: ScheduleRecord) -> Schedule:

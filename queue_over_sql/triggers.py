@@ -8,7 +8,7 @@ and what daylight saving makes of that is decided here, because their own answer
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -122,15 +122,15 @@ class WallTrigger:
     def _calendar(self) -> Any:
         line = self.line
         common = {
-            "minute": _listed(line.minutes),
-            "hour": _listed(line.hours),
-            "month": _listed(line.months),
+            "minute": _listed(line.minutes, 60),
+            "hour": _listed(line.hours, 24),
+            "month": _listed(line.months, 12),
             "second": "0",
             "timezone": UTC,
         }
         # APScheduler counts the days of the week from Monday, crontab from Sunday.
-        by_week = {"day_of_week": _listed({(day - 1) % 7 for day in line.weekdays})}
-        by_month = {"day": _listed(line.days)}
+        by_week = {"day_of_week": _listed({(day - 1) % 7 for day in line.weekdays}, 7)}
+        by_month = {"day": _listed(line.days, 31)}
         if line.either_day:
             return OrTrigger([CronTrigger(**common, **by_month), CronTrigger(**common, **by_week)])
         return CronTrigger(**common, **by_month, **by_week)
@@ -208,5 +208,8 @@ def _wall_as_utc(time: datetime) -> datetime:
     return time.replace(tzinfo=UTC)
 
 
-def _listed(numbers: Any) -> str:
+def _listed(numbers: Set[int], all_of_them: int) -> str:
+    # A star is looked at once, a list number by number.
+    if len(numbers) == all_of_them:
+        return "*"
     return ",".join(str(number) for number in sorted(numbers))

@@ -175,13 +175,13 @@ def test_a_large_payload_is_kept(service: QueueService, queue: Queue, engine: En
 
 def test_own_columns_are_kept_by_type(service: QueueService, engine: Engine) -> None:
     """Values that JSON does not have arrive as they were given."""
-    columns = [
+    columns: list[Column[Any]] = [
         Column("tenant", String(40), nullable=False),
         Column("price", Numeric(10, 2)),
         Column("raw", LargeBinary(20)),
         Column("seen", DateTime),
     ]
-    values = {
+    values: dict[str, Any] = {
         "tenant": "acme",
         "price": Decimal("12.50"),
         "raw": b"\x00\x01",

@@ -1,4 +1,4 @@
-"""Firing: which messages of a schedule are to be published at a moment, and when to look again.
+"""Instants: which messages of a schedule are to be published at a moment, and when to look again.
 
 Messages are published ahead of their instants, so that they are due to the microsecond and come
 even while no reaper runs: always the next one, and all of the next seconds.
