@@ -8,7 +8,7 @@ and what daylight saving makes of that is decided here, because their own answer
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -208,7 +208,7 @@ def _wall_as_utc(time: datetime) -> datetime:
     return time.replace(tzinfo=UTC)
 
 
-def _listed(numbers: Set[int], all_of_them: int) -> str:
+def _listed(numbers: frozenset[int] | set[int], all_of_them: int) -> str:
     # A star is looked at once, a list number by number.
     if len(numbers) == all_of_them:
         return "*"

@@ -108,13 +108,14 @@ def test_a_day_that_never_comes_may_be_a_weekday() -> None:
 # ---------------------------------------------------------------- against a plain reading
 
 
-def fields(least: int, most: int) -> st.SearchStrategy[tuple[str, frozenset[int]]]:
-    """The text of a field, and the numbers that it means."""
+def fields(
+    least: int, most: int, last: int | None = None
+) -> st.SearchStrategy[tuple[str, frozenset[int]]]:
+    """The text of a field, and the numbers that it means; a star goes on to ``last``."""
+    star = range(least, (last or most) + 1)
     numbers = st.integers(least, most)
-    stars = st.just(("*", frozenset(range(least, most + 1))))
-    steps = st.integers(1, most).map(
-        lambda step: (f"*/{step}", frozenset(range(least, most + 1, step)))
-    )
+    stars = st.just(("*", frozenset(star)))
+    steps = st.integers(1, most).map(lambda step: (f"*/{step}", frozenset(star[::step])))
     ranges = st.tuples(numbers, numbers, st.integers(1, 9)).map(_range_text)
     lists = st.lists(numbers, min_size=1, max_size=4).map(
         lambda found: (",".join(map(str, found)), frozenset(found))
@@ -128,7 +129,7 @@ def _range_text(given: tuple[int, int, int]) -> tuple[str, frozenset[int]]:
 
 
 Fields = tuple[tuple[str, frozenset[int]], ...]
-LINES = st.tuples(fields(0, 59), fields(0, 23), fields(1, 28), fields(1, 12), fields(0, 6))
+LINES = st.tuples(fields(0, 59), fields(0, 23), fields(1, 28, 31), fields(1, 12), fields(0, 6))
 MOMENTS = st.datetimes(
     datetime(2020, 1, 1),  # noqa: DTZ001 - a zone is given by the strategy
     datetime(2040, 1, 1),  # noqa: DTZ001
