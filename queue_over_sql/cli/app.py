@@ -18,6 +18,7 @@ from queue_over_sql.cli import (
     requesting,
     requeueing,
     running,
+    schedules,
     searching,
     topics,
 )
@@ -33,7 +34,7 @@ from queue_over_sql.cli.session import (
 
 COMMANDS = (
     *(queues, adoption, messages, requesting, consume, searching, editing, requeueing, archiving),
-    *(topics, monitoring, running, demo),
+    *(schedules, topics, monitoring, running, demo),
 )
 HELP = """Message queues inside the SQL database that you already run.
 

@@ -9,6 +9,7 @@ from queue_over_sql import (
     QueueError,
     QueueNotFound,
     RequestTimeout,
+    ScheduleNotFound,
     TopicNotFound,
 )
 
@@ -30,7 +31,8 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.FAILED: "the operation was refused or failed; the reason is on standard error",
     ExitCode.USAGE: "wrong usage: an unknown option, a value that cannot be read, no database URL",
     ExitCode.NOTHING: (
-        "nothing there: no such queue or topic, no message or reply in time, nothing to list"
+        "nothing there: no such queue, topic or schedule, no message or reply in time, an empty "
+        "list"
     ),
     ExitCode.UNAVAILABLE: "the database cannot be reached",
     ExitCode.INCOMPLETE: (
@@ -44,7 +46,7 @@ MEANINGS: dict[ExitCode, str] = {
 
 def exit_code_for(error: QueueError) -> ExitCode:
     """The exit code that tells a script what kind of `error` this was."""
-    if isinstance(error, QueueNotFound | TopicNotFound | RequestTimeout):
+    if isinstance(error, QueueNotFound | TopicNotFound | ScheduleNotFound | RequestTimeout):
         return ExitCode.NOTHING
     if isinstance(error, DatabaseUnavailable):
         return ExitCode.UNAVAILABLE

@@ -14,6 +14,7 @@ from queue_over_sql.cli.values import parse_duration, parse_instant
 
 QUEUES_PANEL = "Queues"
 MESSAGES_PANEL = "Messages"
+SCHEDULES_PANEL = "Schedules"
 MONITORING_PANEL = "Looking"
 RUNNING_PANEL = "Running"
 FILTERS_PANEL = "Which messages"

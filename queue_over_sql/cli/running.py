@@ -94,8 +94,8 @@ def reaper(
     """Run the reaper as a daemon until SIGTERM or Ctrl-C.
 
     It gives back the messages of expired leases and of dead consumers, ends those that are out of
-    attempts, and prunes archives. Every started service does the same: the daemon is for
-    deployments whose consumers come and go. Any number may run.
+    attempts, prunes archives, and publishes the messages of schedules. Every started service does
+    the same: the daemon is for deployments whose consumers come and go. Any number may run.
     """
     start_logging(log_level)
     service = session.service(

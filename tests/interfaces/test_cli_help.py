@@ -42,6 +42,12 @@ EXPECTED = [
     "topic show",
     "topic publish",
     "topic drop",
+    "schedule add",
+    "schedule list",
+    "schedule show",
+    "schedule pause",
+    "schedule resume",
+    "schedule remove",
 ]
 
 

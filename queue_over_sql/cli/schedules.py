@@ -1,0 +1,265 @@
+"""The commands of `schedule`: messages that come again and again."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+import typer
+from rich.text import Text
+
+from queue_over_sql import Queue, Schedule, ScheduleNotFound
+from queue_over_sql.cli.exits import ExitCode
+from queue_over_sql.cli.options import (
+    SCHEDULES_PANEL,
+    DelayOption,
+    LeaseOption,
+    QueueName,
+)
+from queue_over_sql.cli.session import Session, command
+from queue_over_sql.cli.values import exact_duration, format_instant, parse_duration, parse_pairs
+from queue_over_sql.cli.wire import LineFormat, LineReader
+from queue_over_sql.json_lines import ENCODING_FIELD, in_base64, to_json
+from queue_over_sql.triggers import zone_named
+
+COLUMNS: Final = ("name", "queue", "when", "missed", "next (UTC)", "…payload", "")
+NONE_YET: Final = "There is no schedule yet: queue-over-sql schedule add NAME QUEUE PAYLOAD."
+
+ScheduleName = Annotated[
+    str, typer.Argument(metavar="NAME", show_default=False, help="Name of the schedule.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group of this module's commands to `app`."""
+    group = typer.Typer(
+        no_args_is_help=True, help="Publish messages again and again, by the clock or the calendar."
+    )
+    command(group, "add", panel=SCHEDULES_PANEL)(add)
+    command(group, "list", panel=SCHEDULES_PANEL)(list_schedules)
+    command(group, "show", panel=SCHEDULES_PANEL)(show)
+    command(group, "pause", panel=SCHEDULES_PANEL)(pause)
+    command(group, "resume", panel=SCHEDULES_PANEL)(resume)
+    command(group, "remove", panel=SCHEDULES_PANEL)(remove)
+    app.add_typer(group, name="schedule", rich_help_panel=SCHEDULES_PANEL)
+
+
+def add(
+    session: Session,
+    *,
+    name: ScheduleName,
+    queue: QueueName,
+    payload: Annotated[
+        str,
+        typer.Argument(
+            metavar="PAYLOAD",
+            show_default=False,
+            help="Of each message: JSON, or for a queue of text or bytes the text itself.",
+        ),
+    ],
+    cron: Annotated[
+        str | None,
+        typer.Option(
+            "--cron",
+            metavar="LINE",
+            help="Minute, hour, day of month, month and day of week as in a crontab, in one "
+            "argument: '30 6 * * 1-5'; or @hourly, @daily, @weekly, @monthly, @yearly.",
+        ),
+    ] = None,
+    every: Annotated[
+        float | None,
+        typer.Option(
+            "--every",
+            metavar="DURATION",
+            parser=parse_duration,
+            show_default=False,
+            help="Again after this long, at least 100ms; counted from now.",
+        ),
+    ] = None,
+    timezone: Annotated[
+        str,
+        typer.Option(
+            "--timezone", metavar="ZONE", help="Whose clocks --cron means: Europe/Zagreb."
+        ),
+    ] = "UTC",
+    missed: Annotated[
+        str,
+        typer.Option(
+            "--missed",
+            metavar="one|all|skip",
+            help="After a time without any server: one message for the latest instant that was "
+            "missed, one for each of them, or none.",
+        ),
+    ] = "one",
+    kind: Annotated[
+        str | None, typer.Option("--kind", metavar="KIND", help="The payload's type name.")
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; repeatable."),
+    ] = None,
+    priority: Annotated[
+        int, typer.Option("--priority", metavar="N", min=0, help="0 is the most urgent.")
+    ] = 0,
+    delay: DelayOption = None,
+    max_attempts: Annotated[
+        int | None,
+        typer.Option(
+            "--max-attempts", metavar="N", min=1, help="Deliveries before a message is dead."
+        ),
+    ] = None,
+    lease: LeaseOption = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--column", metavar="NAME=VALUE", help="A column of the queue's own; repeatable."
+        ),
+    ] = None,
+) -> None:
+    """Publish a message again and again, or change the schedule that has this name.
+
+    Safe to run from every server at every start. A started service, or the reaper, must run
+    somewhere: it publishes the messages.
+
+    Example: queue-over-sql schedule add report mails '{"to": "ada"}' --cron '30 6 * * 1-5'
+    --timezone Europe/Zagreb
+    """
+    options = {
+        "kind": kind,
+        "headers": parse_pairs(header or (), "--header") or None,
+        "priority": priority,
+        "delay": delay,
+        "max_attempts": max_attempts,
+        "lease": lease,
+        **parse_pairs(column or (), "--column"),
+    }
+    with session.connect() as service:
+        target = service.queue(queue)
+        try:
+            added = service.schedules.add(
+                name,
+                target,
+                _payload(target, payload),
+                cron=cron,
+                every=every,
+                timezone=timezone,
+                missed=missed,
+                **options,
+            )
+        except TypeError as error:
+            # A column that the queue does not have, or a value of the wrong type.
+            raise ValueError(str(error)) from error
+    session.output.record(
+        fields(added), human=f"Schedule {name} publishes to queue {queue}{_next(added)}."
+    )
+
+
+def fields(schedule: Schedule) -> dict[str, Any]:
+    """All of a schedule as JSON-ready values; bytes are written in Base64 and marked so."""
+    given = {f.name: getattr(schedule, f.name) for f in dataclasses.fields(schedule)}
+    if isinstance(schedule.payload, bytes):
+        return {**given, "payload": in_base64(schedule.payload), ENCODING_FIELD: "base64"}
+    return given
+
+
+def list_schedules(session: Session) -> None:
+    """List the schedules; exit code 3 when there is none."""
+    with session.connect() as service:
+        found = service.schedules.list()
+    if session.output.machine:
+        for schedule in found:
+            session.output.record(fields(schedule))
+    elif found:
+        session.output.table(None, COLUMNS, [_listed(schedule) for schedule in found])
+    if not found:
+        session.output.note(NONE_YET)
+        raise typer.Exit(ExitCode.NOTHING)
+
+
+def show(
+    session: Session,
+    *,
+    name: ScheduleName,
+    count: Annotated[
+        int, typer.Option("--count", "-n", metavar="N", min=1, help="How many instants to show.")
+    ] = 5,
+) -> None:
+    """Show a schedule and its next instants, also while it is paused."""
+    with session.connect() as service:
+        schedule = service.schedules.get(name)
+        upcoming = service.schedules.upcoming(name, count)
+    if session.output.machine:
+        session.output.record({**fields(schedule), "upcoming": upcoming})
+        return
+    session.output.table(None, COLUMNS, [_listed(schedule)])
+    columns = ("UTC", schedule.timezone)
+    session.output.line("")
+    session.output.table(
+        "Next instants", columns, [_both(at, schedule.timezone) for at in upcoming]
+    )
+
+
+def pause(session: Session, *, name: ScheduleName) -> None:
+    """Publish nothing until resume; messages that are not due yet are removed."""
+    with session.connect() as service:
+        service.schedules.pause(name)
+    session.output.record({"name": name, "paused": True}, human=f"Schedule {name} is paused.")
+
+
+def resume(session: Session, *, name: ScheduleName) -> None:
+    """Let a paused schedule go on with its next instant."""
+    with session.connect() as service:
+        service.schedules.resume(name)
+        resumed = service.schedules.get(name)
+    session.output.record(
+        {"name": name, "paused": False}, human=f"Schedule {name} goes on{_next(resumed)}."
+    )
+
+
+def remove(session: Session, *, name: ScheduleName) -> None:
+    """End a schedule; its messages that are not due yet are removed with it."""
+    with session.connect() as service:
+        if not service.schedules.remove(name):
+            raise ScheduleNotFound(name)
+    session.output.record({"name": name, "removed": True}, human=f"Schedule {name} is removed.")
+
+
+def _payload(queue: Queue, text: str) -> Any:
+    payload_type = queue.settings.payload
+    line_format = LineFormat.PAYLOAD if payload_type == "json" else LineFormat.TEXT
+    try:
+        return LineReader(payload_type, line_format, {}).read(text).payload
+    except (ValueError, RecursionError) as error:
+        raise typer.BadParameter(
+            f"{error}. A plain string is written '\"like this\"'", param_hint="PAYLOAD"
+        ) from error
+
+
+def _listed(schedule: Schedule) -> tuple[object, ...]:
+    payload = schedule.payload
+    return (
+        schedule.name,
+        schedule.queue,
+        _when(schedule),
+        schedule.missed,
+        format_instant(schedule.next_at) or "-",
+        payload if isinstance(payload, str) else to_json(payload),
+        Text("paused", style="yellow") if schedule.paused else "",
+    )
+
+
+def _when(schedule: Schedule) -> str:
+    if schedule.every is not None:
+        return f"every {exact_duration(schedule.every.total_seconds())}"
+    zone = "" if schedule.timezone == "UTC" else f" {schedule.timezone}"
+    return f"{schedule.cron}{zone}"
+
+
+def _next(schedule: Schedule) -> str:
+    return f", next at {format_instant(schedule.next_at)} UTC" if schedule.next_at else ""
+
+
+def _both(at: datetime, timezone: str) -> tuple[str, str]:
+    local = at.astimezone(zone_named(timezone))
+    return f"{at:%Y-%m-%d %H:%M:%S}", f"{local:%a %Y-%m-%d %H:%M:%S %Z}"

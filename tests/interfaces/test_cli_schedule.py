@@ -1,0 +1,135 @@
+"""The commands of `schedule`."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from queue_over_sql import Queue, QueueService
+from queue_over_sql.testing.plugin import TestDatabase
+from tests.interfaces.command_line import eventually, run, started, succeed
+
+DAILY = ("--cron", "30 6 * * 1-5", "--timezone", "Europe/Zagreb")
+
+
+def test_the_life_of_a_schedule(database: TestDatabase) -> None:
+    """Added, listed, paused, resumed and removed by commands alone, on every engine."""
+    url = database.url
+    succeed("create", "mails", url=url)
+    added = succeed("schedule", "add", "report", "mails", '{"to": "ada"}', *DAILY, url=url)
+    assert added.out.startswith("Schedule report publishes to queue mails, next at 20")
+    [listed] = succeed("schedule", "list", "--json", url=url).records
+    assert ("report", "mails", {"to": "ada"}) == (
+        listed["name"],
+        listed["queue"],
+        listed["payload"],
+    )
+    assert 1 == len(succeed("peek", "mails", "--json", url=url).records)
+    assert "Schedule report is paused.\n" == succeed("schedule", "pause", "report", url=url).out
+    assert 3 == run("peek", "mails", url=url).exit_code
+    assert "Schedule report goes on" in succeed("schedule", "resume", "report", url=url).out
+    assert 1 == len(succeed("peek", "mails", "--json", url=url).records)
+    assert "Schedule report is removed.\n" == succeed("schedule", "remove", "report", url=url).out
+    assert 3 == run("schedule", "list", url=url).exit_code
+    assert 3 == run("peek", "mails", url=url).exit_code
+
+
+def test_add_sets_every_option(sqlite_url: str) -> None:
+    """Each option arrives in the schedule."""
+    succeed("create", "jobs", "--priorities", "3", "--column", "tenant:string(40)", url=sqlite_url)
+    succeed(
+        *("schedule", "add", "s", "jobs", "[1]", "--every", "1m30s", "--missed", "all"),
+        *("--kind", "k", "--header", "a=1", "--priority", "2", "--delay", "5s"),
+        *("--max-attempts", "7", "--lease", "2m", "--column", "tenant=acme"),
+        url=sqlite_url,
+    )
+    with QueueService(sqlite_url) as service:
+        schedule = service.schedules.get("s")
+    assert ([1], timedelta(seconds=90), "all") == (
+        schedule.payload,
+        schedule.every,
+        schedule.missed,
+    )
+    assert {
+        "kind": "k",
+        "headers": {"a": 1},
+        "priority": 2,
+        "delay": timedelta(seconds=5),
+        "max_attempts": 7,
+        "lease": timedelta(minutes=2),
+        "tenant": "acme",
+    } == dict(schedule.options)
+
+
+def test_show_tells_the_next_instants(jobs: Queue, sqlite_url: str) -> None:
+    """In UTC and by the schedule's own clocks; --json has all of the schedule, too."""
+    succeed("schedule", "add", "s", jobs.name, "1", *DAILY, url=sqlite_url)
+    shown = succeed("schedule", "show", "s", url=sqlite_url).out
+    assert ("30 6 * * 1-5 Europe/Zagreb" in shown, 5) == (True, shown.count("06:30:00"))
+    record = succeed("schedule", "show", "s", "--count", "2", "--json", url=sqlite_url).record
+    assert (2, record["next_at"]) == (len(record["upcoming"]), record["upcoming"][0])
+    assert datetime.fromisoformat(record["next_at"]).tzinfo is not None
+
+
+def test_list_shows_a_table(jobs: Queue, sqlite_url: str) -> None:
+    """One line for each, with what is paused marked so."""
+    succeed("schedule", "add", "b", jobs.name, '"x"', "--every", "90", url=sqlite_url)
+    succeed("schedule", "add", "a", jobs.name, "{}", "--cron", "@daily", url=sqlite_url)
+    succeed("schedule", "pause", "b", url=sqlite_url)
+    header, first, second = succeed("schedule", "list", url=sqlite_url).out.splitlines()
+    assert ["name", "queue", "when"] == header.split()[:3]
+    assert ["a", "jobs", "@daily", "one"] == first.split()[:4]
+    assert ["b", "jobs", "every", "1m30s", "one", "-", "x", "paused"] == second.split()
+
+
+@pytest.mark.parametrize("payload_type", ["text", "bytes"])
+def test_text_needs_no_quotes(sqlite_url: str, payload_type: str) -> None:
+    """For a queue of text or bytes the argument is the payload itself."""
+    succeed("create", "jobs", "--payload", payload_type, url=sqlite_url)
+    succeed("schedule", "add", "s", "jobs", "zwölf", "--every", "60", url=sqlite_url)
+    record = succeed("schedule", "show", "s", "--json", url=sqlite_url).record
+    expected = {"text": ("zwölf", None), "bytes": ("enfDtmxm", "base64")}[payload_type]
+    assert expected == (record["payload"], record.get("payload_encoding"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["s", "jobs", "1"], "cron"),
+        (["s", "jobs", "1", "--every", "60", "--cron", "@daily"], "cron"),
+        (["s", "jobs", "1", "--cron", "* * *"], "five fields"),
+        (["s", "jobs", "1", "--cron", "0 0 30 2 *"], "never comes"),
+        (["s", "jobs", "1", "--every", "10ms"], "every"),
+        (["s", "jobs", "1", "--cron", "@daily", "--timezone", "Mars"], "timezone"),
+        (["s", "jobs", "1", "--every", "60", "--missed", "some"], "missed"),
+        (["s", "jobs", "nonsense", "--every", "60"], "JSON"),
+        (["s", "jobs", "1", "--every", "60", "--column", "tenant=x"], "tenant"),
+    ],
+)
+def test_wrong_usage(jobs: Queue, sqlite_url: str, arguments: list[str], named: str) -> None:
+    """Exit code 2, and a message that names what is wrong."""
+    assert jobs.name == "jobs"
+    ended = run("schedule", "add", *arguments, url=sqlite_url)
+    assert (2, "", True) == (ended.exit_code, ended.out, named in " ".join(ended.err.split()))
+
+
+@pytest.mark.parametrize("verb", ["show", "pause", "resume", "remove"])
+def test_a_schedule_that_is_not_there(jobs: Queue, sqlite_url: str, verb: str) -> None:
+    """Exit code 3, and its name."""
+    assert jobs.name == "jobs"
+    ended = run("schedule", verb, "nothing", url=sqlite_url)
+    assert (3, True) == (ended.exit_code, "'nothing'" in ended.err)
+    assert (
+        3 == run("schedule", "add", "s", "nowhere", "1", "--every", "1", url=sqlite_url).exit_code
+    )
+
+
+def test_the_reaper_fires(jobs: Queue, sqlite_url: str, tmp_path: Path) -> None:
+    """The daemon publishes what schedules ask for; without it there is only what lies ahead."""
+    succeed("schedule", "add", "s", jobs.name, "1", "--every", "250ms", url=sqlite_url)
+    ahead = jobs.messages().count()
+    assert ahead <= 5 * 4 + 1
+    with started("reaper", "--interval", "100ms", url=sqlite_url, log=tmp_path / "log"):
+        eventually(lambda: jobs.messages().count() > ahead + 10, "more messages than lay ahead")
