@@ -31,6 +31,7 @@ GROUPS = (
     ("Message", ("Message", "Status", "Outcome")),
     ("Looking", ("Selection", "Archive")),
     ("Worker and reaper", ("Worker", "ReaperReport")),
+    ("Schedules", ("Schedules", "Schedule")),
     (
         "Retry policies",
         ("RetryPolicy", "ExponentialBackoff", "FixedDelay", "Delays", "NoRetry"),
@@ -52,6 +53,7 @@ GROUPS = (
             "DatabaseRefused",
             "UnsupportedByEngine",
             "ServiceClosed",
+            "ScheduleNotFound",
         ),
     ),
     ("Version", ("__version__",)),
@@ -71,15 +73,20 @@ MADE_BY_THE_PACKAGE = {
     "Queue",
     "QueueStats",
     "ReaperReport",
+    "Schedule",
+    "Schedules",
     "Selection",
     "Worker",
 }
 # Public for other rooms of the package, of no use outside.
 INNER = {
     "Message": {"claim", "claimed_lease_us", "lease_extended_to", "lease_runs_at"},
-    "Queue": {"announce", "highest_priority", "holds", "reaper", "release_all"},
+    "Queue": {
+        *("announce", "context", "highest_priority", "holds", "publisher", "reaper", "release_all"),
+    },
     "QueueService": {"await_arrival", "connections", "wake"},
     "QueueSettings": {"given"},
+    "Schedules": {"fire_due"},
     "EffectiveSettings": {"from_json", "lease_us", "to_json", "updated"},
     # As RetryPolicy says.
     "ExponentialBackoff": {"next_delay"},
