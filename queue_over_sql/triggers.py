@@ -8,9 +8,9 @@ and what daylight saving makes of that is decided here, because their own answer
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -118,7 +118,7 @@ class WallTrigger:
             last = found.replace(tzinfo=None)
             yield last
 
-    @cached_property
+    @functools.cached_property
     def _calendar(self) -> Any:
         line = self.line
         common = {
@@ -152,6 +152,7 @@ def latest(trigger: Trigger, since: int, until: int) -> int:
     return max(since, low + 1)
 
 
+@functools.lru_cache(maxsize=256)
 def wall_trigger(cron: str, zone: str) -> WallTrigger:
     """The trigger of a crontab line in a time zone.
 
