@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from queue_over_sql import payload as payloads
 from queue_over_sql.durations import MICROSECOND, Duration, instant, to_timedelta
 from queue_over_sql.instants import MISSED
-from queue_over_sql.message import Publication
+from queue_over_sql.publications import Publication
 from queue_over_sql.settings import check_choice
 from queue_over_sql.store.schedules import message_key
 from queue_over_sql.tagged import tagged, untagged
