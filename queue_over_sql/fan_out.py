@@ -30,7 +30,7 @@ from queue_over_sql.errors import (
     QueueSchemaMismatch,
     TopicNotFound,
 )
-from queue_over_sql.message import ROUTING_KEY, TOPIC
+from queue_over_sql.headers import ROUTING_KEY, TOPIC
 from queue_over_sql.publications import Published
 from queue_over_sql.publishing import ON_CONFLICT, due
 from queue_over_sql.routing import check_routing_text, filter_of, pattern_fits, payload_fits

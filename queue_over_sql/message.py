@@ -6,34 +6,16 @@ import dataclasses
 import enum
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from queue_over_sql.durations import Duration, instant, optional_instant
+from queue_over_sql.headers import CORRELATION_ID, REPLY_TO
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
     from sqlalchemy.orm import Session
 
     from queue_over_sql.publications import Published
-
-PREVIOUS_ERROR: Final = "previous_error"
-"""The header in which a message that was sent again carries the reason it had failed for."""
-
-REPLY_TO: Final = "reply_to"
-"""The header in which a request names the queue that its reply goes to."""
-
-CORRELATION_ID: Final = "correlation_id"
-"""The header that a request and its reply share."""
-
-UNFIT_SINCE: Final = "unfit_since"
-"""The header that tells, in seconds since the epoch, since when a message that does not fit its
-kind waits for a server that knows better."""
-
-TOPIC: Final = "topic"
-"""The header that names the topic to which a message was published."""
-
-ROUTING_KEY: Final = "routing_key"
-"""The header with the routing key under which a message was published to a topic."""
 
 
 class Status(enum.StrEnum):

@@ -19,7 +19,8 @@ from queue_over_sql.holding import QueueHolding
 from queue_over_sql.message import Message
 from queue_over_sql.publications import Publication, Published
 from queue_over_sql.publishing import Publisher
-from queue_over_sql.replies import QueueReplies, ReplyBox
+from queue_over_sql.replies import QueueReplies
+from queue_over_sql.reply_box import ReplyBox
 from queue_over_sql.restoring import QueueReaper
 from queue_over_sql.settings import check_whole
 from queue_over_sql.settling import SettlerOfQueue

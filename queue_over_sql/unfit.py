@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql import payload as payloads
 from queue_over_sql.durations import MICROSECOND, instant_to_microseconds
-from queue_over_sql.message import UNFIT_SINCE
+from queue_over_sql.headers import UNFIT_SINCE
 from queue_over_sql.store import Aside
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from queue_over_sql.dialects.rows import read_rows
 from queue_over_sql.dialects.statements import replies
 from queue_over_sql.dialects.statements.claim import remove_ids
 from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id_values
-from queue_over_sql.message import CORRELATION_ID
+from queue_over_sql.headers import CORRELATION_ID
 from queue_over_sql.store.administration import delete_message
 
 if TYPE_CHECKING:

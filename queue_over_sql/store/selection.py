@@ -10,7 +10,7 @@ from queue_over_sql.dialects.compiled import CompiledStatement
 from queue_over_sql.dialects.rows import read_archive_rows, read_rows
 from queue_over_sql.dialects.statements import adopted, archive, selection
 from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id_values
-from queue_over_sql.message import PREVIOUS_ERROR, UNFIT_SINCE
+from queue_over_sql.headers import PREVIOUS_ERROR, UNFIT_SINCE
 from queue_over_sql.store import keys, registry
 from queue_over_sql.store.administration import server_now
 from queue_over_sql.store.publishing import NewMessage, publish_many
