@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 class Met(QueueError):
     """Somebody else was at the same schedule; nothing was done, and it may be tried again."""
 
+    def __init__(self, schedule: str) -> None:
+        super().__init__(
+            f"Others keep changing schedule {schedule!r} at the same time. Nothing was changed; "
+            "try again."
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class Fired:
@@ -94,7 +100,7 @@ def put(
     messages: ScheduledMessages,
     seen: ScheduleRecord | None,
     before: QueueTables | None,
-) -> None:
+) -> ScheduleRecord:
     """Add a schedule, or change the one that has its name.
 
     Args:
@@ -103,6 +109,9 @@ def put(
         messages: of the new definition.
         seen: what is to be changed, as it was read; None where there was nothing.
         before: the tables of the queue that it published to so far.
+
+    Returns:
+        What is stored now.
 
     Raises:
         QueueNotFound: the queue was dropped.
@@ -129,8 +138,10 @@ def put(
         done = store.change_schedule(connection, scope, record, **values)
     else:
         done = store.add_schedule(connection, scope, name, {**values, "created_at": now})
-    if not done:
+    written = store.schedule_record(connection, scope, name) if done else None
+    if written is None:
         raise Met(name)
+    return written
 
 
 def look(messages: ScheduledMessages, record: ScheduleRecord) -> Firing:

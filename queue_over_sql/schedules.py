@@ -127,8 +127,7 @@ class Schedules:
             missed=missed,
             options=publish_options,
         )
-        self._again(lambda: self._put(target, name, wanted))
-        return self.get(name)
+        return _schedule(self._again(lambda: self._put(target, name, wanted)))
 
     def list(self) -> Listed:
         """All schedules, by name."""
@@ -197,16 +196,16 @@ class Schedules:
 
     # -- adding and changing
 
-    def _put(self, target: Queue, name: str, wanted: Definition) -> None:
+    def _put(self, target: Queue, name: str, wanted: Definition) -> ScheduleRecord:
         scope, stored = self._access.scope(), self._access.stored(name)
         before = None
         if stored is not None:
             present = Definition.from_json(stored.definition)
             if stored.queue == target.name and wanted.same_as(present):
-                return
+                return stored
             before = self._access.tables_of(stored.queue)
         messages = ScheduledMessages(target, name, wanted)
-        target.context.run(
+        return target.context.run(
             lambda connection: acts.put(connection, scope, messages, stored, before),
             atomic=True,
             durable=True,
