@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 _DAY: Final = timedelta(days=1)
 # How far around an instant clocks are looked at for a change, which moves them a day at most.
-_AROUND: Final = 2 * _DAY
+_AROUND: Final = _DAY + timedelta(hours=1)
 
 
 class Trigger(Protocol):
@@ -75,48 +74,66 @@ class WallTrigger:
 
     def after(self, moment: int) -> int | None:
         """The first instant after a moment; None where none will ever come."""
-        since = instant(moment)
+        following = self._real_time if self.line.every_hour else self._named_time
+        found = following(instant(moment))
+        return None if found is None else instant_to_microseconds(found, "instant")
+
+    def _real_time(self, since: datetime) -> datetime | None:
+        """By the clock as it goes, from one move of its hands to the next."""
+        start = since + MICROSECOND
+        while True:
+            offset = self._offset(start)
+            time = self._fitting(_wall(start, offset))
+            if time is None:
+                return None
+            found = _as_utc(time) - offset
+            if self._offset(found) == offset:
+                return found
+            start = self._moved(start, found)
+
+    def _named_time(self, since: datetime) -> datetime | None:
+        """By the times of each day, each of which stands for one instant."""
         offsets = self._offsets(since)
         best: datetime | None = None
         # No instant after `since` has an earlier wall-clock time than this.
-        for time in self._times(_wall(since, min(offsets))):
-            found = _wall_as_utc(time)
-            if found - since > _DAY:
-                offsets = self._offsets(found)
-            later = [at for at in self._instants(time) if at > since]
-            best = min([*later, *([best] if best else [])], default=None)
+        time = self._fitting(_wall(since, min(offsets)))
+        while time is not None:
+            if _as_utc(time) - since > _DAY:
+                offsets = self._offsets(_as_utc(time))
+            # What is skipped is read by the clock before it was moved, what is twice as the first.
+            found = time.replace(tzinfo=self.zone, fold=0).astimezone(UTC)
+            if found > since:
+                best = found if best is None else min(best, found)
             # All further times come later than this.
-            if best is not None and best <= found - max(offsets):
+            if best is not None and best <= _as_utc(time) - max(offsets):
                 break
-        return None if best is None else instant_to_microseconds(best, "instant")
+            time = self._fitting(time + MICROSECOND)
+        return best
+
+    def _offset(self, at: datetime) -> timedelta:
+        """How far the clocks of the zone are ahead of UTC at an instant."""
+        return at.astimezone(self.zone).utcoffset() or timedelta(0)
 
     def _offsets(self, around: datetime) -> list[timedelta]:
-        """How far the clocks of the zone are ahead of UTC at, before and after an instant."""
-        places = (around - _AROUND, around, around + _AROUND)
-        return [place.astimezone(self.zone).utcoffset() or timedelta(0) for place in places]
+        """Likewise at an instant, before and after it."""
+        return [self._offset(around + way * _AROUND) for way in (-1, 0, 1)]
 
-    def _instants(self, time: datetime) -> list[datetime]:
-        """The instants that a wall-clock time stands for."""
-        folds = [time.replace(tzinfo=self.zone, fold=fold).astimezone(UTC) for fold in (0, 1)]
-        if not self.line.every_hour:
-            return folds[:1]
-        # Of a time that is skipped, neither reading leads back to it.
-        return [found for found in folds if self._shown(found) == time]
+    def _moved(self, low: datetime, high: datetime) -> datetime:
+        """The first instant after the clocks were moved, between two that differ."""
+        before = self._offset(low)
+        while high - low > MICROSECOND:
+            middle = low + (high - low) // 2
+            if self._offset(middle) == before:
+                low = middle
+            else:
+                high = middle
+        return high
 
-    def _shown(self, at: datetime) -> datetime:
-        return at.astimezone(self.zone).replace(tzinfo=None, fold=0)
-
-    def _times(self, after: datetime) -> Iterator[datetime]:
-        """The wall-clock times that fit, from the first after another one on."""
-        last = after
-        while True:
-            # As if it were UTC: a clock on which nothing is skipped and nothing comes twice.
-            beyond = _wall_as_utc(last + MICROSECOND)
-            found = self._calendar.get_next_fire_time(None, beyond)
-            if found is None:
-                return
-            last = found.replace(tzinfo=None)
-            yield last
+    def _fitting(self, start: datetime) -> datetime | None:
+        """The first wall-clock time that fits, from one on."""
+        # As if it were UTC: a clock on which nothing is skipped and nothing comes twice.
+        found = self._calendar.get_next_fire_time(None, _as_utc(start))
+        return None if found is None else found.replace(tzinfo=None)
 
     @functools.cached_property
     def _calendar(self) -> Any:
@@ -205,7 +222,7 @@ def _wall(at: datetime, offset: timedelta) -> datetime:
     return (at + offset).replace(tzinfo=None)
 
 
-def _wall_as_utc(time: datetime) -> datetime:
+def _as_utc(time: datetime) -> datetime:
     return time.replace(tzinfo=UTC)
 
 

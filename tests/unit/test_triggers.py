@@ -151,6 +151,17 @@ def test_any_moment_leads_to_the_same_instants(zone: str) -> None:
             assert min(at for at in found if at > moment) == trigger.after(moment)
 
 
+@pytest.mark.parametrize("zone", ZONES)
+def test_a_line_for_every_hour_is_what_the_clocks_show(zone: str) -> None:
+    """Minute by minute through each move of the clocks: whenever they show 00 or 40."""
+    trigger, here = wall_trigger("*/40 * * * *", zone), ZoneInfo(zone)
+    for day in ("2026-03-08", "2026-03-29", "2026-04-05", "2026-10-04", "2026-10-25", "2026-11-01"):
+        noon = micro(f"{day}T12:00:00+00:00")
+        minutes = range(noon - 36 * HOUR, noon + 36 * HOUR, MINUTE)
+        shown = [at for at in minutes if instant(at).astimezone(here).minute in {0, 40}]
+        assert shown == between(trigger, minutes[0] - 1, minutes[-1])
+
+
 # ---------------------------------------------------------------- intervals and zones
 
 
