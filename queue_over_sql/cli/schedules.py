@@ -21,7 +21,7 @@ from queue_over_sql.cli.session import Session, command
 from queue_over_sql.cli.values import exact_duration, format_instant, parse_duration, parse_pairs
 from queue_over_sql.cli.wire import LineFormat, LineReader
 from queue_over_sql.json_lines import ENCODING_FIELD, in_base64, to_json
-from queue_over_sql.triggers import zone_named
+from queue_over_sql.schedules.triggers import zone_named
 
 COLUMNS: Final = ("name", "queue", "when", "missed", "next (UTC)", "…payload", "")
 NONE_YET: Final = "There is no schedule yet: queue-over-sql schedule add NAME QUEUE PAYLOAD."

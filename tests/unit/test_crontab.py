@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queue_over_sql.crontab import NICKNAMES, parse_crontab
 from queue_over_sql.durations import instant, instant_to_microseconds
-from queue_over_sql.triggers import wall_trigger
+from queue_over_sql.schedules.crontab import NICKNAMES, parse_crontab
+from queue_over_sql.schedules.triggers import wall_trigger
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_over_sql.routing import (
+from queue_over_sql.topics.routing import (
     check_filter,
     check_routing_text,
     filter_of,

@@ -33,9 +33,9 @@ from queue_over_sql.errors import (
 from queue_over_sql.headers import ROUTING_KEY, TOPIC
 from queue_over_sql.publications import Published
 from queue_over_sql.publishing import ON_CONFLICT, due
-from queue_over_sql.routing import check_routing_text, filter_of, pattern_fits, payload_fits
 from queue_over_sql.settings import check_choice
 from queue_over_sql.store import registry
+from queue_over_sql.topics.routing import check_routing_text, filter_of, pattern_fits, payload_fits
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql import payload as payloads
 from queue_over_sql.durations import MICROSECOND, Duration, instant, to_timedelta
-from queue_over_sql.instants import MISSED
 from queue_over_sql.publications import Publication
+from queue_over_sql.schedules.instants import MISSED
+from queue_over_sql.schedules.tagged import tagged, untagged
+from queue_over_sql.schedules.triggers import EveryTrigger, Trigger, wall_trigger, zone_name
 from queue_over_sql.settings import check_choice
 from queue_over_sql.store.schedules import message_key
-from queue_over_sql.tagged import tagged, untagged
-from queue_over_sql.triggers import EveryTrigger, Trigger, wall_trigger, zone_name
 
 if TYPE_CHECKING:
     from queue_over_sql.publishing import Publisher

@@ -13,14 +13,14 @@ from datetime import datetime, timedelta, tzinfo
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from queue_over_sql import schedule_acts as acts
-from queue_over_sql.definitions import Definition, define
 from queue_over_sql.durations import Duration, instant, optional_instant
 from queue_over_sql.errors import ScheduleNotFound
 from queue_over_sql.queue import Queue
-from queue_over_sql.schedule_access import ScheduleAccess
-from queue_over_sql.schedule_acts import Met, ScheduledMessages
-from queue_over_sql.schedule_firing import ScheduleFirer
+from queue_over_sql.schedules import acts
+from queue_over_sql.schedules.access import ScheduleAccess
+from queue_over_sql.schedules.acts import Met, ScheduledMessages
+from queue_over_sql.schedules.definitions import Definition, define
+from queue_over_sql.schedules.firing import ScheduleFirer
 from queue_over_sql.settings import check_whole
 from queue_over_sql.store import schedules as store
 from queue_over_sql.store.schedules import ScheduleRecord

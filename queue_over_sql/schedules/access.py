@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from queue_over_sql.adoption import AdoptedQueue
-from queue_over_sql.definitions import Definition
 from queue_over_sql.errors import QueueNotFound, QueueSchemaMismatch
 from queue_over_sql.queue import Queue
-from queue_over_sql.schedule_acts import ScheduledMessages
+from queue_over_sql.schedules.acts import ScheduledMessages
+from queue_over_sql.schedules.definitions import Definition
 from queue_over_sql.store import schedules as store
 from queue_over_sql.store.schedules import ScheduleRecord, SchedulesOfPrefix
 

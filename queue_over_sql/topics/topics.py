@@ -11,11 +11,11 @@ from queue_over_sql import store
 from queue_over_sql.adoption import AdoptedQueue
 from queue_over_sql.durations import Duration, instant
 from queue_over_sql.errors import InvalidQueueName, QueueNotFound, TopicNotFound
-from queue_over_sql.fan_out import FanOut
 from queue_over_sql.publications import Publication, Published
 from queue_over_sql.queue import Queue
-from queue_over_sql.routing import check_filter, check_routing_text, filter_of, filter_text
 from queue_over_sql.schema import check_queue_name
+from queue_over_sql.topics.fan_out import FanOut
+from queue_over_sql.topics.routing import check_filter, check_routing_text, filter_of, filter_text
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -11,11 +11,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from queue_over_sql.definitions import Definition
 from queue_over_sql.durations import instant
 from queue_over_sql.errors import QueueError, QueueNotFound
-from queue_over_sql.instants import Firing, plan
 from queue_over_sql.publications import PublishOutcome
+from queue_over_sql.schedules.definitions import Definition
+from queue_over_sql.schedules.instants import Firing, plan
 from queue_over_sql.store import publish_many, registry
 from queue_over_sql.store import schedules as store
 from queue_over_sql.store.schedules import ScheduleRecord, SchedulesOfPrefix, message_key

@@ -16,11 +16,11 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from apscheduler.triggers.combining import OrTrigger
 from apscheduler.triggers.cron import CronTrigger
 
-from queue_over_sql.crontab import parse_crontab
 from queue_over_sql.durations import MICROSECOND, instant, instant_to_microseconds
+from queue_over_sql.schedules.crontab import parse_crontab
 
 if TYPE_CHECKING:
-    from queue_over_sql.crontab import Crontab
+    from queue_over_sql.schedules.crontab import Crontab
 
 _DAY: Final = timedelta(days=1)
 # How far around an instant clocks are looked at for a change, which moves them a day at most.

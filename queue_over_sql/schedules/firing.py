@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from queue_over_sql import schedule_acts as acts
 from queue_over_sql.errors import DatabaseUnavailable, QueueError, ServiceClosed
 from queue_over_sql.restoring import ReaperReport
-from queue_over_sql.schedule_acts import Met
+from queue_over_sql.schedules import acts
+from queue_over_sql.schedules.acts import Met
 from queue_over_sql.store import schedules as store
 
 if TYPE_CHECKING:
-    from queue_over_sql.schedule_access import ScheduleAccess
-    from queue_over_sql.schedule_acts import Fired
+    from queue_over_sql.schedules.access import ScheduleAccess
+    from queue_over_sql.schedules.acts import Fired
 
 _log = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from queue_over_sql.triggers import latest
+from queue_over_sql.schedules.triggers import latest
 
 if TYPE_CHECKING:
-    from queue_over_sql.triggers import Trigger
+    from queue_over_sql.schedules.triggers import Trigger
 
 MISSED: Final = ("one", "all", "skip")
 """What may be done about instants at which nobody fired."""
