@@ -21,6 +21,7 @@ from queue_over_sql.runtime import THREADS, Runtime
 from queue_over_sql.schedules import Schedules
 from queue_over_sql.schema import QueueTables, check_table_prefix
 from queue_over_sql.settings import EffectiveSettings, ServiceSettings
+from queue_over_sql.sqlapi import SqlApi
 from queue_over_sql.store import consumers as registrations
 from queue_over_sql.topics import TopicProvisioning
 from queue_over_sql.worker import Worker
@@ -102,6 +103,11 @@ class QueueService(Provisioning, TopicProvisioning):
     def schedules(self) -> Schedules:
         """Messages that are published again and again."""
         return self._schedules
+
+    @property
+    def sql_api(self) -> SqlApi:
+        """Installs the functions and procedures through which any SQL client can use the queues."""
+        return SqlApi(self._parts)
 
     # -- life cycle
 

@@ -96,6 +96,12 @@ class QueueDialect:
     """An idle claim should look before it writes, because writing takes the only write lock."""
     separate_durable_lanes = False
     """Publishing needs a connection with a stricter durability than claiming."""
+    routines: str | None = None
+    """The language of the server's stored routines, as the SQL API has them; None: it has none."""
+    replaces_routines = False
+    """CREATE OR REPLACE works for stored routines and keeps the rights on them."""
+    collation: ClassVar[str] = ""
+    """What an ``exact_string`` is compared by, where that has a name."""
     table_options: ClassVar[Mapping[str, Any]] = {}
     live_table_options: ClassVar[Mapping[str, Any]] = {}
 

@@ -19,6 +19,7 @@ class MariaDBDialect(MySQLDialect):
     name = "mariadb"
     insert_returning = True
     delete_returning = True
+    replaces_routines = True
     oldest_version: ClassVar[tuple[int, ...]] = (10, 6)
     collation: ClassVar[str] = "utf8mb4_nopad_bin"
 

@@ -55,6 +55,7 @@ class MySQLDialect(QueueDialect):
     )
     index_if_not_exists = False
     aborts_on_error = False
+    routines = "psm"
     oldest_version: ClassVar[tuple[int, ...]] = (8, 0, 17)
     collation: ClassVar[str] = "utf8mb4_0900_bin"
     table_options: ClassVar[Mapping[str, Any]] = {

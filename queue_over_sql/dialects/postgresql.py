@@ -86,6 +86,8 @@ class PostgreSQLDialect(PartialIndexes, QueueDialect):
     claims_at_once = True
     archives_at_once = True
     exchanges_at_once = True
+    routines = "plpgsql"
+    replaces_routines = True
     # A queue's table lives from being vacuumed often: its dead rows are what claims wade through.
     live_table_options: ClassVar[Mapping[str, Any]] = {
         "postgresql_with": {

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import bindparam, delete, insert, select, update
+from sqlalchemy import BigInteger, bindparam, delete, exists, insert, literal, select, update
 
 from queue_over_sql.dialects.statements import kinds
 from queue_over_sql.durations import instant
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from collections.abc import Mapping
+
+    from sqlalchemy import ColumnElement, Connection, Insert
 
     from queue_over_sql.dialects.base import QueueDialect
     from queue_over_sql.system import SystemTables
+
+NEVER: Final = 253_402_300_799_999_999
+"""When a consumer expires that does not: the last microsecond of the year 9999."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,6 +43,11 @@ class ConsumerInfo:
     heartbeat_at: datetime
     expires_at: datetime
 
+    @property
+    def permanent(self) -> bool:
+        """Whether it never expires, so that no heartbeat is to be expected: the SQL clients."""
+        return self.expires_at == instant(NEVER)
+
 
 def register(
     connection: Connection,
@@ -58,6 +68,49 @@ def register(
     now = dialect.now()
     times = {"started_at": now, "heartbeat_at": now, "expires_at": now + timeout}
     connection.execute(insert(system.consumers).values({**consumer, **times}))
+
+
+def register_for_good(
+    connection: Connection,
+    system: SystemTables,
+    dialect: QueueDialect,
+    consumer: Mapping[str, Any],
+) -> None:
+    """Write the row of a consumer that never expires, where it is not there.
+
+    Args:
+        connection: where.
+        system: the shared tables.
+        dialect: for the clock.
+        consumer: as in ``register``.
+    """
+    connection.execute(_registration_for_good(system, dialect, consumer))
+
+
+def registration_for_good(
+    connection: Connection,
+    system: SystemTables,
+    dialect: QueueDialect,
+    consumer: Mapping[str, Any],
+) -> str:
+    """What ``register_for_good`` runs, as text."""
+    statement = _registration_for_good(system, dialect, consumer)
+    compiled = statement.compile(
+        dialect=connection.dialect,
+        compile_kwargs={"literal_binds": True, "render_postcompile": True},
+    )
+    return str(compiled)
+
+
+def _registration_for_good(
+    system: SystemTables, dialect: QueueDialect, consumer: Mapping[str, Any]
+) -> Insert:
+    consumers, now = system.consumers, dialect.now()
+    times = {"started_at": now, "heartbeat_at": now, "expires_at": literal(NEVER, BigInteger())}
+    given = {name: literal(value) for name, value in consumer.items()}
+    values: dict[str, ColumnElement[Any]] = {**given, **times}
+    there = exists().where(consumers.c.consumer_id == consumer["consumer_id"])
+    return insert(consumers).from_select(list(values), select(*values.values()).where(~there))
 
 
 def renew(

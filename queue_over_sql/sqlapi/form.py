@@ -1,0 +1,151 @@
+"""Form: what one kind of server does to hold the routines of the SQL API."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from queue_over_sql.errors import QueueError
+from queue_over_sql.sqlapi.routines import Installed, Routine, strays
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from queue_over_sql.dialects.base import QueueDialect
+
+
+@dataclasses.dataclass(frozen=True)
+class QueueShape:
+    """What the routines of a queue need to know of it when they are made.
+
+    Attributes:
+        name: of the queue.
+        payload: its payload type.
+        columns: the names of its own columns.
+    """
+
+    name: str
+    payload: str
+    columns: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """Where routines are installed.
+
+    Attributes:
+        dialect: of the server.
+        schema: that holds the tables; None for the connection's default.
+        prefix: of the tables of the queues.
+        queues: those that can be served.
+    """
+
+    dialect: QueueDialect
+    schema: str | None
+    prefix: str
+    queues: Sequence[QueueShape]
+
+
+class Form(abc.ABC):
+    """How routines are written, found, replaced and granted on one kind of server."""
+
+    def __init__(self, connection: Connection, site: Site) -> None:
+        self.connection = connection
+        self.site = site
+
+    @abc.abstractmethod
+    def routines(self) -> list[Routine]:
+        """All routines, in the order in which they are created."""
+
+    @abc.abstractmethod
+    def installed(self, names: Sequence[str]) -> list[Installed]:
+        """The routines of these names, and all others that an installation of ours has made."""
+
+    @abc.abstractmethod
+    def create(self, routine: Routine, found: Installed | None) -> None:
+        """Create a routine or put it in the place of an earlier version; rights on it stay."""
+
+    @abc.abstractmethod
+    def drop(self, found: Installed) -> None:
+        """Drop a routine."""
+
+    @abc.abstractmethod
+    def grant(self, routine: Routine, role: str) -> None:
+        """Let a role execute a routine."""
+
+    @abc.abstractmethod
+    def create_counter(self) -> None:
+        """Create what numbers the claims, where it is missing."""
+
+    @abc.abstractmethod
+    def drop_counter(self) -> None:
+        """Drop what numbers the claims."""
+
+    @abc.abstractmethod
+    def script(self, consumer: str) -> str:
+        """The same as text for the shell of the server.
+
+        Args:
+            consumer: the statement that registers the consumer of the SQL clients.
+        """
+
+    def admit(self, role: str) -> None:
+        """Let a role into the schema, where that takes a right of its own."""
+        del role
+
+    def run(self, statement: str) -> None:
+        """Run a statement as it is, signs that a driver may give a meaning included."""
+        options = {"no_parameters": True}
+        self.connection.exec_driver_sql(statement, execution_options=options).close()
+
+    def install(self, roles: Sequence[str]) -> None:
+        """Install all routines; what is there in the same version stays untouched.
+
+        Raises:
+            QueueError: the names are taken; nothing was changed.
+        """
+        wanted = self.routines()
+        present = self.installed([routine.name for routine in wanted])
+        self._check_free(present)
+        self.create_counter()
+        found = {(routine.kind, routine.name): routine for routine in present}
+        for routine in wanted:
+            old = found.get((routine.kind, routine.name))
+            if old is None or old.comment != routine.comment(self.site.prefix):
+                self.create(routine, old)
+        for old in strays(present, wanted):
+            self.drop(old)
+        for role in roles:
+            self.admit(role)
+            for routine in wanted:
+                if routine.public:
+                    self.grant(routine, role)
+
+    def uninstall(self) -> bool:
+        """Drop the routines of this table prefix; False where there are none."""
+        present = [each for each in self.installed([]) if each.prefix == self.site.prefix]
+        for found in reversed(present):
+            self.drop(found)
+        return bool(present)
+
+    def serves_others(self) -> bool:
+        """Whether the routines here serve another table prefix."""
+        return any(found.prefix != self.site.prefix for found in self.installed([]))
+
+    def _check_free(self, present: Sequence[Installed]) -> None:
+        for found in present:
+            if found.ours and found.prefix != self.site.prefix:
+                msg = (
+                    f"The SQL API of this schema serves the table prefix {found.prefix!r}, and its "
+                    f"names can serve one only. Uninstall it there, or keep the queues of "
+                    f"{self.site.prefix!r} in a schema of their own."
+                )
+                raise QueueError(msg)
+            if not found.ours:
+                msg = (
+                    f"There is a {found.kind.lower()} named {found.name!r} that is not of "
+                    "queue_over_sql. Rename or drop it, then install again; nothing was changed."
+                )
+                raise QueueError(msg)

@@ -1,0 +1,81 @@
+-- What the routines for clients share. Whoever calls these needs rights of their own.
+
+-- Refuse a call; the text of an error holds 128 characters.
+CREATE PROCEDURE queue_over_sql_refuse(IN _number INT, IN _text TEXT <text>)
+SQL SECURITY INVOKER
+BEGIN
+  DECLARE _said VARCHAR(128) <text> DEFAULT LEFT(_text, 128);
+  SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = _number, MESSAGE_TEXT = _said;
+END
+-----
+-- The clock, as the tables keep it.
+CREATE FUNCTION queue_over_sql_now() RETURNS BIGINT
+NOT DETERMINISTIC NO SQL SQL SECURITY INVOKER
+RETURN TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+-----
+-- The settings of a queue.
+CREATE FUNCTION queue_over_sql_settings(_queue VARCHAR(64) <exact>) RETURNS LONGTEXT <text>
+NOT DETERMINISTIC READS SQL DATA SQL SECURITY INVOKER
+BEGIN
+  DECLARE _settings LONGTEXT <text>;
+  SET _settings = (SELECT settings FROM queue_over_sql_queues
+                    WHERE table_prefix = '<prefix>' AND name = _queue);
+  IF _settings IS NULL THEN
+    CALL queue_over_sql_refuse(50001, CONCAT('There is no queue ', QUOTE(_queue), ' any more.'));
+  END IF;
+  RETURN _settings;
+END
+-----
+-- Seconds as microseconds; NULL stays NULL.
+CREATE FUNCTION queue_over_sql_microseconds(_what VARCHAR(40) <text>, _seconds DECIMAL(40, 6), _zero BOOLEAN) RETURNS BIGINT
+NOT DETERMINISTIC NO SQL SQL SECURITY INVOKER
+BEGIN
+  IF _seconds < 0 OR _seconds > 31557600000 OR (_seconds = 0 AND NOT _zero) THEN
+    CALL queue_over_sql_refuse(50003, CONCAT(_what, ' must be ', IF(_zero, 'zero', 'more than zero'),
+      ' to 1,000 years in seconds, not ', _seconds, '.'));
+  END IF;
+  RETURN CAST(_seconds * 1000000 AS SIGNED);
+END
+-----
+-- A token that no other claim has: a row that is gone at once leaves its number behind.
+CREATE FUNCTION queue_over_sql_token() RETURNS BIGINT
+NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY INVOKER
+BEGIN
+  DECLARE _token BIGINT;
+  INSERT INTO queue_over_sql_rounds VALUES ();
+  SET _token = LAST_INSERT_ID();
+  DELETE FROM queue_over_sql_rounds WHERE id = _token;
+  RETURN _token;
+END
+-----
+-- How long a message waits after a failed attempt, by the queue's policy; NULL where it is given up.
+CREATE FUNCTION queue_over_sql_delay(_settings LONGTEXT <text>, _attempt INT) RETURNS BIGINT
+NOT DETERMINISTIC NO SQL SQL SECURITY INVOKER
+BEGIN
+  DECLARE _policy TEXT <text> DEFAULT <setting retry.policy>;
+  DECLARE _base DOUBLE DEFAULT <setting retry.arguments.base>;
+  DECLARE _factor DOUBLE DEFAULT <setting retry.arguments.factor>;
+  DECLARE _longest DOUBLE DEFAULT <setting retry.arguments.maximum>;
+  DECLARE _steps INT DEFAULT GREATEST(_attempt, 1) - 1;
+  DECLARE _seconds DOUBLE;
+  CASE _policy
+    WHEN 'NoRetry' THEN RETURN NULL;
+    WHEN 'FixedDelay' THEN SET _seconds = <setting retry.arguments.delay>;
+    WHEN 'Delays' THEN
+      SET _seconds = JSON_EXTRACT(_settings, CONCAT('$.retry.arguments.delays[',
+        LEAST(_steps, JSON_LENGTH(_settings, '$.retry.arguments.delays') - 1), ']'));
+    WHEN 'ExponentialBackoff' THEN
+      -- By logarithms first: a power may be too large for a number.
+      IF _base <= 0 OR _longest <= 0 THEN
+        SET _seconds = 0;
+      ELSEIF LN(_base) + _steps * LN(_factor) >= LN(_longest) THEN
+        SET _seconds = _longest;
+      ELSE
+        SET _seconds = _base * POW(_factor, _steps);
+      END IF;
+      SET _seconds = _seconds * (1 - <setting retry.arguments.jitter> * RAND());
+    ELSE
+      CALL queue_over_sql_refuse(50003, 'The retry policy of this queue is written in Python: give delay_seconds.');
+  END CASE;
+  RETURN CAST(_seconds * 1000000 AS SIGNED);
+END

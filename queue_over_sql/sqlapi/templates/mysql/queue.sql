@@ -1,0 +1,294 @@
+-- What each queue has of its own: stored functions cannot run dynamic SQL.
+-- Functions, because all that a function does is one statement of its caller: it happens as a whole
+-- under autocommit, and inside a transaction of the caller's it neither begins nor commits anything.
+
+-- Put one message in; payloads of a queue of bytes are base64.
+CREATE FUNCTION <routine put>(_payload LONGTEXT <text>, _allowed INT, _lease BIGINT) RETURNS BIGINT
+NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY INVOKER
+BEGIN
+  DECLARE _settings LONGTEXT <text> DEFAULT queue_over_sql_settings('<queue>');
+  DECLARE _now BIGINT DEFAULT queue_over_sql_now();
+  DECLARE _content <content> DEFAULT <decoded>;
+  IF _payload IS NULL THEN
+    CALL queue_over_sql_refuse(50004, 'The payload must not be NULL; a queue of JSON takes the text null.');
+  ELSEIF _content IS NULL THEN
+    CALL queue_over_sql_refuse(50004, 'The payload is no base64, as a queue of bytes takes it.');
+  ELSEIF LENGTH(_content) > CAST(<setting max_payload_bytes> AS SIGNED) THEN
+    CALL queue_over_sql_refuse(50004, CONCAT('The payload takes ', LENGTH(_content), ' bytes; the limit is ',
+      <setting max_payload_bytes>, '.'));
+  ELSEIF <malformed> THEN
+    CALL queue_over_sql_refuse(50004, 'The payload is no JSON, or nested too deeply for this server.');
+  END IF;
+  INSERT INTO <live> (payload, published_at, scheduled_at, available_at, max_attempts, lease_us)
+  VALUES (_content, _now, _now, _now, _allowed, _lease);
+  RETURN LAST_INSERT_ID();
+END
+-----
+-- Put several in; the ids as a JSON array, in their order.
+CREATE FUNCTION <routine put_all>(_payloads LONGTEXT <text>) RETURNS LONGTEXT <text>
+NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY INVOKER
+BEGIN
+  DECLARE _ids LONGTEXT <text> DEFAULT '';
+  DECLARE _index INT DEFAULT 0;
+  DECLARE _path VARCHAR(20) <text>;
+  IF _payloads IS NULL OR NOT JSON_VALID(_payloads) OR JSON_TYPE(_payloads) <> 'ARRAY'
+    OR JSON_LENGTH(_payloads) > 1000 THEN
+    CALL queue_over_sql_refuse(50003, 'payloads_json must be a JSON array of at most 1,000 payloads.');
+  END IF;
+  WHILE _index < JSON_LENGTH(_payloads) DO
+    SET _path = CONCAT('$[', _index, ']');
+    IF <not_strings> THEN
+      CALL queue_over_sql_refuse(50004, 'The payloads of this queue must be JSON strings.');
+    END IF;
+    SET _ids = CONCAT(_ids, ', ', <routine put>(<element>, NULL, NULL));
+    SET _index = _index + 1;
+  END WHILE;
+  RETURN CONCAT('[', SUBSTR(_ids, 3), ']');
+END
+-----
+-- End a message that is locked: to the archive where the queue keeps it, else it is counted.
+CREATE FUNCTION <routine finish>(_settings LONGTEXT <text>, _id BIGINT, _outcome VARCHAR(20) <exact>, _reason LONGTEXT <text>) RETURNS BOOLEAN
+NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY INVOKER
+BEGIN
+  DECLARE _now BIGINT DEFAULT queue_over_sql_now();
+  DECLARE _window BIGINT DEFAULT <setting dedup_window_us>;
+  DECLARE _keeps VARCHAR(10) <text> DEFAULT <setting archive>;
+  DECLARE _key VARCHAR(200) <exact>;
+  DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+  IF _window IS NOT NULL THEN
+    SELECT message_key INTO _key FROM <live> WHERE id = _id FOR UPDATE;
+    IF _key IS NOT NULL THEN
+      DELETE FROM <keys> WHERE message_key = _key;
+      INSERT INTO <keys> (message_key, message_id, expires_at) VALUES (_key, _id, _now + _window);
+    END IF;
+  END IF;
+  IF _keeps = 'all' OR (_keeps = 'failed' AND _outcome <> 'done') THEN
+    INSERT INTO <archive> (<carried>, last_attempt_at, last_error, finished_at, outcome)
+    SELECT <carried>, IF(_outcome = 'done', last_attempt_at, _now),
+           COALESCE(LEFT(_reason, 20000), last_error), _now, _outcome
+      FROM <live> WHERE id = _id FOR UPDATE;
+  ELSEIF _outcome <> 'done' THEN
+    UPDATE queue_over_sql_queues SET discarded_count = discarded_count + 1
+     WHERE table_prefix = '<prefix>' AND name = '<queue>';
+  END IF;
+  DELETE FROM <live> WHERE id = _id;
+  RETURN TRUE;
+END
+-----
+-- Give back the messages whose lease has passed, whoever held them; how many are ready again.
+CREATE FUNCTION <routine restore>(_settings LONGTEXT <text>) RETURNS INT
+NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY INVOKER
+BEGIN
+  DECLARE _now BIGINT DEFAULT queue_over_sql_now();
+  DECLARE _why VARCHAR(100) <text> DEFAULT 'the lease expired before the message was settled';
+  DECLARE _done, _ended BOOLEAN DEFAULT FALSE;
+  DECLARE _restored INT DEFAULT 0;
+  DECLARE _id, _left BIGINT;
+  DECLARE _dead CURSOR FOR
+    SELECT id FROM <live> WHERE consumer_id IS NOT NULL AND lease_expires_at <= _now
+     LIMIT 100 FOR UPDATE SKIP LOCKED;
+  DECLARE CONTINUE HANDLER FOR NOT FOUND SET _done = TRUE;
+  OPEN _dead;
+  each_row: LOOP
+    FETCH _dead INTO _id;
+    IF _done THEN
+      LEAVE each_row;
+    END IF;
+    SET _left = NULL;
+    SELECT CAST(COALESCE(max_attempts, <setting max_attempts>) AS SIGNED) - attempt_count INTO _left
+      FROM <live> WHERE id = _id AND lease_expires_at <= _now FOR UPDATE;
+    SET _done = FALSE;
+    IF _left <= 0 THEN
+      SET _ended = <routine finish>(_settings, _id, 'failed', CONCAT('out of attempts: ', _why));
+    ELSEIF _left > 0 THEN
+      UPDATE <live> SET consumer_id = NULL, consumer_round = NULL, claimed_at = NULL,
+             lease_expires_at = NULL, last_attempt_at = _now, last_error = _why
+       WHERE id = _id;
+      SET _restored = _restored + 1;
+    END IF;
+  END LOOP;
+  CLOSE _dead;
+  RETURN _restored;
+END
+-----
+-- Claim messages, oldest first: a JSON array of the token and the ids, or NULL.
+CREATE FUNCTION <routine claim>(_how_many INT) RETURNS LONGTEXT <text>
+NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY INVOKER
+BEGIN
+  DECLARE _settings LONGTEXT <text> DEFAULT queue_over_sql_settings('<queue>');
+  DECLARE _levels INT DEFAULT <setting priorities>;
+  DECLARE _lease BIGINT DEFAULT <setting lease_us>;
+  DECLARE _ids LONGTEXT <text> DEFAULT '';
+  DECLARE _missing INT DEFAULT _how_many;
+  DECLARE _level, _look INT DEFAULT 0;
+  DECLARE _done BOOLEAN DEFAULT FALSE;
+  DECLARE _now, _id, _token BIGINT;
+  DECLARE _due CURSOR FOR
+    SELECT id FROM <live> <claim_index>
+     WHERE consumer_id IS NULL AND priority = _level AND available_at <= _now
+     ORDER BY available_at, id LIMIT _missing FOR UPDATE SKIP LOCKED;
+  DECLARE CONTINUE HANDLER FOR NOT FOUND SET _done = TRUE;
+  IF _how_many IS NULL OR _how_many NOT BETWEEN 1 AND 1000 THEN
+    CALL queue_over_sql_refuse(50003, 'how_many must be between 1 and 1000.');
+  END IF;
+  IF (SELECT paused_at FROM queue_over_sql_queues
+       WHERE table_prefix = '<prefix>' AND name = '<queue>') IS NOT NULL THEN
+    RETURN NULL;
+  END IF;
+  looks: LOOP
+    SET _level = 0;
+    SET _now = queue_over_sql_now();
+    WHILE _level < _levels AND _missing > 0 DO
+      SET _done = FALSE;
+      OPEN _due;
+      each_row: LOOP
+        FETCH _due INTO _id;
+        IF _done THEN
+          LEAVE each_row;
+        END IF;
+        IF _token IS NULL THEN
+          SET _token = queue_over_sql_token();
+        END IF;
+        UPDATE <live> SET consumer_id = '<me>', consumer_round = _token, claimed_at = _now,
+               lease_expires_at = _now + COALESCE(lease_us, _lease), attempt_count = attempt_count + 1
+         WHERE id = _id AND consumer_id IS NULL;
+        IF ROW_COUNT() = 1 THEN
+          SET _ids = CONCAT(_ids, ',', _id);
+          SET _missing = _missing - 1;
+          SET @queue_over_sql_claims = LEFT(
+            CONCAT(' <queue>:', _id, ':', _token, COALESCE(@queue_over_sql_claims, ' ')), 30000);
+        END IF;
+      END LOOP;
+      CLOSE _due;
+      SET _level = _level + 1;
+    END WHILE;
+    SET _look = _look + 1;
+    IF _missing = 0 OR _look = 2 OR <routine restore>(_settings) = 0 THEN
+      LEAVE looks;
+    END IF;
+  END LOOP;
+  RETURN CONCAT('[', _token, _ids, ']');
+END
+-----
+-- Claim, then show what was claimed.
+CREATE PROCEDURE <routine get>(IN _how_many INT)
+MODIFIES SQL DATA SQL SECURITY INVOKER
+BEGIN
+  DECLARE _settings LONGTEXT <text> DEFAULT queue_over_sql_settings('<queue>');
+  DECLARE _claim LONGTEXT <text>;
+  DECLARE _token BIGINT;
+  CALL queue_over_sql_prepare();
+  -- One statement, so that it is done as a whole before anything of it is shown.
+  SELECT <routine claim>(_how_many) INTO _claim;
+  SET _token = JSON_UNQUOTE(JSON_EXTRACT(_claim, '$[0]'));
+  SELECT m.id, m.consumer_round AS token, <shown> AS payload, m.kind, m.headers, m.message_key,
+         m.priority, m.attempt_count AS read_cnt,
+         CAST(COALESCE(m.max_attempts, <setting max_attempts>) AS SIGNED) AS max_read_cnt,
+         TIMESTAMPADD(MICROSECOND, m.published_at, '1970-01-01') AS created_at,
+         TIMESTAMPADD(MICROSECOND, m.lease_expires_at, '1970-01-01') AS next_read<own>
+    FROM JSON_TABLE(COALESCE(_claim, '[]'), '$[*]' COLUMNS (n FOR ORDINALITY, id BIGINT PATH '$')) AS c
+    JOIN <live> AS m ON m.id = c.id
+   WHERE c.n > 1 AND m.consumer_id = '<me>' AND m.consumer_round = _token
+   ORDER BY c.n;
+END
+-----
+-- What the holder of a claim does with its message; an error where the claim is lost.
+CREATE FUNCTION <routine settle>(_verb VARCHAR(10) <text>, _id BIGINT, _token BIGINT, _reason LONGTEXT <text>, _length BIGINT) RETURNS BOOLEAN
+NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY INVOKER
+BEGIN
+  DECLARE _settings LONGTEXT <text> DEFAULT queue_over_sql_settings('<queue>');
+  DECLARE _now BIGINT DEFAULT queue_over_sql_now();
+  DECLARE _delay BIGINT DEFAULT _length;
+  DECLARE _attempts, _allowed INT;
+  DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+  SELECT attempt_count, CAST(COALESCE(max_attempts, <setting max_attempts>) AS SIGNED)
+    INTO _attempts, _allowed
+    FROM <live> WHERE id = _id AND consumer_id = '<me>' AND consumer_round = _token FOR UPDATE;
+  IF _attempts IS NULL THEN
+    CALL queue_over_sql_refuse(50002, CONCAT('The claim on message ', COALESCE(_id, 'NULL'),
+      ' is lost; nothing was changed. Do not repeat this call: get the next message.'));
+  END IF;
+  CASE _verb
+    WHEN 'ack' THEN RETURN <routine finish>(_settings, _id, 'done', NULL);
+    WHEN 'reject' THEN RETURN <routine finish>(_settings, _id, 'rejected', _reason);
+    WHEN 'release' THEN
+      UPDATE <live> SET consumer_id = NULL, consumer_round = NULL, claimed_at = NULL,
+             lease_expires_at = NULL, attempt_count = attempt_count - 1
+       WHERE id = _id;
+    WHEN 'extend' THEN
+      -- Without a length it is that of the queue or the message.
+      UPDATE <live> SET lease_expires_at = _now + COALESCE(_length, lease_us, <setting lease_us>)
+       WHERE id = _id;
+    WHEN 'nack' THEN
+      IF _delay IS NULL AND _attempts < _allowed THEN
+        SET _delay = queue_over_sql_delay(_settings, _attempts);
+      END IF;
+      IF _delay IS NULL OR _attempts >= _allowed THEN
+        RETURN <routine finish>(_settings, _id, 'failed', _reason);
+      END IF;
+      UPDATE <live> SET consumer_id = NULL, consumer_round = NULL, claimed_at = NULL,
+             lease_expires_at = NULL, available_at = _now + _delay, last_attempt_at = _now,
+             last_error = LEFT(_reason, 20000)
+       WHERE id = _id;
+  END CASE;
+  RETURN TRUE;
+END
+-----
+-- Acknowledge all of these, or none and say which are lost.
+CREATE FUNCTION <routine ack_all>(_claims LONGTEXT <text>) RETURNS INT
+NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY INVOKER
+BEGIN
+  DECLARE _settings LONGTEXT <text> DEFAULT queue_over_sql_settings('<queue>');
+  DECLARE _lost LONGTEXT <text> DEFAULT '';
+  DECLARE _acked INT DEFAULT 0;
+  DECLARE _done, _ended BOOLEAN DEFAULT FALSE;
+  DECLARE _id, _token, _held BIGINT;
+  -- By id, as everybody locks rows.
+  DECLARE _all CURSOR FOR
+    SELECT c.id, c.token
+      FROM JSON_TABLE(_claims, '$[*]' COLUMNS (id BIGINT PATH '$.id', token BIGINT PATH '$.token')) AS c
+     ORDER BY c.id;
+  DECLARE CONTINUE HANDLER FOR NOT FOUND SET _done = TRUE;
+  OPEN _all;
+  each_row: LOOP
+    FETCH _all INTO _id, _token;
+    IF _done THEN
+      LEAVE each_row;
+    END IF;
+    SET _held = NULL;
+    SELECT id INTO _held FROM <live>
+     WHERE id = _id AND consumer_id = '<me>' AND consumer_round = _token FOR UPDATE;
+    SET _done = FALSE;
+    IF _held IS NULL THEN
+      SET _lost = CONCAT(_lost, ', ', COALESCE(_id, 'NULL'));
+    ELSE
+      SET _ended = <routine finish>(_settings, _id, 'done', NULL);
+      SET _acked = _acked + 1;
+    END IF;
+  END LOOP;
+  CLOSE _all;
+  IF _lost <> '' THEN
+    CALL queue_over_sql_refuse(50002, CONCAT('None was acknowledged, for the claim is lost on: ', SUBSTR(_lost, 3)));
+  END IF;
+  RETURN _acked;
+END
+-----
+-- Acknowledge without a token, where it is clear who holds the message.
+CREATE FUNCTION <routine delete>(_id BIGINT) RETURNS BOOLEAN
+NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY INVOKER
+BEGIN
+  DECLARE _attempts INT;
+  DECLARE _token BIGINT;
+  DECLARE _key VARCHAR(200) <exact>;
+  DECLARE _now BIGINT DEFAULT queue_over_sql_now();
+  DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+  SELECT consumer_round, attempt_count, message_key INTO _token, _attempts, _key
+    FROM <live> WHERE id = _id AND consumer_id = '<me>' AND lease_expires_at > _now FOR UPDATE;
+  -- A message with a key may have been replaced, and then its attempts were counted anew.
+  IF _token IS NOT NULL AND NOT (_attempts = 1 AND _key IS NULL)
+    AND LOCATE(CONCAT(' <queue>:', _id, ':', _token, ' '), COALESCE(@queue_over_sql_claims, '')) = 0 THEN
+    CALL queue_over_sql_refuse(50002, CONCAT('Message ', _id,
+      ' was delivered before, or has a key: use ack_message with its token. Nothing was changed.'));
+  END IF;
+  RETURN <routine settle>('ack', _id, _token, NULL, NULL);
+END

@@ -1,0 +1,205 @@
+-- What the functions for clients share. Nobody else may execute them.
+-- Every name is qualified and the search path is pinned, so that no object of a caller's is used.
+
+-- The settings of a queue, or an error that says what to do.
+CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_settings(queue text) RETURNS jsonb
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$
+DECLARE
+  found jsonb;
+BEGIN
+  SELECT q.settings::jsonb INTO found
+    FROM <schema>.queue_over_sql_queues AS q
+   WHERE q.table_prefix = '<prefix>' AND q.name = queue;
+  IF found IS NULL THEN
+    RAISE EXCEPTION USING ERRCODE = 'QS001', MESSAGE = format('There is no queue %L.', queue),
+      HINT = 'Create it with queue-over-sql create, or look for its name with queue-over-sql list.';
+  END IF;
+  IF found ? 'adoption' THEN
+    RAISE EXCEPTION USING ERRCODE = 'QS001',
+      MESSAGE = format('The queue %L lives in a table of the user''s, which the SQL API does not serve.', queue),
+      HINT = 'Set available_at of its rows to send them, and consume them with the library.';
+  END IF;
+  RETURN found;
+END
+$body$;
+-----
+-- The clock, as the tables keep it; read when it is needed, not when the statement began.
+CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_now() RETURNS bigint
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $body$
+  SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)
+$body$;
+-----
+-- Seconds as microseconds; NULL stays NULL.
+CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_microseconds(what text, seconds numeric, zero boolean) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$
+BEGIN
+  IF seconds < 0 OR seconds > 31557600000 OR (seconds = 0 AND NOT zero) OR seconds = 'NaN' THEN
+    RAISE EXCEPTION USING ERRCODE = 'QS003',
+      MESSAGE = format('%s must be %s to 1,000 years in seconds, not %s.', what,
+                       CASE WHEN zero THEN 'zero' ELSE 'more than zero' END, seconds);
+  END IF;
+  RETURN CAST(trunc(seconds * 1000000) AS bigint);
+END
+$body$;
+-----
+-- The table of a queue, quoted.
+CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_table(queue text, suffix text) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $body$
+  SELECT format('%I.%I', <schema_text>, '<prefix>' || queue || suffix)
+$body$;
+-----
+CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_claim_lost(queue text, ids text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$
+BEGIN
+  RAISE EXCEPTION USING ERRCODE = 'QS002',
+    MESSAGE = format('Queue %L: the claim on message %s is lost; nothing was changed.', queue, ids),
+    DETAIL = 'Its lease expired, it was settled before, or somebody else has it now.',
+    HINT = 'Do not repeat this call: get the next message.';
+END
+$body$;
+-----
+-- Put one message in; payloads of a queue of bytes are base64.
+CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_put(queue text, settings jsonb, payload text, allowed bigint, lease bigint) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$
+DECLARE
+  kind_of text := settings->>'payload';
+  most bigint := CAST(settings->>'max_payload_bytes' AS bigint);
+  size bigint;
+  new_id bigint;
+BEGIN
+  IF payload IS NULL THEN
+    RAISE EXCEPTION USING ERRCODE = 'QS004', MESSAGE = 'The payload must not be NULL.',
+      HINT = 'A queue of JSON takes the text null.';
+  END IF;
+  size := octet_length(CASE WHEN kind_of = 'bytes' THEN decode(payload, 'base64')
+                            ELSE convert_to(payload, 'UTF8') END);
+  IF size > most THEN
+    RAISE EXCEPTION USING ERRCODE = 'QS004',
+      MESSAGE = format('The payload takes %s bytes; the limit of queue %L is %s.', size, queue, most),
+      HINT = 'Keep large content elsewhere and put a reference.';
+  END IF;
+  EXECUTE format(
+    'INSERT INTO %s (payload, published_at, scheduled_at, available_at, max_attempts, lease_us)'
+    ' VALUES (%s, $2, $2, $2, $3, $4) RETURNING id',
+    <schema>.queue_over_sql_table(queue, ''),
+    CASE kind_of WHEN 'json' THEN 'CAST($1 AS json)' WHEN 'text' THEN '$1' ELSE 'decode($1, ''base64'')' END)
+  INTO new_id USING payload, <schema>.queue_over_sql_now(), allowed, lease;
+  RETURN new_id;
+END
+$body$;
+-----
+-- End a message under the fence: to the archive where the queue keeps it, else it is counted.
+-- False where the claim is lost.
+CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_finish(
+  queue text, settings jsonb, id bigint, holder text, token bigint, outcome text, reason text) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$
+DECLARE
+  live text := <schema>.queue_over_sql_table(queue, '');
+  now_us bigint := <schema>.queue_over_sql_now();
+  key text;
+  touched int;
+  own text;
+BEGIN
+  EXECUTE format('SELECT message_key FROM %s'
+                 ' WHERE id = $1 AND consumer_id = $2 AND consumer_round = $3 FOR UPDATE', live)
+    INTO key USING id, holder, token;
+  GET DIAGNOSTICS touched = ROW_COUNT;
+  IF touched = 0 THEN
+    RETURN false;
+  END IF;
+  IF key IS NOT NULL AND settings->>'dedup_window_us' IS NOT NULL THEN
+    EXECUTE format('INSERT INTO %s AS k (message_key, message_id, expires_at) VALUES ($1, $2, $3)'
+                   ' ON CONFLICT (message_key) DO UPDATE'
+                   ' SET message_id = excluded.message_id, expires_at = excluded.expires_at',
+                   <schema>.queue_over_sql_table(queue, '_dedup_keys'))
+      USING key, id, now_us + CAST(settings->>'dedup_window_us' AS bigint);
+  END IF;
+  IF settings->>'archive' = 'all' OR (settings->>'archive' = 'failed' AND outcome <> 'done') THEN
+    SELECT coalesce(string_agg(', ' || quote_ident(name), ''), '') INTO own
+      FROM jsonb_object_keys(settings->'columns') AS name;
+    EXECUTE format(
+      'WITH gone AS (DELETE FROM %1$s WHERE id = $1 RETURNING *)'
+      ' INSERT INTO %2$s (<carried>, last_attempt_at, last_error, finished_at, outcome%3$s)'
+      ' SELECT <carried>,'
+      ' CASE WHEN $3 = ''done'' THEN last_attempt_at ELSE $2 END, coalesce($4, last_error), $2, $3%3$s'
+      ' FROM gone', live, <schema>.queue_over_sql_table(queue, '_archive'), own)
+      USING id, now_us, outcome, left(reason, 20000);
+    RETURN true;
+  END IF;
+  EXECUTE format('DELETE FROM %s WHERE id = $1', live) USING id;
+  IF outcome <> 'done' THEN
+    UPDATE <schema>.queue_over_sql_queues AS q SET discarded_count = q.discarded_count + 1
+     WHERE q.table_prefix = '<prefix>' AND q.name = queue;
+  END IF;
+  RETURN true;
+END
+$body$;
+-----
+-- Give back the messages whose lease has passed, whoever held them; how many are ready again.
+CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_restore(queue text, settings jsonb) RETURNS int
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$
+DECLARE
+  live text := <schema>.queue_over_sql_table(queue, '');
+  now_us bigint := <schema>.queue_over_sql_now();
+  reason constant text := 'the lease expired before the message was settled';
+  restored int := 0;
+  dead record;
+BEGIN
+  FOR dead IN EXECUTE format(
+    'SELECT id, consumer_id, consumer_round, attempt_count, coalesce(max_attempts, $2) AS allowed'
+    ' FROM %s WHERE lease_expires_at IS NOT NULL AND lease_expires_at <= $1'
+    ' LIMIT 100 FOR UPDATE SKIP LOCKED', live)
+    USING now_us, CAST(settings->>'max_attempts' AS int)
+  LOOP
+    IF dead.attempt_count >= dead.allowed THEN
+      PERFORM <schema>.queue_over_sql_finish(queue, settings, dead.id, dead.consumer_id,
+        dead.consumer_round, 'failed', 'out of attempts: ' || reason);
+    ELSE
+      EXECUTE format('UPDATE %s SET consumer_id = NULL, consumer_round = NULL, claimed_at = NULL,'
+                     ' lease_expires_at = NULL, last_attempt_at = $2, last_error = $3'
+                     ' WHERE id = $1', live) USING dead.id, now_us, reason;
+      restored := restored + 1;
+    END IF;
+  END LOOP;
+  RETURN restored;
+END
+$body$;
+-----
+-- How long a message waits after a failed attempt, by the queue's policy; NULL where it is given up.
+CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_delay(queue text, settings jsonb, attempt int) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$
+DECLARE
+  policy text := settings->'retry'->>'policy';
+  given jsonb := settings->'retry'->'arguments';
+  base double precision := CAST(given->>'base' AS double precision);
+  factor double precision := CAST(given->>'factor' AS double precision);
+  longest double precision := CAST(given->>'maximum' AS double precision);
+  steps int := greatest(attempt, 1) - 1;
+  seconds double precision;
+BEGIN
+  CASE policy
+    WHEN 'NoRetry' THEN RETURN NULL;
+    WHEN 'FixedDelay' THEN seconds := given->>'delay';
+    WHEN 'Delays' THEN
+      seconds := given->'delays'->>least(steps, jsonb_array_length(given->'delays') - 1);
+    WHEN 'ExponentialBackoff' THEN
+      -- By logarithms first: a power may be too large for a number.
+      seconds := CASE WHEN base <= 0 OR longest <= 0 THEN 0
+                      WHEN ln(base) + steps * ln(factor) >= ln(longest) THEN longest
+                      ELSE base * power(factor, steps) END;
+      seconds := seconds * (1 - CAST(given->>'jitter' AS double precision) * random());
+    ELSE
+      RAISE EXCEPTION USING ERRCODE = 'QS003',
+        MESSAGE = format('The retry policy %L of queue %L is written in Python.', policy, queue),
+        HINT = 'Give delay_seconds.';
+  END CASE;
+  RETURN CAST(seconds * 1000000 AS bigint);
+END
+$body$;
+-----
+-- Remember in this session that it made a claim, for delete_message_from_queue.
+CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_remember(claims text) RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $body$
+  SELECT set_config('queue_over_sql.claims',
+    left(claims || coalesce(nullif(current_setting('queue_over_sql.claims', true), ''), ' '), 30000), false)
+$body$;
