@@ -61,6 +61,15 @@ _CONTENT = {
         "REPLACE(TO_BASE64(m.payload), '\\n', '')",
     ),
 }
+# 1020 is what MariaDB may call a deadlock.
+_DEADLOCKS = """DECLARE CONTINUE HANDLER FOR 1213, 1020
+  BEGIN
+    SET _tries = _tries + 1;
+    IF NOT _alone OR _tries > 20 THEN
+      RESIGNAL;
+    END IF;
+    SET _again = TRUE;
+  END;"""
 _ELEMENT = "JSON_EXTRACT(_payloads, _path)"
 
 
@@ -169,6 +178,7 @@ class MySQLForm(Form):
 
     def _values(self) -> dict[str, str]:
         return {
+            "deadlocks": _DEADLOCKS,
             "exact": f"CHARACTER SET utf8mb4 COLLATE {self.site.dialect.collation}",
             "text": "CHARACTER SET utf8mb4",
             "prefix": self.site.prefix,
@@ -189,24 +199,21 @@ class MySQLForm(Form):
         named = _ROUTINE.sub(rf"{base}_sql_\1", _with_settings(template))
         return filled(named, self._values_of(queue))
 
-    def _quoted(self, name: str) -> str:
-        return self.connection.dialect.identifier_preparer.quote_identifier(name)
-
     def _name(self, name: str) -> str:
         parts = [self.site.schema, name]
-        return ".".join(self._quoted(part) for part in parts if part is not None)
+        return ".".join(_quoted(part) for part in parts if part is not None)
 
     def _values_of(self, queue: QueueShape) -> dict[str, str]:
         base = self.site.prefix + queue.name
-        own = [self._quoted(name) for name in queue.columns]
+        own = [_quoted(name) for name in queue.columns]
         kind, decoded, malformed, shown = _CONTENT[queue.payload]
         of_json = queue.payload == "json"
         return {
             "queue": queue.name,
-            "live": self._quoted(base),
-            "archive": self._quoted(f"{base}_archive"),
-            "keys": self._quoted(f"{base}_dedup_keys"),
-            "claim_index": f"FORCE INDEX ({self._quoted(f'{base}_claim_ix')})",
+            "live": _quoted(base),
+            "archive": _quoted(f"{base}_archive"),
+            "keys": _quoted(f"{base}_dedup_keys"),
+            "claim_index": f"FORCE INDEX ({_quoted(f'{base}_claim_ix')})",
             "carried": ", ".join([CARRIED, *own]),
             "own": "".join(f", m.{name}" for name in own),
             "content": kind,
@@ -232,3 +239,8 @@ def _account(name: str, host: str) -> str:
 def _as_text(value: object) -> str:
     """The system's tables give some names as bytes."""
     return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _quoted(name: str) -> str:
+    """An identifier; not by SQLAlchemy, which doubles percent signs for statements with values."""
+    return "`" + name.replace("`", "``") + "`"

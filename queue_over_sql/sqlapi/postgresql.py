@@ -56,7 +56,7 @@ class PostgreSQLForm(Form):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         parts = [self.site.schema, "queue_over_sql_queues"]
-        table = ".".join(self._quoted(part) for part in parts if part is not None)
+        table = ".".join(_quoted(part) for part in parts if part is not None)
         row = self.connection.execute(_SCHEMA_OF, {"table": table}).one()
         self._schema, self._schema_text = str(row[0]), str(row[1])
 
@@ -97,12 +97,12 @@ class PostgreSQLForm(Form):
 
     def grant(self, routine: Routine, role: str) -> None:
         """EXECUTE, and nothing else."""
-        self.run(f"GRANT EXECUTE ON FUNCTION {self._name(routine)} TO {self._quoted(role)}")
+        self.run(f"GRANT EXECUTE ON FUNCTION {self._name(routine)} TO {_quoted(role)}")
 
     def admit(self, role: str) -> None:
         """A function can be executed only by who may use its schema."""
         if not self.connection.scalar(_MAY_USE, {"role": role, "schema": self._schema}):
-            self.run(f"GRANT USAGE ON SCHEMA {self._schema} TO {self._quoted(role)}")
+            self.run(f"GRANT USAGE ON SCHEMA {self._schema} TO {_quoted(role)}")
 
     def create_counter(self) -> None:
         """A sequence."""
@@ -120,9 +120,6 @@ class PostgreSQLForm(Form):
         for routine in self.routines():
             statements += self._statements(routine)
         return "\n\n".join(f"{each};" for each in ["BEGIN", *statements, "COMMIT"]) + "\n"
-
-    def _quoted(self, name: str) -> str:
-        return self.connection.dialect.identifier_preparer.quote_identifier(name)
 
     def _counter(self, first: str) -> str:
         return f"CREATE SEQUENCE IF NOT EXISTS {self._schema}.{_COUNTER} START WITH {first}"
@@ -148,3 +145,8 @@ class PostgreSQLForm(Form):
 
     def _in_text(self, name: str) -> str:
         return f"{self._schema}.{name}".replace("'", "''")
+
+
+def _quoted(name: str) -> str:
+    """An identifier; not by SQLAlchemy, which doubles percent signs for statements with values."""
+    return '"' + name.replace('"', '""') + '"'

@@ -22,7 +22,8 @@ CARRIED: Final = ", ".join(
 _MARK = "queue_over_sql sql-api"
 _BETWEEN = "-----\n"
 _HEAD = re.compile(
-    r"CREATE (?:OR REPLACE )?(FUNCTION|PROCEDURE) (?:\S+\.)?(\w+)(\(.*?\)) ?(?:RETURNS|$|\n)",
+    r'CREATE (?:OR REPLACE )?(FUNCTION|PROCEDURE) (?:(?:"(?:[^"]|"")*"|\w+)\.)?'
+    r"(\w+)(\(.*?\))(?: RETURNS|\n)",
     re.DOTALL,
 )
 

@@ -2,17 +2,19 @@
 
 CREATE PROCEDURE queue_over_sql_unknown(IN _queue VARCHAR(64) <exact>)
 SQL SECURITY INVOKER
-CALL queue_over_sql_refuse(50001, CONCAT('No queue ', COALESCE(QUOTE(_queue), 'NULL'),
+CALL queue_over_sql_refuse(31001, CONCAT('No queue ', COALESCE(QUOTE(_queue), 'NULL'),
   ' is known here. If it is new, run: queue-over-sql sql-api install'))
 -----
 -- READ COMMITTED, so that clients that look at the end of a queue lock no gaps against each other
--- and against publishers; inside a transaction of the caller's the level stays as it is.
-CREATE PROCEDURE queue_over_sql_prepare()
+-- and against publishers; inside a transaction of the caller's the level stays as it is. Tells
+-- whether the next statement is a transaction of its own, which may be repeated after a deadlock.
+CREATE PROCEDURE queue_over_sql_prepare(OUT _alone BOOLEAN)
 SQL SECURITY INVOKER
 BEGIN
   -- Inside a transaction it is refused.
-  DECLARE CONTINUE HANDLER FOR 1568 BEGIN END;
-  IF @@autocommit THEN
+  DECLARE CONTINUE HANDLER FOR 1568 SET _alone = FALSE;
+  SET _alone = @@autocommit;
+  IF _alone THEN
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
   END IF;
 END
@@ -49,39 +51,21 @@ BEGIN
   END CASE;
 END
 -----
-CREATE PROCEDURE queue_over_sql_settle(IN _queue VARCHAR(64) <exact>, IN _verb VARCHAR(10) <text>, IN _id BIGINT, IN _token BIGINT, IN _reason LONGTEXT <text>, IN _length BIGINT)
+CREATE PROCEDURE queue_over_sql_act(IN _queue VARCHAR(64) <exact>, IN _verb VARCHAR(10) <text>, IN _id BIGINT, IN _token BIGINT, IN _words LONGTEXT <text>, IN _length BIGINT)
 MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
-  DECLARE _settled BOOLEAN;
-  CASE _queue
-    WHEN '' THEN CALL queue_over_sql_unknown(_queue);
-    <each>WHEN '<queue>' THEN CALL queue_over_sql_prepare(); SELECT <routine settle>(_verb, _id, _token, _reason, _length) INTO _settled;</each>
-    ELSE CALL queue_over_sql_unknown(_queue);
-  END CASE;
-END
------
-CREATE PROCEDURE queue_over_sql_ack_all(IN _queue VARCHAR(64) <exact>, IN _claims LONGTEXT <text>)
-MODIFIES SQL DATA SQL SECURITY INVOKER
-BEGIN
-  DECLARE _acked INT;
-  IF _claims IS NULL OR NOT JSON_VALID(_claims) OR JSON_TYPE(_claims) <> 'ARRAY'
-    OR JSON_LENGTH(_claims) > 1000 THEN
-    CALL queue_over_sql_refuse(50003, 'claims_json must be a JSON array of at most 1,000 objects with id and token.');
-  END IF;
-  CASE _queue
-    WHEN '' THEN CALL queue_over_sql_unknown(_queue);
-    <each>WHEN '<queue>' THEN CALL queue_over_sql_prepare(); SELECT <routine ack_all>(_claims) INTO _acked;</each>
-    ELSE CALL queue_over_sql_unknown(_queue);
-  END CASE;
-END
------
-CREATE PROCEDURE queue_over_sql_delete(IN _queue VARCHAR(64) <exact>, IN _id BIGINT)
-MODIFIES SQL DATA SQL SECURITY INVOKER
-BEGIN
-  DECLARE _deleted BOOLEAN;
-  CASE _queue
-    WHEN '' THEN CALL queue_over_sql_unknown(_queue);
-    <each>WHEN '<queue>' THEN CALL queue_over_sql_prepare(); SELECT <routine delete>(_id) INTO _deleted;</each>
-    ELSE CALL queue_over_sql_unknown(_queue);
-  END CASE;
+  DECLARE _done INT;
+  DECLARE _alone, _again BOOLEAN DEFAULT TRUE;
+  DECLARE _tries INT DEFAULT 0;
+  <deadlocks>
+  WHILE _again DO
+    SET _again = FALSE;
+    CASE _queue
+      WHEN '' THEN CALL queue_over_sql_unknown(_queue);
+      <each>WHEN '<queue>' THEN
+        CALL queue_over_sql_prepare(_alone);
+        SELECT <routine act>(_verb, _id, _token, _words, _length) INTO _done;</each>
+      ELSE CALL queue_over_sql_unknown(_queue);
+    END CASE;
+  END WHILE;
 END

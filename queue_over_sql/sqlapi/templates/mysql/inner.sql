@@ -5,7 +5,7 @@ CREATE PROCEDURE queue_over_sql_refuse(IN _number INT, IN _text TEXT <text>)
 SQL SECURITY INVOKER
 BEGIN
   DECLARE _said VARCHAR(128) <text> DEFAULT LEFT(_text, 128);
-  SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = _number, MESSAGE_TEXT = _said;
+  SIGNAL SQLSTATE '43100' SET MYSQL_ERRNO = _number, MESSAGE_TEXT = _said;
 END
 -----
 -- The clock, as the tables keep it.
@@ -21,7 +21,7 @@ BEGIN
   SET _settings = (SELECT settings FROM queue_over_sql_queues
                     WHERE table_prefix = '<prefix>' AND name = _queue);
   IF _settings IS NULL THEN
-    CALL queue_over_sql_refuse(50001, CONCAT('There is no queue ', QUOTE(_queue), ' any more.'));
+    CALL queue_over_sql_refuse(31001, CONCAT('There is no queue ', QUOTE(_queue), ' any more.'));
   END IF;
   RETURN _settings;
 END
@@ -31,7 +31,7 @@ CREATE FUNCTION queue_over_sql_microseconds(_what VARCHAR(40) <text>, _seconds D
 NOT DETERMINISTIC NO SQL SQL SECURITY INVOKER
 BEGIN
   IF _seconds < 0 OR _seconds > 31557600000 OR (_seconds = 0 AND NOT _zero) THEN
-    CALL queue_over_sql_refuse(50003, CONCAT(_what, ' must be ', IF(_zero, 'zero', 'more than zero'),
+    CALL queue_over_sql_refuse(31003, CONCAT(_what, ' must be ', IF(_zero, 'zero', 'more than zero'),
       ' to 1,000 years in seconds, not ', _seconds, '.'));
   END IF;
   RETURN CAST(_seconds * 1000000 AS SIGNED);
@@ -75,7 +75,7 @@ BEGIN
       END IF;
       SET _seconds = _seconds * (1 - <setting retry.arguments.jitter> * RAND());
     ELSE
-      CALL queue_over_sql_refuse(50003, 'The retry policy of this queue is written in Python: give delay_seconds.');
+      CALL queue_over_sql_refuse(31003, 'The retry policy of this queue is written in Python: give delay_seconds.');
   END CASE;
   RETURN CAST(_seconds * 1000000 AS SIGNED);
 END

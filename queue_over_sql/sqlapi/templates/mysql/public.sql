@@ -5,7 +5,7 @@ NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
   DECLARE _lease BIGINT DEFAULT queue_over_sql_microseconds('invisibility_time', invisibility_time, TRUE);
   IF max_read_cnt < 0 OR max_read_cnt > 2147483647 THEN
-    CALL queue_over_sql_refuse(50003,
+    CALL queue_over_sql_refuse(31003,
       CONCAT('max_read_cnt must be between 0 and 2147483647, not ', max_read_cnt, '.'));
   END IF;
   RETURN queue_over_sql_put(queue, payload, IF(max_read_cnt = 0, 2147483647, max_read_cnt), NULLIF(_lease, 0));
@@ -25,28 +25,34 @@ CALL queue_over_sql_get(queue, how_many)
 -----
 CREATE PROCEDURE ack_message(IN queue VARCHAR(64) <exact>, IN id BIGINT, IN token BIGINT)
 MODIFIES SQL DATA SQL SECURITY DEFINER
-CALL queue_over_sql_settle(queue, 'ack', id, token, NULL, NULL)
+CALL queue_over_sql_act(queue, 'ack', id, token, NULL, NULL)
 -----
 CREATE PROCEDURE ack_messages(IN queue VARCHAR(64) <exact>, IN claims_json LONGTEXT <text>)
 MODIFIES SQL DATA SQL SECURITY DEFINER
-CALL queue_over_sql_ack_all(queue, claims_json)
+BEGIN
+  IF claims_json IS NULL OR NOT JSON_VALID(claims_json) OR JSON_TYPE(claims_json) <> 'ARRAY'
+    OR JSON_LENGTH(claims_json) > 1000 THEN
+    CALL queue_over_sql_refuse(31003, 'claims_json must be a JSON array of at most 1,000 objects with id and token.');
+  END IF;
+  CALL queue_over_sql_act(queue, 'ack_all', NULL, NULL, claims_json, NULL);
+END
 -----
 CREATE PROCEDURE nack_message(IN queue VARCHAR(64) <exact>, IN id BIGINT, IN token BIGINT, IN error LONGTEXT <text>, IN delay_seconds DECIMAL(40, 6))
 MODIFIES SQL DATA SQL SECURITY DEFINER
-CALL queue_over_sql_settle(queue, 'nack', id, token, error, queue_over_sql_microseconds('delay_seconds', delay_seconds, TRUE))
+CALL queue_over_sql_act(queue, 'nack', id, token, error, queue_over_sql_microseconds('delay_seconds', delay_seconds, TRUE))
 -----
 CREATE PROCEDURE release_message(IN queue VARCHAR(64) <exact>, IN id BIGINT, IN token BIGINT)
 MODIFIES SQL DATA SQL SECURITY DEFINER
-CALL queue_over_sql_settle(queue, 'release', id, token, NULL, NULL)
+CALL queue_over_sql_act(queue, 'release', id, token, NULL, NULL)
 -----
 CREATE PROCEDURE reject_message(IN queue VARCHAR(64) <exact>, IN id BIGINT, IN token BIGINT, IN reason LONGTEXT <text>)
 MODIFIES SQL DATA SQL SECURITY DEFINER
-CALL queue_over_sql_settle(queue, 'reject', id, token, reason, NULL)
+CALL queue_over_sql_act(queue, 'reject', id, token, reason, NULL)
 -----
 CREATE PROCEDURE extend_message(IN queue VARCHAR(64) <exact>, IN id BIGINT, IN token BIGINT, IN seconds DECIMAL(40, 6))
 MODIFIES SQL DATA SQL SECURITY DEFINER
-CALL queue_over_sql_settle(queue, 'extend', id, token, NULL, queue_over_sql_microseconds('seconds', seconds, FALSE))
+CALL queue_over_sql_act(queue, 'extend', id, token, NULL, queue_over_sql_microseconds('seconds', seconds, FALSE))
 -----
 CREATE PROCEDURE delete_message_from_queue(IN queue VARCHAR(64) <exact>, IN id BIGINT)
 MODIFIES SQL DATA SQL SECURITY DEFINER
-CALL queue_over_sql_delete(queue, id)
+CALL queue_over_sql_act(queue, 'delete', id, NULL, NULL, NULL)

@@ -10,14 +10,14 @@ BEGIN
   DECLARE _now BIGINT DEFAULT queue_over_sql_now();
   DECLARE _content <content> DEFAULT <decoded>;
   IF _payload IS NULL THEN
-    CALL queue_over_sql_refuse(50004, 'The payload must not be NULL; a queue of JSON takes the text null.');
+    CALL queue_over_sql_refuse(31004, 'The payload must not be NULL; a queue of JSON takes the text null.');
   ELSEIF _content IS NULL THEN
-    CALL queue_over_sql_refuse(50004, 'The payload is no base64, as a queue of bytes takes it.');
+    CALL queue_over_sql_refuse(31004, 'The payload is no base64, as a queue of bytes takes it.');
   ELSEIF LENGTH(_content) > CAST(<setting max_payload_bytes> AS SIGNED) THEN
-    CALL queue_over_sql_refuse(50004, CONCAT('The payload takes ', LENGTH(_content), ' bytes; the limit is ',
+    CALL queue_over_sql_refuse(31004, CONCAT('The payload takes ', LENGTH(_content), ' bytes; the limit is ',
       <setting max_payload_bytes>, '.'));
   ELSEIF <malformed> THEN
-    CALL queue_over_sql_refuse(50004, 'The payload is no JSON, or nested too deeply for this server.');
+    CALL queue_over_sql_refuse(31004, 'The payload is no JSON, or nested too deeply for this server.');
   END IF;
   INSERT INTO <live> (payload, published_at, scheduled_at, available_at, max_attempts, lease_us)
   VALUES (_content, _now, _now, _now, _allowed, _lease);
@@ -33,12 +33,12 @@ BEGIN
   DECLARE _path VARCHAR(20) <text>;
   IF _payloads IS NULL OR NOT JSON_VALID(_payloads) OR JSON_TYPE(_payloads) <> 'ARRAY'
     OR JSON_LENGTH(_payloads) > 1000 THEN
-    CALL queue_over_sql_refuse(50003, 'payloads_json must be a JSON array of at most 1,000 payloads.');
+    CALL queue_over_sql_refuse(31003, 'payloads_json must be a JSON array of at most 1,000 payloads.');
   END IF;
   WHILE _index < JSON_LENGTH(_payloads) DO
     SET _path = CONCAT('$[', _index, ']');
     IF <not_strings> THEN
-      CALL queue_over_sql_refuse(50004, 'The payloads of this queue must be JSON strings.');
+      CALL queue_over_sql_refuse(31004, 'The payloads of this queue must be JSON strings.');
     END IF;
     SET _ids = CONCAT(_ids, ', ', <routine put>(<element>, NULL, NULL));
     SET _index = _index + 1;
@@ -88,6 +88,10 @@ BEGIN
     SELECT id FROM <live> WHERE consumer_id IS NOT NULL AND lease_expires_at <= _now
      LIMIT 100 FOR UPDATE SKIP LOCKED;
   DECLARE CONTINUE HANDLER FOR NOT FOUND SET _done = TRUE;
+  -- First without locks, which would be in the way of those who are settling what they hold.
+  IF NOT EXISTS (SELECT 1 FROM <live> WHERE consumer_id IS NOT NULL AND lease_expires_at <= _now) THEN
+    RETURN 0;
+  END IF;
   OPEN _dead;
   each_row: LOOP
     FETCH _dead INTO _id;
@@ -129,7 +133,7 @@ BEGIN
      ORDER BY available_at, id LIMIT _missing FOR UPDATE SKIP LOCKED;
   DECLARE CONTINUE HANDLER FOR NOT FOUND SET _done = TRUE;
   IF _how_many IS NULL OR _how_many NOT BETWEEN 1 AND 1000 THEN
-    CALL queue_over_sql_refuse(50003, 'how_many must be between 1 and 1000.');
+    CALL queue_over_sql_refuse(31003, 'how_many must be between 1 and 1000.');
   END IF;
   IF (SELECT paused_at FROM queue_over_sql_queues
        WHERE table_prefix = '<prefix>' AND name = '<queue>') IS NOT NULL THEN
@@ -177,9 +181,15 @@ BEGIN
   DECLARE _settings LONGTEXT <text> DEFAULT queue_over_sql_settings('<queue>');
   DECLARE _claim LONGTEXT <text>;
   DECLARE _token BIGINT;
-  CALL queue_over_sql_prepare();
-  -- One statement, so that it is done as a whole before anything of it is shown.
-  SELECT <routine claim>(_how_many) INTO _claim;
+  DECLARE _alone, _again BOOLEAN DEFAULT TRUE;
+  DECLARE _tries INT DEFAULT 0;
+  <deadlocks>
+  WHILE _again DO
+    SET _again = FALSE;
+    CALL queue_over_sql_prepare(_alone);
+    -- One statement, so that it is done as a whole before anything of it is shown.
+    SELECT <routine claim>(_how_many) INTO _claim;
+  END WHILE;
   SET _token = JSON_UNQUOTE(JSON_EXTRACT(_claim, '$[0]'));
   SELECT m.id, m.consumer_round AS token, <shown> AS payload, m.kind, m.headers, m.message_key,
          m.priority, m.attempt_count AS read_cnt,
@@ -192,7 +202,7 @@ BEGIN
    ORDER BY c.n;
 END
 -----
--- What the holder of a claim does with its message; an error where the claim is lost.
+-- What the holder of a claim does with one message; an error where the claim is lost.
 CREATE FUNCTION <routine settle>(_verb VARCHAR(10) <text>, _id BIGINT, _token BIGINT, _reason LONGTEXT <text>, _length BIGINT) RETURNS BOOLEAN
 NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
@@ -205,7 +215,7 @@ BEGIN
     INTO _attempts, _allowed
     FROM <live> WHERE id = _id AND consumer_id = '<me>' AND consumer_round = _token FOR UPDATE;
   IF _attempts IS NULL THEN
-    CALL queue_over_sql_refuse(50002, CONCAT('The claim on message ', COALESCE(_id, 'NULL'),
+    CALL queue_over_sql_refuse(31002, CONCAT('The claim on message ', COALESCE(_id, 'NULL'),
       ' is lost; nothing was changed. Do not repeat this call: get the next message.'));
   END IF;
   CASE _verb
@@ -268,7 +278,7 @@ BEGIN
   END LOOP;
   CLOSE _all;
   IF _lost <> '' THEN
-    CALL queue_over_sql_refuse(50002, CONCAT('None was acknowledged, for the claim is lost on: ', SUBSTR(_lost, 3)));
+    CALL queue_over_sql_refuse(31002, CONCAT('None was acknowledged, for the claim is lost on: ', SUBSTR(_lost, 3)));
   END IF;
   RETURN _acked;
 END
@@ -287,8 +297,19 @@ BEGIN
   -- A message with a key may have been replaced, and then its attempts were counted anew.
   IF _token IS NOT NULL AND NOT (_attempts = 1 AND _key IS NULL)
     AND LOCATE(CONCAT(' <queue>:', _id, ':', _token, ' '), COALESCE(@queue_over_sql_claims, '')) = 0 THEN
-    CALL queue_over_sql_refuse(50002, CONCAT('Message ', _id,
+    CALL queue_over_sql_refuse(31002, CONCAT('Message ', _id,
       ' was delivered before, or has a key: use ack_message with its token. Nothing was changed.'));
   END IF;
   RETURN <routine settle>('ack', _id, _token, NULL, NULL);
+END
+-----
+-- All that is done with messages that were claimed.
+CREATE FUNCTION <routine act>(_verb VARCHAR(10) <text>, _id BIGINT, _token BIGINT, _words LONGTEXT <text>, _length BIGINT) RETURNS INT
+NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY INVOKER
+BEGIN
+  CASE _verb
+    WHEN 'ack_all' THEN RETURN <routine ack_all>(_words);
+    WHEN 'delete' THEN RETURN <routine delete>(_id);
+    ELSE RETURN <routine settle>(_verb, _id, _token, _words, _length);
+  END CASE;
 END

@@ -30,7 +30,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $body$
 $body$;
 -----
 -- Seconds as microseconds; NULL stays NULL.
-CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_microseconds(what text, seconds numeric, zero boolean) RETURNS bigint
+CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_microseconds(what text, seconds double precision, zero boolean) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$
 BEGIN
   IF seconds < 0 OR seconds > 31557600000 OR (seconds = 0 AND NOT zero) OR seconds = 'NaN' THEN
@@ -38,7 +38,7 @@ BEGIN
       MESSAGE = format('%s must be %s to 1,000 years in seconds, not %s.', what,
                        CASE WHEN zero THEN 'zero' ELSE 'more than zero' END, seconds);
   END IF;
-  RETURN CAST(trunc(seconds * 1000000) AS bigint);
+  RETURN CAST(round(seconds * 1000000) AS bigint);
 END
 $body$;
 -----

@@ -1,6 +1,6 @@
 -- What clients call.
 
-CREATE OR REPLACE FUNCTION <schema>.put_message_in_queue(queue text, payload text, max_read_cnt bigint, invisibility_time numeric) RETURNS bigint
+CREATE OR REPLACE FUNCTION <schema>.put_message_in_queue(queue text, payload text, max_read_cnt bigint, invisibility_time double precision) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$
 DECLARE
   settings jsonb := <schema>.queue_over_sql_settings(queue);
@@ -39,7 +39,7 @@ BEGIN
 END
 $body$;
 -----
-CREATE OR REPLACE FUNCTION <schema>.get_messages_from_queue(queue text, how_many int)
+CREATE OR REPLACE FUNCTION <schema>.get_messages_from_queue(queue text, how_many bigint)
 RETURNS TABLE (id bigint, token bigint, payload text, kind text, headers text, message_key text,
   priority int, read_cnt int, max_read_cnt int, created_at timestamptz, next_read timestamptz, own_columns json)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$
@@ -48,7 +48,7 @@ DECLARE
   settings jsonb := <schema>.queue_over_sql_settings(queue);
   live text := <schema>.queue_over_sql_table(queue, '');
   stamp bigint;
-  missing int := how_many;
+  missing bigint := how_many;
   claims text := '';
   own text;
   one record;
@@ -158,7 +158,7 @@ BEGIN
 END
 $body$;
 -----
-CREATE OR REPLACE FUNCTION <schema>.nack_message(queue text, id bigint, token bigint, error text, delay_seconds numeric) RETURNS void
+CREATE OR REPLACE FUNCTION <schema>.nack_message(queue text, id bigint, token bigint, error text, delay_seconds double precision) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$
 DECLARE
   settings jsonb := <schema>.queue_over_sql_settings(queue);
@@ -214,7 +214,7 @@ BEGIN
 END
 $body$;
 -----
-CREATE OR REPLACE FUNCTION <schema>.extend_message(queue text, id bigint, token bigint, seconds numeric) RETURNS void
+CREATE OR REPLACE FUNCTION <schema>.extend_message(queue text, id bigint, token bigint, seconds double precision) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$
 DECLARE
   settings jsonb := <schema>.queue_over_sql_settings(queue);
