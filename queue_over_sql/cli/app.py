@@ -20,6 +20,7 @@ from queue_over_sql.cli import (
     running,
     schedules,
     searching,
+    sql_api,
     topics,
 )
 from queue_over_sql.cli.demo import command as demo
@@ -34,7 +35,7 @@ from queue_over_sql.cli.session import (
 
 COMMANDS = (
     *(queues, adoption, messages, requesting, consume, searching, editing, requeueing, archiving),
-    *(schedules, topics, monitoring, running, demo),
+    *(schedules, topics, monitoring, running, demo, sql_api),
 )
 HELP = """Message queues inside the SQL database that you already run.
 

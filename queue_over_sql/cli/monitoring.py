@@ -137,8 +137,8 @@ def _consumer_row(consumer: ConsumerInfo) -> tuple[object, ...]:
     return (
         consumer.name,
         consumer.host,
-        consumer.pid,
+        "" if consumer.permanent else consumer.pid,
         consumer.consumer_id[:SHOWN_OF_ID],
         format_age(consumer.started_at),
-        f"{format_age(consumer.heartbeat_at)} ago",
+        "none needed" if consumer.permanent else f"{format_age(consumer.heartbeat_at)} ago",
     )

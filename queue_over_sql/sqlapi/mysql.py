@@ -145,7 +145,9 @@ class MySQLForm(Form):
     @contextlib.contextmanager
     def _mode(self) -> Iterator[None]:
         before = self.connection.exec_driver_sql("SELECT @@SESSION.sql_mode").scalar_one()
-        self.run(f"SET SESSION sql_mode = '{_SQL_MODE}'")
+        # Without it a right given to an unknown user would create that user.
+        kept = [mode for mode in str(before).split(",") if mode == "NO_AUTO_CREATE_USER"]
+        self.run(f"SET SESSION sql_mode = '{','.join([_SQL_MODE, *kept])}'")
         try:
             yield
         finally:

@@ -6,7 +6,7 @@ A comment on the line before a block says how it is meant:
     Python that is a module of its own: written to the page's folder, not run by itself.
 ``<!-- runs on: postgresql -->``
     Python that needs a server: run apart from the page, with the server's URL in the place of
-    the one on ``db.example.org``.
+    the one on ``db.example.org``. SQL of such a block is given to the shell of that engine.
 ``<!-- output -->``
     text that the block before it prints, exactly.
 
@@ -18,16 +18,19 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from sqlalchemy import URL, make_url
+
 from tests.interfaces.command_line import ROOT, environment
 
 RUNNER = Path(__file__).with_name("run_samples.py")
-RUN = ("python", "sh")
+RUN = ("python", "sh", "sql")
 SHOWN = ("console", "mermaid", "text")
 SECONDS = 110.0
 _FENCE = re.compile(r"```(\w*)\s*\Z")
@@ -107,10 +110,22 @@ def scripts_named(block: Block) -> list[str]:
 
 
 def with_url(block: Block, url: str) -> Block:
-    """The block with a real URL instead of the one of the example."""
+    """The block with a real URL instead of the one of the example; SQL with its shell around."""
+    if block.language == "sql":
+        typed = f"{_shell(make_url(url))} <<'END'\n{block.text}END\n"
+        return Block(block.page, block.line, "sh", typed, block.mark)
     text, count = _EXAMPLE_URL.subn(lambda _: json.dumps(url), block.text)
     assert count, f"{block.page}:{block.line}: no URL on db.example.org"
     return Block(block.page, block.line, block.language, text, block.mark)
+
+
+def _shell(url: URL) -> str:
+    """The command that reads SQL for a server, and ends at the first error."""
+    place = f"-h {url.host} -{{port}} {url.port} -{{user}} {url.username} {url.database}"
+    secret = shlex.quote(url.password or "")
+    if url.get_backend_name() == "postgresql":
+        return f"PGPASSWORD={secret} psql -X -v ON_ERROR_STOP=1 {place.format(port='p', user='U')}"
+    return f"MYSQL_PWD={secret} mysql --no-defaults {place.format(port='P', user='u')}"
 
 
 def run(steps: Sequence[Block], folder: Path) -> list[str]:

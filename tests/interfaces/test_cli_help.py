@@ -48,6 +48,9 @@ EXPECTED = [
     "schedule pause",
     "schedule resume",
     "schedule remove",
+    "sql-api install",
+    "sql-api uninstall",
+    "sql-api print",
 ]
 
 
