@@ -47,6 +47,7 @@ from queue_over_sql.schedules import Schedule, Schedules
 from queue_over_sql.selection import ArchiveSelection, LiveSelection, Selection
 from queue_over_sql.service import QueueService
 from queue_over_sql.settings import UNSET, EffectiveSettings, QueueSettings
+from queue_over_sql.sqlapi import SqlApi
 from queue_over_sql.stats import QueueStats
 from queue_over_sql.store import ConsumerInfo, Edited
 from queue_over_sql.topics import Subscription, Topic
@@ -96,6 +97,7 @@ __all__ = [
     "Schedules",
     "Selection",
     "ServiceClosed",
+    "SqlApi",
     "Status",
     "Subscription",
     "Topic",

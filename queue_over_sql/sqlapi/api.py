@@ -109,8 +109,8 @@ class SqlApi:
         form = _FORMS.get(dialect.routines)
         if form is None:
             msg = (
-                f"{connections.where} has no SQL API, which needs stored functions such as those of "
-                "PostgreSQL, MySQL and MariaDB. Use the library or the command line."
+                f"{connections.where} has no SQL API, which needs stored functions as PostgreSQL, "
+                "MySQL and MariaDB have them. Use the library or the command line."
             )
             raise UnsupportedByEngine(msg)
         # Created, where they are missing, before the lock is taken.

@@ -93,8 +93,9 @@ def test_delayed_and_held_messages_wait(installed: QueueService, client: SqlClie
     queue = installed.queue("jobs")
     queue.publish("held")
     queue.messages().hold()
-    queue.publish("soon", delay=1.0)
+    queue.publish("later", delay=3600)
     assert client.get() is None
+    queue.messages(status="delayed").reschedule(delay=0.2)
     wait_until(lambda: client.get() is not None)
     assert client.get() is None
 

@@ -11,6 +11,8 @@ from tests.engine.sql_clients import LOST, SqlClient, refusal
 
 pytestmark = pytest.mark.engines("postgresql", "mariadb", "mysql")
 
+PATIENCE = "SET SESSION innodb_lock_wait_timeout = 5"
+
 
 def test_a_put_is_rolled_back_with_its_transaction(
     installed: QueueService, make_client: MakeClient
@@ -156,15 +158,26 @@ def test_procedures_commit_nothing_of_the_callers(
     assert 1 == installed.queue("jobs").stats().ready
 
 
-@pytest.mark.engines("mariadb", "mysql")
-def test_looking_at_an_empty_queue_locks_no_gap(client: SqlClient, make_client: MakeClient) -> None:
-    """A client that found nothing keeps no publisher waiting, though it is the last statement."""
-    client.rows("SET SESSION innodb_lock_wait_timeout = 1")
-    waiting = make_client()
-    assert waiting.get() is None
-    locks = "SELECT count(*) AS n FROM information_schema.innodb_trx WHERE trx_rows_locked > 0"
-    assert [{"n": 0}] == client.rows(locks)
-    client.put("1")
+def test_an_open_transaction_keeps_nobody_waiting(
+    client: SqlClient, make_client: MakeClient
+) -> None:
+    """Pausing, putting and settling go on beside a transaction that has put, got and settled."""
+    engine = client.connection.dialect.name
+    patience = "SET lock_timeout = '5s'" if engine == "postgresql" else PATIENCE
+    client.rows(patience)
+    open_one = make_client(autocommit=False)
+    client.put_all("[1, 2, 3]")
+    open_one.settle("nack", open_one.must_get(), "x", None)
+    open_one.must_get()
+    open_one.put("4")
+    third = client.must_get()
+    client.put("5")
+    client.rows("UPDATE queue_over_sql_queues SET paused_at = 1")
+    client.settle("ack", third)
+    open_one.connection.rollback()
+    assert client.get() is None
+    client.rows("UPDATE queue_over_sql_queues SET paused_at = NULL")
+    assert ["1", "2", "5"] == [row["payload"] for row in client.get_many(9)]
 
 
 @pytest.mark.engines("mariadb", "mysql")

@@ -44,9 +44,21 @@ END
 CREATE PROCEDURE queue_over_sql_get(IN _queue VARCHAR(64) <exact>, IN _how_many INT)
 MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
+  DECLARE _settings LONGTEXT <text>;
+  DECLARE _paused_at BIGINT;
+  DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+  -- Read here: with a binary log a function would lock what it reads.
+  SELECT settings, paused_at INTO _settings, _paused_at FROM queue_over_sql_queues
+   WHERE table_prefix = '<prefix>' AND name = _queue;
+  IF _settings IS NULL THEN
+    CALL queue_over_sql_unknown(_queue);
+  END IF;
+  IF _paused_at IS NOT NULL THEN
+    SET _settings = NULL;
+  END IF;
   CASE _queue
     WHEN '' THEN CALL queue_over_sql_unknown(_queue);
-    <each>WHEN '<queue>' THEN CALL <routine get>(_how_many);</each>
+    <each>WHEN '<queue>' THEN CALL <routine get>(_settings, _how_many);</each>
     ELSE CALL queue_over_sql_unknown(_queue);
   END CASE;
 END
@@ -54,17 +66,24 @@ END
 CREATE PROCEDURE queue_over_sql_act(IN _queue VARCHAR(64) <exact>, IN _verb VARCHAR(10) <text>, IN _id BIGINT, IN _token BIGINT, IN _words LONGTEXT <text>, IN _length BIGINT)
 MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
+  DECLARE _settings LONGTEXT <text>;
   DECLARE _done INT;
   DECLARE _alone, _again BOOLEAN DEFAULT TRUE;
   DECLARE _tries INT DEFAULT 0;
+  DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
   <deadlocks>
+  SELECT settings INTO _settings FROM queue_over_sql_queues
+   WHERE table_prefix = '<prefix>' AND name = _queue;
+  IF _settings IS NULL THEN
+    CALL queue_over_sql_unknown(_queue);
+  END IF;
   WHILE _again DO
     SET _again = FALSE;
     CASE _queue
       WHEN '' THEN CALL queue_over_sql_unknown(_queue);
       <each>WHEN '<queue>' THEN
         CALL queue_over_sql_prepare(_alone);
-        SELECT <routine act>(_verb, _id, _token, _words, _length) INTO _done;</each>
+        SELECT <routine act>(_settings, _verb, _id, _token, _words, _length) INTO _done;</each>
       ELSE CALL queue_over_sql_unknown(_queue);
     END CASE;
   END WHILE;

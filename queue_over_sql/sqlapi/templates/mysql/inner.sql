@@ -18,8 +18,10 @@ CREATE FUNCTION queue_over_sql_settings(_queue VARCHAR(64) <exact>) RETURNS LONG
 NOT DETERMINISTIC READS SQL DATA SQL SECURITY INVOKER
 BEGIN
   DECLARE _settings LONGTEXT <text>;
-  SET _settings = (SELECT settings FROM queue_over_sql_queues
-                    WHERE table_prefix = '<prefix>' AND name = _queue);
+  DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+  -- SELECT … INTO, here and elsewhere: InnoDB locks what SET and IF read.
+  SELECT settings INTO _settings FROM queue_over_sql_queues
+   WHERE table_prefix = '<prefix>' AND name = _queue;
   IF _settings IS NULL THEN
     CALL queue_over_sql_refuse(31001, CONCAT('There is no queue ', QUOTE(_queue), ' any more.'));
   END IF;

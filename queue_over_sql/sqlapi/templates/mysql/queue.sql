@@ -89,7 +89,9 @@ BEGIN
      LIMIT 100 FOR UPDATE SKIP LOCKED;
   DECLARE CONTINUE HANDLER FOR NOT FOUND SET _done = TRUE;
   -- First without locks, which would be in the way of those who are settling what they hold.
-  IF NOT EXISTS (SELECT 1 FROM <live> WHERE consumer_id IS NOT NULL AND lease_expires_at <= _now) THEN
+  SELECT EXISTS (SELECT 1 FROM <live> WHERE consumer_id IS NOT NULL AND lease_expires_at <= _now)
+    INTO _ended;
+  IF NOT _ended THEN
     RETURN 0;
   END IF;
   OPEN _dead;
@@ -116,10 +118,9 @@ BEGIN
 END
 -----
 -- Claim messages, oldest first: a JSON array of the token and the ids, or NULL.
-CREATE FUNCTION <routine claim>(_how_many INT) RETURNS LONGTEXT <text>
+CREATE FUNCTION <routine claim>(_settings LONGTEXT <text>, _how_many INT) RETURNS LONGTEXT <text>
 NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
-  DECLARE _settings LONGTEXT <text> DEFAULT queue_over_sql_settings('<queue>');
   DECLARE _levels INT DEFAULT <setting priorities>;
   DECLARE _lease BIGINT DEFAULT <setting lease_us>;
   DECLARE _ids LONGTEXT <text> DEFAULT '';
@@ -135,8 +136,7 @@ BEGIN
   IF _how_many IS NULL OR _how_many NOT BETWEEN 1 AND 1000 THEN
     CALL queue_over_sql_refuse(31003, 'how_many must be between 1 and 1000.');
   END IF;
-  IF (SELECT paused_at FROM queue_over_sql_queues
-       WHERE table_prefix = '<prefix>' AND name = '<queue>') IS NOT NULL THEN
+  IF _settings IS NULL THEN
     RETURN NULL;
   END IF;
   looks: LOOP
@@ -174,11 +174,10 @@ BEGIN
   RETURN CONCAT('[', _token, _ids, ']');
 END
 -----
--- Claim, then show what was claimed.
-CREATE PROCEDURE <routine get>(IN _how_many INT)
+-- Claim, then show what was claimed: nothing without settings, as a paused queue has them here.
+CREATE PROCEDURE <routine get>(IN _settings LONGTEXT <text>, IN _how_many INT)
 MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
-  DECLARE _settings LONGTEXT <text> DEFAULT queue_over_sql_settings('<queue>');
   DECLARE _claim LONGTEXT <text>;
   DECLARE _token BIGINT;
   DECLARE _alone, _again BOOLEAN DEFAULT TRUE;
@@ -188,7 +187,7 @@ BEGIN
     SET _again = FALSE;
     CALL queue_over_sql_prepare(_alone);
     -- One statement, so that it is done as a whole before anything of it is shown.
-    SELECT <routine claim>(_how_many) INTO _claim;
+    SELECT <routine claim>(_settings, _how_many) INTO _claim;
   END WHILE;
   SET _token = JSON_UNQUOTE(JSON_EXTRACT(_claim, '$[0]'));
   SELECT m.id, m.consumer_round AS token, <shown> AS payload, m.kind, m.headers, m.message_key,
@@ -203,10 +202,9 @@ BEGIN
 END
 -----
 -- What the holder of a claim does with one message; an error where the claim is lost.
-CREATE FUNCTION <routine settle>(_verb VARCHAR(10) <text>, _id BIGINT, _token BIGINT, _reason LONGTEXT <text>, _length BIGINT) RETURNS BOOLEAN
+CREATE FUNCTION <routine settle>(_settings LONGTEXT <text>, _verb VARCHAR(10) <text>, _id BIGINT, _token BIGINT, _reason LONGTEXT <text>, _length BIGINT) RETURNS BOOLEAN
 NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
-  DECLARE _settings LONGTEXT <text> DEFAULT queue_over_sql_settings('<queue>');
   DECLARE _now BIGINT DEFAULT queue_over_sql_now();
   DECLARE _delay BIGINT DEFAULT _length;
   DECLARE _attempts, _allowed INT;
@@ -245,10 +243,9 @@ BEGIN
 END
 -----
 -- Acknowledge all of these, or none and say which are lost.
-CREATE FUNCTION <routine ack_all>(_claims LONGTEXT <text>) RETURNS INT
+CREATE FUNCTION <routine ack_all>(_settings LONGTEXT <text>, _claims LONGTEXT <text>) RETURNS INT
 NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
-  DECLARE _settings LONGTEXT <text> DEFAULT queue_over_sql_settings('<queue>');
   DECLARE _lost LONGTEXT <text> DEFAULT '';
   DECLARE _acked INT DEFAULT 0;
   DECLARE _done, _ended BOOLEAN DEFAULT FALSE;
@@ -284,7 +281,7 @@ BEGIN
 END
 -----
 -- Acknowledge without a token, where it is clear who holds the message.
-CREATE FUNCTION <routine delete>(_id BIGINT) RETURNS BOOLEAN
+CREATE FUNCTION <routine delete>(_settings LONGTEXT <text>, _id BIGINT) RETURNS BOOLEAN
 NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
   DECLARE _attempts INT;
@@ -300,16 +297,16 @@ BEGIN
     CALL queue_over_sql_refuse(31002, CONCAT('Message ', _id,
       ' was delivered before, or has a key: use ack_message with its token. Nothing was changed.'));
   END IF;
-  RETURN <routine settle>('ack', _id, _token, NULL, NULL);
+  RETURN <routine settle>(_settings, 'ack', _id, _token, NULL, NULL);
 END
 -----
 -- All that is done with messages that were claimed.
-CREATE FUNCTION <routine act>(_verb VARCHAR(10) <text>, _id BIGINT, _token BIGINT, _words LONGTEXT <text>, _length BIGINT) RETURNS INT
+CREATE FUNCTION <routine act>(_settings LONGTEXT <text>, _verb VARCHAR(10) <text>, _id BIGINT, _token BIGINT, _words LONGTEXT <text>, _length BIGINT) RETURNS INT
 NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
   CASE _verb
-    WHEN 'ack_all' THEN RETURN <routine ack_all>(_words);
-    WHEN 'delete' THEN RETURN <routine delete>(_id);
-    ELSE RETURN <routine settle>(_verb, _id, _token, _words, _length);
+    WHEN 'ack_all' THEN RETURN <routine ack_all>(_settings, _words);
+    WHEN 'delete' THEN RETURN <routine delete>(_settings, _id);
+    ELSE RETURN <routine settle>(_settings, _verb, _id, _token, _words, _length);
   END CASE;
 END
