@@ -86,7 +86,7 @@ class Shell:
             self._popen.stdin.flush()
         except OSError as error:
             raise ShellEnded from error
-        lines = []
+        lines: list[str] = []
         for line in self._popen.stdout:
             if line.rstrip("\n") == END:
                 return lines
