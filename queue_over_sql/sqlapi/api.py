@@ -53,8 +53,9 @@ class SqlApi:
 
         Raises:
             UnsupportedByEngine: this engine has no stored routines that could do it, or refuses.
-            QueueError: the names are taken, by routines of others or for another table prefix.
-            DatabaseRefused: a right is missing, or there is no such role.
+            QueueError: the names are taken, by routines of others or for another table prefix, or
+                there is no such role.
+            DatabaseRefused: a right is missing.
         """
 
         def act(connection: Connection, form: Form) -> None:

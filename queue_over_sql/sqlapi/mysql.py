@@ -15,7 +15,7 @@ from functools import partial
 from sqlalchemy import bindparam, text
 from sqlalchemy.exc import DBAPIError
 
-from queue_over_sql.errors import UnsupportedByEngine
+from queue_over_sql.errors import QueueError, UnsupportedByEngine
 from queue_over_sql.sqlapi.form import Form, QueueShape
 from queue_over_sql.sqlapi.routines import (
     CARRIED,
@@ -36,6 +36,8 @@ _ROUTINE = re.compile(r"<routine (\w+)>")
 _SQL_MODE = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"
 # The server wants somebody's word that functions may be repeated by a replica.
 _WANTS_TRUST = {1418, 1419}
+# MariaDB, and MySQL, which speaks of creating one.
+_NO_SUCH_ACCOUNT = {1133, 1410}
 _INSTALLED = text(
     """
     SELECT routine_type, routine_name, routine_comment FROM information_schema.routines
@@ -121,7 +123,16 @@ class MySQLForm(Form):
     def grant(self, routine: Routine, role: str) -> None:
         """EXECUTE, and nothing else; a role is ``name`` or ``name@host``."""
         name, at, host = role.rpartition("@")
-        self._grant(routine, _account(name, host) if at else _account(role, ""))
+        try:
+            self._grant(routine, _account(name, host) if at else _account(role, ""))
+        except DBAPIError as error:
+            if error.orig is None or error.orig.args[0] not in _NO_SUCH_ACCOUNT:
+                raise
+            msg = (
+                f"The SQL API is installed, but there is no user or role {role!r} to give rights "
+                "to. A user is named with the host, as in app@%."
+            )
+            raise QueueError(msg) from error
 
     def create_counter(self) -> None:
         """A table that stays empty and counts its rows."""
