@@ -53,6 +53,11 @@ class QueueAdministration:
         return self._context.settings
 
     @property
+    def known_settings(self) -> EffectiveSettings:
+        """The settings as they were read last; asks nobody."""
+        return self._context.known_settings
+
+    @property
     def archive(self) -> Archive:
         """The finished messages that are kept."""
         return Archive(self._context)

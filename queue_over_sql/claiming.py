@@ -52,7 +52,7 @@ class Claimer:
         """Claim up to ``count`` messages, oldest first within their level."""
         check_whole("count", count)
         lease_us = None if lease is None else to_microseconds(lease, "lease")
-        self._give_back_unanswered()
+        self.recall()
         rows: list[MessageRow] = []
         try:
             self._claim_levels(rows, count, lease_us, where)
@@ -74,6 +74,27 @@ class Claimer:
         """Nobody works on these claimed messages: the next claim gives them back first."""
         stamps = (row.claim for row in rows)
         self._unanswered.extend(dict.fromkeys(stamp for stamp in stamps if stamp is not None))
+
+    def recall(self) -> int:
+        """Give back what was claimed and never handed out; returns how many messages."""
+        total = 0
+        while self._unanswered:
+            try:
+                stamp = self._unanswered.popleft()
+            except IndexError:  # another thread was quicker
+                break
+            try:
+                count = self._context.run(
+                    lambda connection: store.unclaim_round(connection, self._context.sql, stamp)  # noqa: B023 - runs at once
+                )
+            except BaseException:
+                self._unanswered.append(stamp)
+                raise
+            if count:
+                _log.info("Gave %d messages back whose claim was never answered.", count)
+                self.look_fully()
+            total += count
+        return total
 
     def wait(
         self, count: int, lease: Duration | None, seconds: float, where: Where | None
@@ -312,23 +333,6 @@ class Claimer:
         except BaseException:
             self._unanswered.extend(request.claim for request in requests)
             raise
-
-    def _give_back_unanswered(self) -> None:
-        while self._unanswered:
-            try:
-                stamp = self._unanswered.popleft()
-            except IndexError:  # another thread was quicker
-                return
-            try:
-                count = self._context.run(
-                    lambda connection: store.unclaim_round(connection, self._context.sql, stamp)  # noqa: B023 - runs at once
-                )
-            except BaseException:
-                self._unanswered.append(stamp)
-                raise
-            if count:
-                _log.info("Gave %d messages back whose claim was never answered.", count)
-                self.look_fully()
 
     def _restore_if_due(self) -> bool:
         """Take back what the dead hold, as the reaper does and at its share of the time."""

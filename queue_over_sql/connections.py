@@ -288,10 +288,16 @@ class Connections:
         return self._lock if self._opened.borrowed else self._lanes.guard()
 
     def _new_lane(self, durable: bool) -> Lane:
-        dialect = self.dialect
-        connection = self._connect().execution_options(**self._opened.lane_options)
-        with self.translated():
-            dialect.prepare_lane(connection, durable=durable)
+        dialect, connection = self.dialect, self._connect()
+        try:
+            connection.execution_options(**self._opened.lane_options)
+            with self.translated():
+                dialect.prepare_lane(connection, durable=durable)
+        except BaseException:
+            with contextlib.suppress(SQLAlchemyError):
+                connection.invalidate()
+            connection.close()
+            raise
         return Lane(connection)
 
     def _drop(self, lane: Lane) -> None:
@@ -301,7 +307,7 @@ class Connections:
 
     def _connect(self) -> Connection:
         try:
-            return self.engine.connect()
+            return self.runtime.obtained(self.engine.connect, lambda unused: unused.close())
         except PoolTimeout as error:
             raise self._unavailable(str(error)) from error
         except DBAPIError as error:

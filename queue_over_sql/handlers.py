@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import functools
@@ -45,6 +46,10 @@ class Handler:
     lease_keepalive: bool
     batch: int | None
     where: ColumnElement[bool] | None = None
+
+
+class HandlerStopped(asyncio.CancelledError):
+    """The handler was cancelled because its worker was told to stop: no failure of its own."""
 
 
 class _NotCalled(Exception):
@@ -107,6 +112,9 @@ class HandlerRun:
             _log.info("Queue %s: %s", self._queue.name, error.__cause__)
             self._give_back(messages)
             return []
+        except HandlerStopped:
+            self._give_back(messages)
+            raise
         except ClaimLost as error:
             _log.warning("Queue %s: %s", self._queue.name, error)
             self._fail([m for m in messages if m not in error.messages], error)
@@ -162,6 +170,8 @@ class HandlerRun:
         """Settle after an outage too; a message that cannot be settled spoils none beside it."""
         try:
             self._insist(settle)
+        except ClaimLost as lost:
+            _log.info("Queue %s: %s", self._queue.name, lost)
         except QueueError as error:
             _log.warning("Queue %s: left to the lease's end: %s", self._queue.name, error)
 

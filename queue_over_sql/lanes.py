@@ -36,7 +36,7 @@ class Lane:
 
     def alive(self) -> bool:
         """Whether the connection can be used; asks the server when it was idle."""
-        if self.connection.closed or self.connection.invalidated:
+        if not self.usable:
             return False
         if time.monotonic() - self.used_at < _IDLE_SECONDS:
             return True
@@ -45,6 +45,11 @@ class Lane:
         except SQLAlchemyError:
             return False
         return True
+
+    @property
+    def usable(self) -> bool:
+        """Whether nothing happened to the connection, as far as is known on this side."""
+        return not (self._closed or self.connection.closed or self.connection.invalidated)
 
     def close(self) -> None:
         """Give the connection back to the pool, once; a broken or busy one is only forgotten.

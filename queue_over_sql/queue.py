@@ -339,6 +339,10 @@ class Queue(QueueHolding, QueueReplies, QueueAdministration):
         self._claimer.look_fully()
         self._context.announce()
 
+    def recall(self) -> int:
+        """Give back what was claimed here and never handed out."""
+        return self._claimer.recall()
+
     def release_all(self, consumer_id: str) -> int:
         """Give back, uncounted, all that a consumer of this service still holds."""
         sql = self._context.sql

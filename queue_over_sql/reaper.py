@@ -109,7 +109,8 @@ class Reaper:
 
     def _reap(self, queue: Queue, *, patient: bool) -> ReaperReport:
         reaper = queue.reaper
-        report = reaper.expired_leases() + reaper.orphaned_claims()
+        report = ReaperReport(restored=queue.recall())
+        report += reaper.expired_leases() + reaper.orphaned_claims()
         if report.restored:
             queue.announce()
         return report + reaper.unknown_kinds() + reaper.prune(patient=patient)

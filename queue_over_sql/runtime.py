@@ -104,6 +104,10 @@ class Runtime(Protocol):
         """Do it to its end, although the caller may have been told to stop meanwhile."""
         ...
 
+    def obtained(self, get: Callable[[], T], give_back: Callable[[T], object]) -> T:
+        """Get something; what a caller that was told to stop cannot take is given back."""
+        ...
+
     def start(self, name: str, function: Callable[..., object], *arguments: object) -> Running:
         """Run a function beside the caller, until it ends or the process does."""
         ...
@@ -157,6 +161,11 @@ class Threads:
     def undisturbed(self, act: Callable[[], T]) -> T:
         """Nothing but a signal disturbs a thread."""
         return act()
+
+    def obtained(self, get: Callable[[], T], give_back: Callable[[T], object]) -> T:
+        """The caller takes what it got."""
+        del give_back
+        return get()
 
     def start(self, name: str, function: Callable[..., object], *arguments: object) -> Running:
         """A thread that does not keep the process from ending."""

@@ -134,6 +134,11 @@ class Worker:
 
         return register
 
+    @property
+    def handlers(self) -> Sequence[Handler]:
+        """What it runs."""
+        return tuple(self._handlers)
+
     def run(self) -> None:
         """Handle messages until ``stop()``, SIGTERM or SIGINT; starts the service where needed.
 

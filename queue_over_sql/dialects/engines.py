@@ -10,11 +10,11 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy import URL, Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
-from sqlalchemy.pool import QueuePool, StaticPool
+from sqlalchemy.pool import Pool, QueuePool, StaticPool
 
 import queue_over_sql.dialects.h2_driver  # noqa: F401 - registers the dialect of H2
 from queue_over_sql.dialects.base import QueueDialect
@@ -41,7 +41,6 @@ _EXTRAS = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql", "h2
 _AUTOCOMMIT: Mapping[str, Any] = {"isolation_level": "AUTOCOMMIT"}
 # Checked when they leave the pool: a transactional handler must not find an outage's dead ones.
 _POOL: Mapping[str, Any] = {
-    "poolclass": QueuePool,
     "pool_size": 8,
     "max_overflow": -1,
     "pool_pre_ping": True,
@@ -78,6 +77,92 @@ class OpenedEngine:
     borrowed: bool = False
 
 
+class EngineForm:
+    """How engines of synchronous drivers are opened; the base of other forms."""
+
+    drivers: ClassVar[Mapping[str, str]] = _DRIVERS
+    pool: ClassVar[type[Pool]] = QueuePool
+    extras: ClassVar[Mapping[str, str]] = _EXTRAS
+
+    def pause(self, seconds: float) -> None:
+        """Sleep until SQLite is asked again for a lock that another has."""
+        time.sleep(seconds)
+
+    def with_driver(self, url: URL) -> URL:
+        """Name our driver where a URL names none."""
+        driver = self.drivers.get(url.drivername)
+        return url if driver is None else url.set(drivername=driver)
+
+    def create(self, url: URL, **options: Any) -> Engine:
+        """Create an engine.
+
+        Raises:
+            UnsupportedByEngine: the driver is not installed, or there is no such dialect.
+            ValueError: the driver is one of another form.
+        """
+        try:
+            return self._create(url, **options)
+        except NoSuchModuleError as error:
+            msg = f"There is no SQLAlchemy dialect for {url.drivername!r}: install its package."
+            raise UnsupportedByEngine(msg) from error
+        except ImportError as error:
+            extra = self.extras.get(url.get_backend_name())
+            advice = f"pip install 'queue_over_sql[{extra}]'" if extra else "install it"
+            msg = f"The driver of {url.drivername!r} is missing: {advice}."
+            raise UnsupportedByEngine(msg) from error
+
+    def open(self, url: URL) -> OpenedEngine:
+        """An engine of ours for a URL."""
+        url = self.with_driver(url)
+        if url.get_backend_name() == "sqlite":
+            return self._open_sqlite(url)
+        arguments = _PATIENCE_OF_DRIVERS.get(url.drivername, {})
+        given = {key: value for key, value in arguments.items() if key not in url.query}
+        return OpenedEngine(self.create(url, connect_args=given, poolclass=self.pool, **_POOL))
+
+    def beside(self, engine: Engine) -> OpenedEngine:
+        """An engine of ours beside the user's, opening connections as theirs does."""
+        url = engine.url.set(drivername=f"{engine.dialect.name}+{engine.dialect.driver}")
+        if url.get_backend_name() == "sqlite":
+            if _in_memory(url):
+                return OpenedEngine(engine, {}, owned=False, shared=True, borrowed=True)
+            return self._open_sqlite(url)
+        # A copy of the user's pool has their arguments, creator and hooks, and none of their
+        # connections; each one that it opens is detached, so its limit never counts.
+        source = engine.pool.recreate()
+
+        def creator() -> DBAPIConnection:
+            opened = source.connect()
+            connection = opened.dbapi_connection
+            opened.detach()
+            if connection is None:  # pragma: no cover - the pool has just opened it
+                raise RuntimeError
+            return connection
+
+        return OpenedEngine(self.create(url, creator=creator, poolclass=self.pool, **_POOL))
+
+    def _create(self, url: URL, **options: Any) -> Engine:
+        engine = create_engine(url, **options)
+        if engine.dialect.is_async:
+            msg = (
+                f"{url.drivername!r} is a driver for asyncio: use AsyncQueueService of "
+                "queue_over_sql.aio, or name a synchronous driver."
+            )
+            raise ValueError(msg)
+        return engine
+
+    def _open_sqlite(self, url: URL) -> OpenedEngine:
+        in_memory = _in_memory(url)
+        options: dict[str, Any] = {"connect_args": {"check_same_thread": False, "timeout": 0}}
+        if in_memory:
+            options["poolclass"] = StaticPool
+        else:
+            options |= {"poolclass": self.pool, **_POOL}
+        engine = self.create(url, **options)
+        SQLiteHooks(self.pause).listen(engine)
+        return OpenedEngine(engine, {LANE_MARK: True}, shared=in_memory)
+
+
 def open_engine(database: str | URL | Engine) -> OpenedEngine:
     """Make the engine that a service works with.
 
@@ -86,30 +171,33 @@ def open_engine(database: str | URL | Engine) -> OpenedEngine:
 
     Raises:
         TypeError: it is none of these.
-        ValueError: the URL cannot be read.
+        ValueError: the URL cannot be read, or names a driver for asyncio.
         UnsupportedByEngine: the driver is not installed, or there is no such engine.
     """
     if isinstance(database, Engine):
-        return _beside(database)
+        return EngineForm().beside(database)
     if not isinstance(database, str | URL):
         msg = f"database must be an SQLAlchemy URL or an Engine, not {type(database).__name__}"
         raise TypeError(msg)
+    return EngineForm().open(read_url(database))
+
+
+def read_url(database: str | URL) -> URL:
+    """Read what names a database.
+
+    Raises:
+        ValueError: it is no URL.
+    """
     try:
-        url = with_driver(make_url(database))
+        return make_url(database)
     except ArgumentError as error:
         msg = "database is no SQLAlchemy URL; write for example 'sqlite:///queue.db'"
         raise ValueError(msg) from error
-    if url.get_backend_name() == "sqlite":
-        return _open_sqlite(url)
-    arguments = _PATIENCE_OF_DRIVERS.get(url.drivername, {})
-    given = {key: value for key, value in arguments.items() if key not in url.query}
-    return OpenedEngine(_create(url, connect_args=given, **_POOL))
 
 
 def with_driver(url: URL) -> URL:
     """Name our driver where a URL names none."""
-    driver = _DRIVERS.get(url.drivername)
-    return url if driver is None else url.set(drivername=driver)
+    return EngineForm().with_driver(url)
 
 
 def dialect_of(connection: Connection) -> QueueDialect:
@@ -140,41 +228,6 @@ _DIALECTS: dict[str, type[QueueDialect]] = {
 }
 
 
-def _create(url: URL, **options: Any) -> Engine:
-    try:
-        return create_engine(url, **options)
-    except NoSuchModuleError as error:
-        msg = f"There is no SQLAlchemy dialect for {url.drivername!r}: install its package."
-        raise UnsupportedByEngine(msg) from error
-    except ImportError as error:
-        extra = _EXTRAS.get(url.get_backend_name())
-        advice = f"pip install 'queue_over_sql[{extra}]'" if extra else "install it"
-        msg = f"The driver of {url.drivername!r} is missing: {advice}."
-        raise UnsupportedByEngine(msg) from error
-
-
-def _beside(engine: Engine) -> OpenedEngine:
-    """An engine of ours beside the user's, opening connections as theirs does."""
-    url = engine.url.set(drivername=f"{engine.dialect.name}+{engine.dialect.driver}")
-    if url.get_backend_name() == "sqlite":
-        if _in_memory(url):
-            return OpenedEngine(engine, {}, owned=False, shared=True, borrowed=True)
-        return _open_sqlite(url)
-    # A copy of the user's pool has their arguments, creator and hooks, and none of their
-    # connections; each one that it opens is detached, so its limit never counts.
-    source = engine.pool.recreate()
-
-    def creator() -> DBAPIConnection:
-        opened = source.connect()
-        connection = opened.dbapi_connection
-        opened.detach()
-        if connection is None:  # pragma: no cover - the pool has just opened it
-            raise RuntimeError
-        return connection
-
-    return OpenedEngine(_create(url, creator=creator, **_POOL))
-
-
 def _in_memory(url: URL) -> bool:
     database = url.database or ""
     return (
@@ -182,15 +235,3 @@ def _in_memory(url: URL) -> bool:
         or "mode=memory" in database
         or url.query.get("mode") == ("memory")
     )
-
-
-def _open_sqlite(url: URL) -> OpenedEngine:
-    in_memory = _in_memory(url)
-    options: dict[str, Any] = {"connect_args": {"check_same_thread": False, "timeout": 0}}
-    if in_memory:
-        options["poolclass"] = StaticPool
-    else:
-        options |= _POOL
-    engine = _create(url, **options)
-    SQLiteHooks(time.sleep).listen(engine)
-    return OpenedEngine(engine, {LANE_MARK: True}, shared=in_memory)

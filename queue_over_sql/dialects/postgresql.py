@@ -31,6 +31,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import UserDefinedType
+from sqlalchemy.util import await_only
 
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect, microseconds
 from queue_over_sql.dialects.partial_indexes import PartialIndexes
@@ -46,7 +47,7 @@ from queue_over_sql.dialects.statements.parameters import (
 from queue_over_sql.errors import UnsupportedByEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from sqlalchemy import ColumnElement, Connection, Insert, Table
     from sqlalchemy.types import TypeEngine
@@ -197,16 +198,16 @@ class PostgreSQLDialect(PartialIndexes, QueueDialect):
         target = preparer.format_table(tables.live)
         columns = ", ".join(preparer.quote(name) for name in names)
         converters = [sql.bind_converter(tables.live.c[name].type) for name in names]
-        cursor: Any = connection.connection.cursor()
-        copy_from = f"COPY {target} ({columns}) FROM STDIN"
-        with _driver_errors(connection, cursor), cursor.copy(copy_from) as copy:
-            for row in rows:
-                copy.write_row(
-                    [
-                        row[name] if convert is None else convert(row[name])
-                        for name, convert in zip(names, converters, strict=True)
-                    ]
-                )
+        copied = (
+            [
+                row[name] if convert is None else convert(row[name])
+                for name, convert in zip(names, converters, strict=True)
+            ]
+            for row in rows
+        )
+        copy = _copy_on_loop if connection.dialect.is_async else _copy
+        with _driver_errors(connection):
+            copy(connection, f"COPY {target} ({columns}) FROM STDIN", copied)
         return True
 
     def archive(
@@ -243,25 +244,42 @@ class PostgreSQLDialect(PartialIndexes, QueueDialect):
         return settled, read_rows(sql, [row[2:] for row in rows if row[2] is not None])
 
 
+def _copy(connection: Connection, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+    with _raw(connection).cursor() as cursor, cursor.copy(statement) as copy:
+        for row in rows:
+            copy.write_row(row)
+
+
+def _copy_on_loop(connection: Connection, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+    async def run() -> None:
+        async with _raw(connection).cursor() as cursor, cursor.copy(statement) as copy:
+            for row in rows:
+                await copy.write_row(row)
+
+    await_only(run())
+
+
+def _raw(connection: Connection) -> Any:
+    """The driver's own connection."""
+    return connection.connection.driver_connection
+
+
 @contextlib.contextmanager
-def _driver_errors(connection: Connection, cursor: Any) -> Iterator[None]:
-    """What SQLAlchemy does for its own cursors: its errors around the driver's, and the close."""
+def _driver_errors(connection: Connection) -> Iterator[None]:
+    """What SQLAlchemy does for its own cursors: its errors around the driver's."""
     driver_error = connection.dialect.loaded_dbapi.Error
     try:
         yield
     except driver_error as error:
         raw: Any = connection.connection.dbapi_connection
-        lost = connection.dialect.is_disconnect(error, raw, cursor)
         raise DBAPIError.instance(
             "COPY",
             None,
             error,
             driver_error,
-            connection_invalidated=lost,
+            connection_invalidated=connection.dialect.is_disconnect(error, raw, None),
             dialect=connection.dialect,
         ) from error
-    finally:
-        cursor.close()
 
 
 def _held_values(held: Claim) -> dict[str, Any]:

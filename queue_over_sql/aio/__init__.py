@@ -1,0 +1,40 @@
+"""Queues for asyncio: the same names, with verbs to be awaited.
+
+::
+
+    from queue_over_sql.aio import AsyncQueueService
+
+    async with AsyncQueueService("sqlite:///queue.db") as service:
+        emails = await service.create_queue("emails")
+        await emails.publish({"to": "ada@example.org"})
+        async with emails.receive() as message:
+            print(message.payload)
+
+It needs the extra ``asyncio``. The synchronous core does the work, in greenlets of the event loop:
+there is no second implementation, and there are no threads but those of the driver of SQLite.
+"""
+
+from __future__ import annotations
+
+from queue_over_sql.aio.message import AsyncMessage
+from queue_over_sql.aio.queue import AsyncAdoptedQueue, AsyncQueue
+from queue_over_sql.aio.selection import (
+    AsyncArchive,
+    AsyncArchiveSelection,
+    AsyncLiveSelection,
+    AsyncSelection,
+)
+from queue_over_sql.aio.service import AsyncQueueService
+from queue_over_sql.aio.worker import AsyncWorker
+
+__all__ = [
+    "AsyncAdoptedQueue",
+    "AsyncArchive",
+    "AsyncArchiveSelection",
+    "AsyncLiveSelection",
+    "AsyncMessage",
+    "AsyncQueue",
+    "AsyncQueueService",
+    "AsyncSelection",
+    "AsyncWorker",
+]

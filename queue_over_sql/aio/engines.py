@@ -1,0 +1,94 @@
+"""Engines of asynchronous drivers, from what the caller gave: a URL or an ``AsyncEngine``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sqlalchemy import URL, Engine
+from sqlalchemy.exc import InvalidRequestError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import AsyncAdaptedQueuePool, Pool
+
+from queue_over_sql.dialects.engines import EngineForm, OpenedEngine, read_url
+from queue_over_sql.errors import UnsupportedByEngine
+from queue_over_sql.pauses import pause_on_loop
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+_DRIVERS = {
+    "sqlite": "sqlite+aiosqlite",
+    "postgresql": "postgresql+psycopg",
+    "postgres": "postgresql+psycopg",
+    "mysql": "mysql+aiomysql",
+    "mariadb": "mariadb+aiomysql",
+}
+
+
+class AsyncEngineForm(EngineForm):
+    """How engines of asynchronous drivers are opened."""
+
+    drivers: ClassVar[Mapping[str, str]] = _DRIVERS
+    pool: ClassVar[type[Pool]] = AsyncAdaptedQueuePool
+    extras: ClassVar[Mapping[str, str]] = {
+        "sqlite": "asyncio",
+        "mysql": "asyncio",
+        "mariadb": "asyncio",
+        "postgresql": "asyncio,postgresql",
+    }
+
+    def pause(self, seconds: float) -> None:
+        """Let other tasks run meanwhile."""
+        pause_on_loop(seconds)
+
+    def open(self, url: URL) -> OpenedEngine:
+        """An engine of ours for a URL.
+
+        Raises:
+            UnsupportedByEngine: no asynchronous driver is there for the database.
+        """
+        if url.get_backend_name() == "h2":
+            msg = (
+                "H2 has no asynchronous driver: use QueueService in threads "
+                "(asyncio.to_thread), or another database."
+            )
+            raise UnsupportedByEngine(msg)
+        return super().open(url)
+
+    def _create(self, url: URL, **options: Any) -> Engine:
+        try:
+            return create_async_engine(url, **options).sync_engine
+        except InvalidRequestError as error:
+            _refuse(url, error)
+
+
+def open_async_engine(database: Any) -> OpenedEngine:
+    """Make the engine that an asynchronous service works with.
+
+    Args:
+        database: an SQLAlchemy URL as text or object, or a user's ``AsyncEngine``.
+
+    Raises:
+        TypeError: it is none of these.
+        ValueError: the URL cannot be read, or names a synchronous driver.
+        UnsupportedByEngine: the driver is not installed, or there is none.
+    """
+    if isinstance(database, AsyncEngine):
+        return AsyncEngineForm().beside(database.sync_engine)
+    if not isinstance(database, str | URL):
+        advice = ": make it with create_async_engine()" if isinstance(database, Engine) else ""
+        msg = (
+            "database must be an SQLAlchemy URL or an AsyncEngine, not "
+            f"{type(database).__name__}{advice}"
+        )
+        raise TypeError(msg)
+    return AsyncEngineForm().open(read_url(database))
+
+
+def _refuse(url: URL, error: Exception) -> NoReturn:
+    name = url.get_backend_name()
+    ours = _DRIVERS.get(name)
+    advice = f"write {name}:// or {ours}://" if ours else "name an asynchronous one"
+    msg = f"{url.drivername!r} is a synchronous driver: {advice}."
+    raise ValueError(msg) from error

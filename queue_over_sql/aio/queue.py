@@ -1,0 +1,246 @@
+"""AsyncQueue: publish, consume, settle, and look at what is there, on an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from queue_over_sql.adoption import AdoptedQueue
+from queue_over_sql.aio.faces import (
+    Face,
+    Fact,
+    awaited,
+    awaited_list,
+    face_of,
+    outward,
+    run,
+    twin,
+)
+from queue_over_sql.aio.message import AsyncMessage
+from queue_over_sql.aio.selection import AsyncArchive, AsyncLiveSelection
+from queue_over_sql.durations import Duration
+from queue_over_sql.message import Message, Published
+from queue_over_sql.queue import Queue
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from sqlalchemy import ColumnElement
+
+    from queue_over_sql.aio.callers import CallersConnection
+    from queue_over_sql.settings import EffectiveSettings
+
+
+@face_of(Queue)
+class AsyncQueue(Face[Queue]):
+    """One queue; ``Queue`` with verbs to be awaited. Made by ``AsyncQueueService``.
+
+    A task that is cancelled in the middle of a verb leaves the same as a process that dies there:
+    what was being published or settled is done or not, and what was being claimed is given back.
+    """
+
+    __slots__ = ()
+
+    name = Fact(Queue.name)
+    table = Fact(Queue.table)
+
+    load = awaited(Queue.load)
+    consume = awaited_list(AsyncMessage, Queue.consume)
+    delete = awaited(Queue.delete)
+    stats = awaited(Queue.stats)
+    pause = awaited(Queue.pause)
+    resume = awaited(Queue.resume)
+    purge = awaited(Queue.purge)
+    refresh = awaited(Queue.refresh)
+    highest_priority = awaited(Queue.highest_priority)
+
+    @property
+    def settings(self) -> EffectiveSettings:
+        """The settings as they were read last; ``refresh()`` reads them now.
+
+        While the queue is used they are read again at the reaper's interval, at most 5 s.
+        """
+        return self._sync.known_settings
+
+    @property
+    def archive(self) -> AsyncArchive:
+        """The finished messages that are kept."""
+        found: AsyncArchive = outward(self._sync.archive)
+        return found
+
+    @twin(Queue.publish)
+    async def publish(
+        self,
+        payload: Any,
+        *,
+        key: str | None = None,
+        kind: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        max_attempts: int | None = None,
+        lease: Duration | None = None,
+        on_conflict: str = "raise",
+        connection: CallersConnection | None = None,
+        **columns: Any,
+    ) -> Published: ...
+
+    @twin(Queue.publish_many)
+    async def publish_many(
+        self,
+        items: Iterable[Any],
+        *,
+        on_conflict: str = "raise",
+        connection: CallersConnection | None = None,
+    ) -> list[Published]: ...
+
+    @twin(Queue.exchange)
+    async def exchange(
+        self,
+        finished: AsyncMessage | Sequence[AsyncMessage],
+        count: int = 1,
+        *,
+        lease: Duration | None = None,
+        where: ColumnElement[bool] | None = None,
+    ) -> list[AsyncMessage]: ...
+
+    @twin(Queue.take)
+    async def take(
+        self,
+        count: int = 1,
+        *,
+        connection: CallersConnection,
+        where: ColumnElement[bool] | None = None,
+    ) -> list[AsyncMessage]: ...
+
+    @twin(Queue.ack)
+    async def ack(
+        self,
+        messages: AsyncMessage | Sequence[AsyncMessage],
+        *,
+        connection: CallersConnection | None = None,
+    ) -> None: ...
+
+    @twin(Queue.nack)
+    async def nack(
+        self,
+        messages: AsyncMessage | Sequence[AsyncMessage],
+        *,
+        error: str | BaseException | None = None,
+        delay: Duration | None = None,
+        connection: CallersConnection | None = None,
+    ) -> None: ...
+
+    @twin(Queue.release)
+    async def release(
+        self,
+        messages: AsyncMessage | Sequence[AsyncMessage],
+        *,
+        connection: CallersConnection | None = None,
+    ) -> None: ...
+
+    @twin(Queue.reject)
+    async def reject(
+        self,
+        messages: AsyncMessage | Sequence[AsyncMessage],
+        reason: str,
+        *,
+        connection: CallersConnection | None = None,
+    ) -> None: ...
+
+    @twin(Queue.extend)
+    async def extend(
+        self,
+        messages: AsyncMessage | Sequence[AsyncMessage],
+        lease: Duration | None = None,
+        *,
+        connection: CallersConnection | None = None,
+    ) -> None: ...
+
+    def receive(
+        self, *, wait: Duration = 0.0, lease: Duration | None = None
+    ) -> AbstractAsyncContextManager[AsyncMessage | None]:
+        """Claim one message for an ``async with`` block: ack at its end, nack when it raises.
+
+        A message that the block settled itself is left alone; a block that is cancelled has
+        raised. The message is None when there was none in time.
+        """
+        return _Receiving(self._sync.receive(wait=wait, lease=lease))
+
+    async def stream(
+        self, *, prefetch: int = 1, wait: Duration | None = 0.0, lease: Duration | None = None
+    ) -> AsyncGenerator[AsyncMessage, None]:
+        """Claim messages one after another; the caller settles each. See ``Queue.stream``.
+
+        Leave it by ``contextlib.aclosing`` where the loop may break: what was prefetched is then
+        released at once, else when the generator is collected.
+        """
+        messages = self._sync.stream(prefetch=prefetch, wait=wait, lease=lease)
+        try:
+            while (message := await run(next, messages, None)) is not None:
+                yield message
+        finally:
+            await run(messages.close)
+
+    def messages(
+        self,
+        *,
+        status: str | None = None,
+        key: str | None = None,
+        kind: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        where: ColumnElement[bool] | None = None,
+    ) -> AsyncLiveSelection:
+        """Select live messages; see ``Queue.messages``. Nothing is asked before a verb."""
+        found: AsyncLiveSelection = outward(
+            self._sync.messages(status=status, key=key, kind=kind, payload=payload, where=where)
+        )
+        return found
+
+    def holds(self, message: AsyncMessage) -> bool:
+        """Whether this consumer may still work on a message, as far as it knows by itself."""
+        return self._sync.holds(message._sync)  # noqa: SLF001 - faces know each other
+
+
+@face_of(AdoptedQueue)
+class AsyncAdoptedQueue(AsyncQueue):
+    """A queue over a table of the user's; ``AdoptedQueue`` with verbs to be awaited."""
+
+    __slots__ = ()
+
+    count_new = awaited(AdoptedQueue.count_new)
+
+    @twin(AdoptedQueue.enqueue)
+    async def enqueue(
+        self,
+        where: ColumnElement[bool] | None = None,
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        priority: int = 0,
+        connection: CallersConnection | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> int: ...
+
+
+class _Receiving(AbstractAsyncContextManager[AsyncMessage | None]):
+    """The synchronous context manager, entered and left in greenlets."""
+
+    def __init__(self, receiving: AbstractContextManager[Message | None]) -> None:
+        self._receiving = receiving
+
+    async def __aenter__(self) -> AsyncMessage | None:
+        message: AsyncMessage | None = await run(self._receiving.__enter__)
+        return message
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        swallowed: bool | None = await run(self._receiving.__exit__, kind, error, traceback)
+        return swallowed

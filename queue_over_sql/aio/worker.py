@@ -1,0 +1,136 @@
+"""AsyncWorker: the run-loop around coroutine functions, on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.util import await_only
+
+from queue_over_sql.aio.faces import Face, outward, run
+from queue_over_sql.handlers import HandlerStopped, is_asynchronous
+from queue_over_sql.worker import Worker
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Connection
+
+    from queue_over_sql.service import QueueService
+
+F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
+
+
+class AsyncWorker(Face[Worker]):
+    """Runs coroutine functions over the messages of queues. Made by ``service.worker()``."""
+
+    __slots__ = ("_leaving", "_service")
+
+    def __init__(self, core: Worker, service: QueueService) -> None:
+        super().__init__(core)
+        self._service = service
+        self._leaving: AsyncGenerator[None, None] | None = None
+
+    def handle(
+        self,
+        queue: str,
+        *,
+        transactional: bool = False,
+        lease_keepalive: bool = True,
+        batch: int | None = None,
+        where: ColumnElement[bool] | None = None,
+    ) -> Callable[[F], F]:
+        """Make a coroutine function the handler of a queue.
+
+        Args:
+            queue: name of the queue; it must exist when the worker runs.
+            transactional: call ``function(message, connection)`` with an ``AsyncConnection`` and
+                commit what it writes through it together with the ack.
+            lease_keepalive: renew the lease while the function runs.
+            batch: call the function with a list of up to so many messages.
+            where: only messages that match this SQLAlchemy condition on the queue's ``table``.
+                With it a queue may have several handlers; what matches none of them stays.
+
+        Raises:
+            TypeError: the function is a plain one, or ``where`` is no condition.
+            ValueError: the queue has a handler already, and not all of them have a ``where``.
+        """
+        name = getattr(queue, "name", queue)
+        register = self._sync.handle(
+            name,
+            transactional=transactional,
+            lease_keepalive=lease_keepalive,
+            batch=batch,
+            where=where,
+        )
+
+        def decorate(function: F) -> F:
+            if not is_asynchronous(function) or inspect.isasyncgenfunction(function):
+                msg = (
+                    f"the handler of queue {name!r} must be a coroutine function (async def): a "
+                    "plain one would block the event loop; call it by asyncio.to_thread in one"
+                )
+                raise TypeError(msg)
+            register(self._bridge(function))
+            return function
+
+        return decorate
+
+    async def run(self) -> None:
+        """Handle messages until ``stop()``, SIGTERM or SIGINT; starts the service where needed.
+
+        The first signal drains: handlers that run are waited for, what was only claimed is
+        released. A second signal cancels the handlers; what was being handled comes back, as it
+        does when the task of this call is cancelled. Signals need a loop in the main thread. A
+        service that was started here is stopped when the event loop ends.
+
+        Raises:
+            ValueError: there is no handler.
+            QueueNotFound: a handler's queue does not exist.
+            DatabaseUnavailable: the database cannot be reached at the start. Once running, the
+                worker waits for a database that goes away.
+        """
+        if not self._service.started and self._sync.handlers:
+            await run(self._service.start)
+            # asyncio.run() closes the generators that are open, which is the last that it awaits.
+            self._leaving = self._stop_at_the_end()
+            await anext(self._leaving)
+        await run(self._sync.run)
+
+    def stop(self) -> None:
+        """Let handlers that run finish, then end ``run()``; to be called in the event loop.
+
+        What was only claimed is released. The service is not stopped.
+        """
+        self._sync.stop()
+
+    def abort(self) -> None:
+        """End ``run()`` at once: handlers are cancelled, their messages are given to others."""
+        self._sync.abort()
+
+    def _bridge(self, function: Callable[..., Awaitable[Any]]) -> Callable[..., None]:
+        """A plain function for the core, which awaits the coroutine function."""
+        engine = AsyncEngine(self._service.connections.engine)
+
+        def handler(argument: Any, *connection: Connection) -> None:
+            lent = [AsyncConnection(engine, sync) for sync in connection]
+            try:
+                await_only(_awaited(function, outward(argument), *lent))
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise HandlerStopped from error
+                raise
+
+        return handler
+
+    async def _stop_at_the_end(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            await run(self._service.stop)
+
+
+async def _awaited(function: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
+    await function(*arguments)
