@@ -29,6 +29,14 @@ P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
 C = TypeVar("C", bound="type[Face[Any]]")
 
+_CONNECTIONS = (
+    AsyncConnection,
+    AsyncSession,
+    async_scoped_session,
+    Connection,
+    Session,
+    scoped_session,
+)
 _faces: dict[type, Callable[[Any], Face[Any]]] = {}
 
 
@@ -150,22 +158,28 @@ def inward(value: Any) -> Any:
         if any(isinstance(each, Face) for each in value):
             return [inward(each) for each in value]
         return value
-    if isinstance(value, AsyncConnection):
-        return _sync_connection(value)
-    if isinstance(value, AsyncSession):
-        return value.sync_session
-    if isinstance(value, async_scoped_session):
-        return value().sync_session
-    if isinstance(value, Connection | Session | scoped_session):
-        msg = (
-            f"connection must be an AsyncConnection or AsyncSession, not {type(value).__name__}: "
-            "a synchronous one would hold up the event loop"
-        )
-        raise TypeError(msg)
+    if isinstance(value, _CONNECTIONS):
+        return _sync_side(value)
     return value
 
 
-def _sync_connection(connection: AsyncConnection) -> Connection:
+def _sync_side(connection: Any) -> Any:
+    """What the core works with of a caller's connection or session.
+
+    Raises:
+        TypeError: it is a synchronous one.
+        ValueError: it was not begun.
+    """
+    if isinstance(connection, async_scoped_session):
+        connection = connection()
+    if isinstance(connection, AsyncSession):
+        return connection.sync_session
+    if not isinstance(connection, AsyncConnection):
+        msg = (
+            "connection must be an AsyncConnection or AsyncSession, not "
+            f"{type(connection).__name__}: a synchronous one would hold up the event loop"
+        )
+        raise TypeError(msg)
     if connection.sync_connection is None:
         msg = "connection was not begun: use it inside 'async with engine.begin() as connection'"
         raise ValueError(msg)

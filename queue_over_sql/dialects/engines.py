@@ -142,14 +142,8 @@ class EngineForm:
         return OpenedEngine(self.create(url, creator=creator, poolclass=self.pool, **_POOL))
 
     def _create(self, url: URL, **options: Any) -> Engine:
-        engine = create_engine(url, **options)
-        if engine.dialect.is_async:
-            msg = (
-                f"{url.drivername!r} is a driver for asyncio: use AsyncQueueService of "
-                "queue_over_sql.aio, or name a synchronous driver."
-            )
-            raise ValueError(msg)
-        return engine
+        _refuse_async(url, is_async=url.get_dialect().is_async)
+        return create_engine(url, **options)
 
     def _open_sqlite(self, url: URL) -> OpenedEngine:
         in_memory = _in_memory(url)
@@ -175,6 +169,7 @@ def open_engine(database: str | URL | Engine) -> OpenedEngine:
         UnsupportedByEngine: the driver is not installed, or there is no such engine.
     """
     if isinstance(database, Engine):
+        _refuse_async(database.url, is_async=database.dialect.is_async)
         return EngineForm().beside(database)
     if not isinstance(database, str | URL):
         msg = f"database must be an SQLAlchemy URL or an Engine, not {type(database).__name__}"
@@ -193,6 +188,15 @@ def read_url(database: str | URL) -> URL:
     except ArgumentError as error:
         msg = "database is no SQLAlchemy URL; write for example 'sqlite:///queue.db'"
         raise ValueError(msg) from error
+
+
+def _refuse_async(url: URL, *, is_async: bool) -> None:
+    if is_async:
+        msg = (
+            f"{url.drivername!r} is a driver for asyncio: use AsyncQueueService of "
+            "queue_over_sql.aio, or name a synchronous driver."
+        )
+        raise ValueError(msg)
 
 
 def with_driver(url: URL) -> URL:

@@ -202,6 +202,7 @@ def test_a_folder_that_is_not_there_is_an_error(jobs: Queue, target: Path) -> No
         jobs.archive.export(target.parent / "missing" / "archive.jsonl")
 
 
+@pytest.mark.threads("its progress callback blocks")
 def test_what_happens_meanwhile_does_not_break_it(jobs: Queue, target: Path) -> None:
     """Messages that are archived or removed during the export: each line is one that was there."""
     jobs.load(range(2500))

@@ -43,6 +43,7 @@ def warmed_up(service: QueueService) -> Queue:
     return queue
 
 
+@pytest.mark.threads("its publisher's engine is a synchronous one")
 def test_a_late_commit_is_found_under_load(service: QueueService, database: TestDatabase) -> None:
     """A publisher that commits long after it published is served, though newer ones wait."""
     queue = warmed_up(service)
@@ -82,6 +83,7 @@ def test_a_message_restored_by_another_is_found_under_load(
     seconds_until(queue, "late")
 
 
+@pytest.mark.threads("a look on a busy loop costs what the other tasks cost, too")
 def test_an_idle_queue_hides_nothing(service: QueueService, make_service: MakeService) -> None:
     """Without load the very next look finds what came back, however old its place is."""
     queue = service.create_queue("jobs")

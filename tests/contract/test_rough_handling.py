@@ -82,6 +82,7 @@ def test_a_settle_that_was_rolled_back_does_not_count_as_settled(
     assert 2 == queue.consume()[0].attempt
 
 
+@pytest.mark.threads("there plain functions are refused")
 def test_an_asynchronous_handler_is_refused(service: QueueService) -> None:
     """It would never run, and its messages would be acked all the same."""
     worker = service.worker()
@@ -93,6 +94,7 @@ def test_an_asynchronous_handler_is_refused(service: QueueService) -> None:
         worker.handle("jobs")(handler)
 
 
+@pytest.mark.threads("there awaitables are awaited")
 def test_a_handler_that_returns_an_awaitable_has_failed(
     service: QueueService, queue: Queue
 ) -> None:
@@ -108,6 +110,7 @@ def test_a_handler_that_returns_an_awaitable_has_failed(
         wait_until(lambda: queue.stats().failed == 1)
 
 
+@pytest.mark.threads("replaces a method by one that blocks")
 def test_an_unexpected_error_ends_no_thread_of_the_worker(
     service: QueueService, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,6 +121,7 @@ def test_the_context_manager_starts_and_stops(make_service: MakeService) -> None
         queue.consume()
 
 
+@pytest.mark.threads("makes a synchronous service")
 def test_a_given_engine_is_used_and_left_alone(database: TestDatabase, engine: Engine) -> None:
     """A service on the user's own engine works, and its stop does not dispose that engine."""
     service, pool = QueueService(engine), engine.pool

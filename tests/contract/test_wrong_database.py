@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     Verb = Callable[[Queue, Message, Caller], object]
 
+# The same check of the same core; tests of the asynchronous face prove that it is reached.
+pytestmark = pytest.mark.threads("the callers' engines here are synchronous ones")
+
 VERBS: dict[str, Verb] = {
     "publish": lambda queue, _, caller: queue.publish("x", connection=caller),
     "publish by key": lambda queue, _, caller: queue.publish(
