@@ -54,6 +54,7 @@ class AsyncQueue(Face[Queue]):
     resume = awaited(Queue.resume)
     purge = awaited(Queue.purge)
     refresh = awaited(Queue.refresh)
+    recall = awaited(Queue.recall)
     highest_priority = awaited(Queue.highest_priority)
 
     @property

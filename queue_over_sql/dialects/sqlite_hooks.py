@@ -12,7 +12,7 @@ from sqlalchemy import event
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
-    from sqlalchemy.engine.interfaces import DBAPIConnection
+    from sqlalchemy.engine.interfaces import DBAPIConnection, ExceptionContext
     from sqlalchemy.pool import ConnectionPoolEntry
 
 # SQLite's own transactions are begun by a hook, which leaves connections so marked alone.
@@ -35,11 +35,16 @@ class SQLiteHooks:
         event.listen(engine, "connect", self.configure)
         event.listen(engine, "checkout", self.wait_for_the_disk)
         event.listen(engine, "begin", self.begin_immediate)
+        event.listen(engine, "handle_error", self.let_go)
 
     def configure(self, connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
         """Commit each statement unless told otherwise; let readers and the writer be together."""
-        connection.isolation_level = None
-        self._patiently(lambda: _execute(connection, "PRAGMA journal_mode=WAL"))
+        try:
+            connection.isolation_level = None
+            self._patiently(lambda: _execute(connection, "PRAGMA journal_mode=WAL"))
+        except BaseException:
+            connection.close()
+            raise
 
     def wait_for_the_disk(self, connection: DBAPIConnection, *_: object) -> None:
         """Full durability for each new user of a connection; a claim's lane lowers its own."""
@@ -50,6 +55,16 @@ class SQLiteHooks:
         if not connection.get_execution_options().get(LANE_MARK):
             raw: Any = connection.connection.dbapi_connection
             self._patiently(lambda: _execute(raw, "BEGIN IMMEDIATE"))
+
+    def let_go(self, context: ExceptionContext) -> None:
+        """End a statement whose caller was told to stop in the middle of it.
+
+        Else it would keep its lock, even beyond the close of its connection, for as long as the
+        exception is known to anybody.
+        """
+        cursor = getattr(context.execution_context, "cursor", None)
+        if cursor is not None and not isinstance(context.original_exception, Exception):
+            cursor.close()
 
     def _patiently(self, act: Callable[[], None]) -> None:
         """Repeat while another connection has the lock, with our own short, jittered pauses."""

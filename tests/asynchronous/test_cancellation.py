@@ -1,0 +1,211 @@
+"""A task that is cancelled anywhere loses nothing, doubles nothing and breaks no connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from queue_over_sql import ClaimLost, FixedDelay
+from queue_over_sql.aio import AsyncMessage, AsyncQueue, AsyncQueueService
+from tests.asynchronous.interrupting import interrupt
+
+pytestmark = [pytest.mark.engines("sqlite", "postgresql", "mariadb"), pytest.mark.timeout(300)]
+
+MOST_AWAITS = 500
+PATIENCE = 30.0
+
+early_and_late = pytest.mark.parametrize("late", [False, True], ids=["early", "late"])
+
+
+async def at_every_await(
+    service: AsyncQueueService, check: Callable[[AsyncQueue, int], Awaitable[bool]]
+) -> None:
+    """Check each await in turn, until the act was over before it was hit."""
+    queue = await service.create_queue("jobs", retry=FixedDelay(0), max_attempts=1000)
+    for at in range(1, MOST_AWAITS):
+        if not await check(queue, at):
+            assert at > 1, "it never awaited anything"
+            break
+    else:
+        pytest.fail("it never ended")
+    await queue.purge(claimed=True)
+    published = await queue.publish("after")
+    (message,) = await queue.consume(wait=PATIENCE)
+    assert (published.id, "after") == (message.id, message.payload)
+    await message.ack()
+    assert 0 == (await queue.stats()).claimed
+
+
+def run(url: str, check: Callable[[AsyncQueue, int], Awaitable[bool]]) -> None:
+    """Run it on one service."""
+
+    async def main() -> None:
+        async with AsyncQueueService(url, reaper_interval=0.2) as service:
+            await at_every_await(service, check)
+
+    asyncio.run(main())
+
+
+async def all_ready(queue: AsyncQueue, count: int) -> list[AsyncMessage]:
+    """Claim what must be there, given back where it had been claimed, and no more than that."""
+    found: list[AsyncMessage] = []
+    async with asyncio.timeout(PATIENCE):
+        while len(found) < count:
+            found += await queue.consume(10, wait=0.5)
+    assert count == len({message.id for message in found}) == len(found)
+    return found
+
+
+@early_and_late
+def test_a_cancelled_publish_is_there_once_or_not_at_all(url: str, late: bool) -> None:
+    """What is left of it is one whole message, or nothing."""
+
+    async def check(queue: AsyncQueue, at: int) -> bool:
+        hit, published = await interrupt(queue.publish({"at": at}), at, late=late)
+        ready = (await queue.stats()).ready
+        assert ready in ({0, 1} if published is None else {1})
+        for message in await queue.consume(5):
+            assert {"at": at} == message.payload
+            await message.ack()
+        return hit
+
+    run(url, check)
+
+
+@early_and_late
+def test_a_cancelled_batch_is_there_whole_or_not_at_all(url: str, late: bool) -> None:
+    """All messages of a transaction, or none."""
+
+    async def check(queue: AsyncQueue, at: int) -> bool:
+        hit, _ = await interrupt(queue.publish_many(["a", "b", "c"]), at, late=late)
+        assert (await queue.stats()).ready in {0, 3}
+        await queue.purge()
+        return hit
+
+    run(url, check)
+
+
+@early_and_late
+def test_a_cancelled_claim_is_given_back(url: str, late: bool) -> None:
+    """The same service gets the messages again, long before their lease ends."""
+
+    async def check(queue: AsyncQueue, at: int) -> bool:
+        await queue.publish_many(["a", "b"])
+        hit, messages = await interrupt(queue.consume(2), at, late=late)
+        held = messages or await all_ready(queue, 2)
+        assert ["a", "b"] == [message.payload for message in held]
+        await queue.ack(held)
+        return hit
+
+    run(url, check)
+
+
+@early_and_late
+def test_a_cancelled_ack_is_done_or_not(url: str, late: bool) -> None:
+    """The message is gone, or it is still held and may be acked again."""
+
+    async def check(queue: AsyncQueue, at: int) -> bool:
+        await queue.publish("x")
+        (message,) = await queue.consume(wait=PATIENCE)
+        hit, _ = await interrupt(message.ack(), at, late=late)
+        claimed = (await queue.stats()).claimed
+        assert claimed in ({0, 1} if hit else {0})
+        if claimed:
+            await message.ack()
+        return hit
+
+    run(url, check)
+
+
+@early_and_late
+def test_a_cancelled_nack_keeps_the_message(url: str, late: bool) -> None:
+    """It is back in the queue, or still held."""
+
+    async def check(queue: AsyncQueue, at: int) -> bool:
+        await queue.publish("x")
+        (message,) = await queue.consume(wait=PATIENCE)
+        hit, _ = await interrupt(message.nack("no"), at, late=late)
+        stats = await queue.stats()
+        assert 1 == stats.claimed + stats.ready
+        if stats.claimed:
+            await message.release()
+        (again,) = await all_ready(queue, 1)
+        await again.ack()
+        return hit
+
+    run(url, check)
+
+
+@early_and_late
+def test_a_cancelled_exchange_acks_nothing_by_accident(url: str, late: bool) -> None:
+    """Only the finished message can be gone; the next one is there, claimed by nobody."""
+
+    async def check(queue: AsyncQueue, at: int) -> bool:
+        await queue.publish_many(["first", "next"])
+        (first,) = await queue.consume(1, wait=PATIENCE)
+        hit, claimed = await interrupt(queue.exchange(first, 1), at, late=late)
+        following = claimed or await all_ready(queue, 1)
+        assert ["next"] == [message.payload for message in following]
+        try:
+            await first.ack()
+        except ClaimLost:
+            assert 0 == (await queue.stats()).ready
+        await queue.ack(following)
+        return hit
+
+    run(url, check)
+
+
+@early_and_late
+def test_a_cancelled_block_gives_its_message_back(url: str, late: bool) -> None:
+    """Whether it is cancelled while claiming, inside the block or while acking."""
+
+    async def block(queue: AsyncQueue) -> None:
+        async with queue.receive() as message:
+            assert message is not None
+            await asyncio.sleep(0)
+
+    async def check(queue: AsyncQueue, at: int) -> bool:
+        await queue.publish("x")
+        hit, _ = await interrupt(block(queue), at, late=late)
+        stats = await queue.stats()
+        left = stats.ready + stats.claimed
+        assert left in ({0, 1} if hit else {0})
+        # What was claimed and never came into the block is given back by the next claim; what was
+        # in the block was nacked, unless the ack itself was hit.
+        await queue.recall()
+        for message in await queue.consume(5):
+            await message.ack()
+        await queue.purge(claimed=True)
+        return hit
+
+    run(url, check)
+
+
+@early_and_late
+def test_nothing_is_lost_from_a_database_in_memory(late: bool) -> None:
+    """Its only connection outlives every cancellation."""
+
+    async def main() -> None:
+        async with AsyncQueueService("sqlite://") as service:
+            queue = await service.create_queue("jobs")
+            kept = await queue.publish("kept")
+            held = await queue.consume()
+            for at in range(1, 60):
+                act: Any = queue.publish("x") if at % 2 else queue.consume(5)
+                _, done = await interrupt(act, at // 2 + 1, late=late)
+                if isinstance(done, list):
+                    await queue.release(done)
+                await queue.recall()
+            assert [kept.id] == [message.id for message in held]
+            await queue.ack(held)
+            ready, there = (
+                await queue.messages(status="ready").count(),
+                await queue.messages().count(),
+            )
+            assert ready == there
+
+    asyncio.run(main())
