@@ -16,6 +16,9 @@ claim can change nothing; oldest first.
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from queue_over_sql.adoption import AdoptedQueue
 from queue_over_sql.archive import Archive
 from queue_over_sql.errors import (
@@ -53,7 +56,65 @@ from queue_over_sql.store import ConsumerInfo, Edited
 from queue_over_sql.topics import Subscription, Topic
 from queue_over_sql.worker import Worker
 
+if TYPE_CHECKING:
+    from queue_over_sql.aio import (
+        AsyncAdoptedQueue as AsyncAdoptedQueue,
+    )
+    from queue_over_sql.aio import (
+        AsyncArchive as AsyncArchive,
+    )
+    from queue_over_sql.aio import (
+        AsyncArchiveSelection as AsyncArchiveSelection,
+    )
+    from queue_over_sql.aio import (
+        AsyncLiveSelection as AsyncLiveSelection,
+    )
+    from queue_over_sql.aio import (
+        AsyncMessage as AsyncMessage,
+    )
+    from queue_over_sql.aio import (
+        AsyncQueue as AsyncQueue,
+    )
+    from queue_over_sql.aio import (
+        AsyncQueueService as AsyncQueueService,
+    )
+    from queue_over_sql.aio import (
+        AsyncSchedules as AsyncSchedules,
+    )
+    from queue_over_sql.aio import (
+        AsyncSelection as AsyncSelection,
+    )
+    from queue_over_sql.aio import (
+        AsyncTopic as AsyncTopic,
+    )
+    from queue_over_sql.aio import (
+        AsyncWorker as AsyncWorker,
+    )
+
 __version__ = "0.1.0"
+
+_OF_ASYNCIO = (
+    "AsyncAdoptedQueue",
+    "AsyncArchive",
+    "AsyncArchiveSelection",
+    "AsyncLiveSelection",
+    "AsyncMessage",
+    "AsyncQueue",
+    "AsyncQueueService",
+    "AsyncSchedules",
+    "AsyncSelection",
+    "AsyncTopic",
+    "AsyncWorker",
+)
+
+
+def __getattr__(name: str) -> Any:
+    # They need the extra `asyncio`, which not everybody has.
+    if name in _OF_ASYNCIO:
+        return getattr(importlib.import_module("queue_over_sql.aio"), name)
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)
+
 
 __all__ = [
     "UNSET",

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from queue_over_sql.aio.message import AsyncMessage
 from queue_over_sql.aio.queue import AsyncAdoptedQueue, AsyncQueue
+from queue_over_sql.aio.schedules import AsyncSchedules
 from queue_over_sql.aio.selection import (
     AsyncArchive,
     AsyncArchiveSelection,
@@ -25,6 +26,7 @@ from queue_over_sql.aio.selection import (
     AsyncSelection,
 )
 from queue_over_sql.aio.service import AsyncQueueService
+from queue_over_sql.aio.topics import AsyncTopic
 from queue_over_sql.aio.worker import AsyncWorker
 
 __all__ = [
@@ -35,6 +37,8 @@ __all__ = [
     "AsyncMessage",
     "AsyncQueue",
     "AsyncQueueService",
+    "AsyncSchedules",
     "AsyncSelection",
+    "AsyncTopic",
     "AsyncWorker",
 ]

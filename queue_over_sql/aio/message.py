@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from queue_over_sql.aio.faces import Face, Fact, face_of, twin
 from queue_over_sql.durations import Duration
 from queue_over_sql.message import Message
+from queue_over_sql.publications import Published
 
 if TYPE_CHECKING:
     from queue_over_sql.aio.callers import CallersConnection
@@ -37,6 +38,8 @@ class AsyncMessage(Face[Message]):
     finished_at = Fact(Message.finished_at)
     lease_expires_at = Fact(Message.lease_expires_at)
     outcome = Fact(Message.outcome)
+    reply_to = Fact(Message.reply_to)
+    correlation_id = Fact(Message.correlation_id)
     claim = Fact(Message.claim)
 
     @property
@@ -85,3 +88,13 @@ class AsyncMessage(Face[Message]):
     async def extend(
         self, lease: Duration | None = None, connection: CallersConnection | None = None
     ) -> None: ...
+
+    @twin(Message.reply)
+    async def reply(
+        self,
+        payload: Any,
+        *,
+        kind: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        connection: CallersConnection | None = None,
+    ) -> Published: ...

@@ -21,7 +21,8 @@ from queue_over_sql.aio.faces import (
 from queue_over_sql.aio.message import AsyncMessage
 from queue_over_sql.aio.selection import AsyncArchive, AsyncLiveSelection
 from queue_over_sql.durations import Duration
-from queue_over_sql.message import Message, Published
+from queue_over_sql.message import Message
+from queue_over_sql.publications import Published
 from queue_over_sql.queue import Queue
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class AsyncQueue(Face[Queue]):
 
     name = Fact(Queue.name)
     table = Fact(Queue.table)
+    temporary = Fact(Queue.temporary)
 
     load = awaited(Queue.load)
     consume = awaited_list(AsyncMessage, Queue.consume)
@@ -160,6 +162,32 @@ class AsyncQueue(Face[Queue]):
         *,
         connection: CallersConnection | None = None,
     ) -> None: ...
+
+    @twin(Queue.request)
+    async def request(
+        self,
+        payload: Any,
+        *,
+        timeout: Duration,  # noqa: ASYNC109 - the name on both sides
+        key: str | None = None,
+        kind: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        max_attempts: int | None = None,
+        lease: Duration | None = None,
+        **columns: Any,
+    ) -> AsyncMessage: ...
+
+    @twin(Queue.reply)
+    async def reply(
+        self,
+        message: AsyncMessage,
+        payload: Any,
+        *,
+        kind: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        connection: CallersConnection | None = None,
+    ) -> Published: ...
 
     def receive(
         self, *, wait: Duration = 0.0, lease: Duration | None = None

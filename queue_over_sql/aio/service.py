@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 from queue_over_sql.aio.faces import Face, Fact, awaited, awaited_as, awaited_list, twin
 from queue_over_sql.aio.queue import AsyncAdoptedQueue, AsyncQueue
 from queue_over_sql.aio.runtime import EventLoop
+from queue_over_sql.aio.schedules import AsyncSchedules
+from queue_over_sql.aio.topics import AsyncTopic
 from queue_over_sql.aio.worker import AsyncWorker
 from queue_over_sql.durations import Duration
 from queue_over_sql.service import QueueService
@@ -89,10 +91,20 @@ class AsyncQueueService(Face[QueueService]):
     queues = awaited_list(AsyncQueue, QueueService.queues)
     drop_queue = awaited(QueueService.drop_queue)
 
+    create_topic = awaited_as(AsyncTopic, QueueService.create_topic)
+    topic = awaited_as(AsyncTopic, QueueService.topic)
+    topics = awaited_list(AsyncTopic, QueueService.topics)
+    drop_topic = awaited(QueueService.drop_topic)
+
     start = awaited(QueueService.start)
     stop = awaited(QueueService.stop)
     consumers = awaited(QueueService.consumers)
     reap = awaited(QueueService.reap)
+
+    @property
+    def schedules(self) -> AsyncSchedules:
+        """Messages that are published again and again."""
+        return AsyncSchedules(self._sync.schedules)
 
     @twin(QueueService.create_queues)
     async def create_queues(self, queues: Mapping[str, QueueSettings]) -> dict[str, AsyncQueue]: ...

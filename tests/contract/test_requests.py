@@ -322,6 +322,7 @@ def test_requests_may_have_kinds(make_service: MakeService) -> None:
     assert (["Question", "tea"], None) == (reply.payload, reply.kind)
 
 
+@pytest.mark.threads("an event loop does not outlive a fork")
 def test_an_ending_child_leaves_the_queue_of_its_parent(service: QueueService) -> None:
     """Only the consumer that a queue of replies was made for drops it."""
     own = service._replies.own()

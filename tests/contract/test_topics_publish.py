@@ -298,6 +298,7 @@ def test_a_process_may_begin_with_the_callers_transaction(
     assert [["one", "two"]] * 3 == contents(service)
 
 
+@pytest.mark.threads("the caller's engine is a synchronous one")
 def test_a_transaction_elsewhere_is_refused(topic: Topic, tmp_path: Path) -> None:
     """A connection to another database raises before anything is done."""
     elsewhere = create_engine(f"sqlite:///{tmp_path / 'elsewhere.db'}")

@@ -1,0 +1,86 @@
+"""The asynchronous face has the names and arguments of the synchronous one, and documents them."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import pytest
+
+import queue_over_sql
+from queue_over_sql import aio
+
+SYNCHRONOUS = {
+    "AsyncSelection": "Selection",
+    **{name: name.removeprefix("Async") for name in aio.__all__ if name != "AsyncSelection"},
+}
+# What has no place there: inner parts for other rooms of the package, and context managers.
+INNER = {
+    "AsyncQueueService": {"connections"},
+    "AsyncQueue": {
+        "announce",
+        "context",
+        "copy_of",
+        "known_settings",
+        "publisher",
+        "reaper",
+        "release_all",
+        "replies",
+    },
+    "AsyncMessage": {"claimed_lease_us", "lease_extended_to", "lease_runs_at"},
+    "AsyncSelection": {"plain_pages"},
+    "AsyncWorker": {"handlers"},
+}
+INNER |= {"AsyncAdoptedQueue": INNER["AsyncQueue"]}
+INNER |= dict.fromkeys(("AsyncLiveSelection", "AsyncArchiveSelection"), INNER["AsyncSelection"])
+
+
+def pair(name: str) -> tuple[type[Any], type[Any]]:
+    """The synchronous class and the asynchronous one."""
+    module: Any = queue_over_sql
+    return getattr(module, SYNCHRONOUS[name]), getattr(aio, name)
+
+
+def public(owner: type[Any]) -> set[str]:
+    """The names of the public members of a class."""
+    return {name for name, _ in inspect.getmembers(owner) if not name.startswith("_")}
+
+
+def parameters(function: Any) -> list[tuple[str, Any, Any]]:
+    """Names, kinds and defaults of what a function takes."""
+    found = inspect.signature(function).parameters.values()
+    return [(p.name, p.kind, p.default) for p in found][1:]
+
+
+@pytest.mark.parametrize("name", aio.__all__)
+def test_every_public_name_has_its_twin(name: str) -> None:
+    """Nothing that a synchronous object offers is missing on the event loop."""
+    sync, face = pair(name)
+    assert set() == public(sync) - public(face) - INNER.get(name, set())
+
+
+@pytest.mark.parametrize("name", aio.__all__)
+def test_twins_take_the_same_arguments(name: str) -> None:
+    """By the same names, in the same order, with the same defaults."""
+    sync, face = pair(name)
+    for member in sorted(public(sync) & public(face)):
+        theirs, ours = getattr(sync, member), getattr(face, member)
+        if inspect.isfunction(theirs) and inspect.isfunction(ours):
+            assert parameters(theirs) == parameters(ours), f"{name}.{member}"
+
+
+@pytest.mark.parametrize("name", aio.__all__)
+def test_twins_are_documented(name: str) -> None:
+    """With the text of the synchronous method, or one of their own."""
+    _, face = pair(name)
+    for member in sorted(public(face)):
+        value = inspect.getattr_static(face, member)
+        assert re.search(r"\w", inspect.getdoc(value) or ""), f"{name}.{member}"
+
+
+def test_the_package_gives_them_on_demand() -> None:
+    """They are in the flat public API, without costing those who do not use them anything."""
+    assert aio.AsyncQueueService is queue_over_sql.AsyncQueueService
+    with pytest.raises(AttributeError, match="AsyncNothing"):
+        _ = queue_over_sql.AsyncNothing
