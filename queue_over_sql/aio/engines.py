@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from sqlalchemy import URL, Engine
-from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import AsyncAdaptedQueuePool, Pool
 
 from queue_over_sql.dialects.engines import EngineForm, OpenedEngine, read_url
 from queue_over_sql.errors import UnsupportedByEngine
 from queue_over_sql.pauses import pause_on_loop
-
-if TYPE_CHECKING:
-    from typing import NoReturn
 
 _DRIVERS = {
     "sqlite": "sqlite+aiosqlite",
@@ -57,10 +53,13 @@ class AsyncEngineForm(EngineForm):
         return super().open(url)
 
     def _create(self, url: URL, **options: Any) -> Engine:
-        try:
-            return create_async_engine(url, **options).sync_engine
-        except InvalidRequestError as error:
-            _refuse(url, error)
+        if not url.get_dialect().get_async_dialect_cls(url).is_async:
+            name = url.get_backend_name()
+            ours = _DRIVERS.get(name)
+            advice = f"write {name}:// or {ours}://" if ours else "name an asynchronous one"
+            msg = f"{url.drivername!r} is a synchronous driver: {advice}."
+            raise ValueError(msg)
+        return create_async_engine(url, **options).sync_engine
 
 
 def open_async_engine(database: Any) -> OpenedEngine:
@@ -84,11 +83,3 @@ def open_async_engine(database: Any) -> OpenedEngine:
         )
         raise TypeError(msg)
     return AsyncEngineForm().open(read_url(database))
-
-
-def _refuse(url: URL, error: Exception) -> NoReturn:
-    name = url.get_backend_name()
-    ours = _DRIVERS.get(name)
-    advice = f"write {name}:// or {ours}://" if ours else "name an asynchronous one"
-    msg = f"{url.drivername!r} is a synchronous driver: {advice}."
-    raise ValueError(msg) from error

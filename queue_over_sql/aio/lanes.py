@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.util import await_only
 
+from queue_over_sql.errors import ServiceClosed
 from queue_over_sql.pauses import pause_on_loop
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class LanesOfTasks:
         self._free: dict[bool, list[Lane]] = {True: [], False: []}
         self._room = {kind: asyncio.Semaphore(at_most) for kind in self._free}
         self._lent: dict[Hashable, _Loan] = {}
+        # Also those whose lane is just being opened or closed.
+        self._busy: set[Hashable] = set()
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -66,9 +69,11 @@ class LanesOfTasks:
         if loan is None:
             self._check_loop()
             room = self._enter(durable=durable)
+            self._busy.add(me)
             try:
                 loan = self._lent[me] = _Loan(self._next(durable=durable), durable, room)
             except BaseException:
+                self._busy.discard(me)
                 _leave(room)
                 raise
         loan.depth += 1
@@ -88,6 +93,7 @@ class LanesOfTasks:
             elif lane.usable:
                 self._free[loan.durable].append(lane)
         finally:
+            self._busy.discard(me)
             _leave(loan.room)
 
     def guard(self) -> contextlib.AbstractContextManager[object]:
@@ -97,7 +103,7 @@ class LanesOfTasks:
     def drain(self, seconds: float) -> None:
         """Wait for the acts of other tasks."""
         deadline = time.monotonic() + seconds
-        while set(self._lent) - {self._me()} and time.monotonic() < deadline:
+        while self._busy - {self._me()} and time.monotonic() < deadline:
             pause_on_loop(_DRAIN_STEP)
 
     def close(self) -> None:
@@ -117,6 +123,8 @@ class LanesOfTasks:
 
     def _next(self, *, durable: bool) -> Lane:
         """The lane that was used last, asked whether it still lives where it was idle."""
+        if self._closed:
+            raise ServiceClosed
         lanes = self._free[durable]
         while lanes:
             lane = lanes.pop()

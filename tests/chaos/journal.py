@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from queue_over_sql import ClaimLost, Message
+from queue_over_sql.aio import AsyncMessage
 
 Stamp = tuple[int, str, int]
 """Message id, consumer id, consumer round: what names one delivery."""
@@ -79,11 +80,11 @@ class Journal:
             [self._about("lost" if m.id in lost else "settled", m, verb=verb) for m in messages]
         )
 
-    def note(self, act: str, message: Message) -> None:
+    def note(self, act: str, message: Message | AsyncMessage) -> None:
         """Any other fact about a message, such as the start of its handler."""
         self._write([self._about(act, message)])
 
-    def _about(self, act: str, message: Message, **details: Any) -> Entry:
+    def _about(self, act: str, message: Message | AsyncMessage, **details: Any) -> Entry:
         return self._entry(
             act,
             token=_token(message),
@@ -113,6 +114,6 @@ def read_journals(folder: Path) -> list[Entry]:
     return sorted(entries, key=lambda entry: entry.at)
 
 
-def _token(message: Message) -> str:
+def _token(message: Message | AsyncMessage) -> str:
     """The tests' payloads are `{"token": …}`: a name given before the database gave an id."""
     return str(message.payload["token"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import os
 import signal
@@ -9,9 +10,11 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, make_url, text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from queue_over_sql import Message, QueueService
+from queue_over_sql.aio import AsyncMessage, AsyncQueueService
 from tests.chaos.journal import Journal
 from tests.chaos.roles.protocol import emit, play
 
@@ -35,6 +38,8 @@ class Arguments:
     """A file: with it the deadly token kills only the first time."""
     consumer_timeout: float = 30.0
     reaper_interval: float = 0.2
+    asynchronous: bool = False
+    """Run coroutine functions on an event loop."""
 
 
 class Handler:
@@ -63,7 +68,27 @@ class Handler:
         time.sleep(self._arguments.seconds)
         self._journal.note("finished", message)
 
-    def _perhaps_die(self, message: Message) -> None:
+    async def await_handle(self, message: AsyncMessage) -> None:
+        """Take the time on an event loop, without effects."""
+        self._journal.note("started", message)
+        self._perhaps_die(message)
+        await asyncio.sleep(self._arguments.seconds)
+        self._journal.note("finished", message)
+
+    async def await_handle_in_transaction(
+        self, message: AsyncMessage, connection: AsyncConnection
+    ) -> None:
+        """Write one effect on an event loop, in the transaction of the ack."""
+        self._journal.note("started", message)
+        await connection.execute(
+            text("INSERT INTO effects (token, attempt) VALUES (:token, :attempt)"),
+            {"token": message.payload["token"], "attempt": message.attempt},
+        )
+        self._perhaps_die(message)
+        await asyncio.sleep(self._arguments.seconds)
+        self._journal.note("finished", message)
+
+    def _perhaps_die(self, message: Message | AsyncMessage) -> None:
         if message.payload["token"] != self._arguments.deadly:
             return
         if self._arguments.deadly_once:
@@ -79,8 +104,31 @@ def _die() -> NoReturn:
     raise AssertionError
 
 
+async def main_on_loop(arguments: Arguments) -> None:
+    """Run on an event loop until a signal."""
+    given = make_url(arguments.url)
+    service = AsyncQueueService(
+        given.set(drivername=given.get_backend_name()),
+        consumer_timeout=arguments.consumer_timeout,
+        reaper_interval=arguments.reaper_interval,
+    )
+    worker = service.worker(concurrency=arguments.concurrency, batch=arguments.batch)
+    handler = Handler(arguments)
+    if arguments.transactional:
+        register = worker.handle(arguments.queue, transactional=True)
+        register(handler.await_handle_in_transaction)
+    else:
+        worker.handle(arguments.queue)(handler.await_handle)
+    emit("ready")
+    await worker.run()
+    emit("drained")
+
+
 def main(arguments: Arguments) -> None:
     """Run until a signal; `drained` is said when the worker has ended by itself."""
+    if arguments.asynchronous:
+        asyncio.run(main_on_loop(arguments))
+        return
     service = QueueService(
         arguments.url,
         consumer_timeout=arguments.consumer_timeout,

@@ -1,0 +1,147 @@
+"""A worker of coroutine functions: refusals, cancellation, and that its loop is never held up."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from queue_over_sql import FixedDelay
+from queue_over_sql.aio import AsyncMessage, AsyncQueueService
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def database(tmp_path: Path) -> str:
+    """A file of this test alone."""
+    return f"sqlite:///{tmp_path / 'q.db'}"
+
+
+def test_a_plain_handler_is_refused(tmp_path: Path) -> None:
+    """It would hold up the loop; so would not a generator do what it says."""
+    worker = AsyncQueueService(database(tmp_path)).worker()
+
+    def plain(message: Any) -> None:
+        del message
+
+    async def generator(message: Any) -> Any:
+        yield message
+
+    refused: list[Any] = [plain, generator]
+    for function in refused:
+        with pytest.raises(TypeError, match="async def"):
+            worker.handle("jobs")(function)
+
+
+def test_a_cancelled_run_gives_everything_back(tmp_path: Path) -> None:
+    """Its handlers are cancelled, and their messages are free at once, not counted as failures."""
+
+    async def main() -> None:
+        async with AsyncQueueService(database(tmp_path)) as service:
+            queue = await service.create_queue("jobs", retry=FixedDelay(900))
+            await queue.publish_many(range(6))
+            worker = service.worker(concurrency=2, batch=3)
+            began, cancelled = asyncio.Event(), 0
+
+            @worker.handle("jobs")
+            async def handle(message: AsyncMessage) -> None:
+                nonlocal cancelled
+                assert message.payload in range(6)
+                began.set()
+                try:
+                    await asyncio.sleep(600)
+                except asyncio.CancelledError:
+                    cancelled += 1
+                    raise
+
+            running = asyncio.create_task(worker.run())
+            await began.wait()
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            async with asyncio.timeout(30):
+                while (await queue.stats()).ready < 6:
+                    await queue.recall()
+                    await asyncio.sleep(0.05)
+            assert {1} == {message.attempt for message in await queue.consume(6)}
+            assert 1 <= cancelled <= 2
+
+    asyncio.run(main())
+
+
+def test_a_handler_that_is_cancelled_by_its_own_work_has_failed(tmp_path: Path) -> None:
+    """The worker goes on, and the message is retried."""
+
+    async def main() -> None:
+        async with AsyncQueueService(database(tmp_path)) as service:
+            queue = await service.create_queue("jobs", retry=FixedDelay(0), archive="all")
+            await queue.publish("x")
+            worker = service.worker(concurrency=1)
+
+            @worker.handle("jobs")
+            async def handle(message: AsyncMessage) -> None:
+                if message.attempt == 1:
+                    inner = asyncio.create_task(asyncio.sleep(60))
+                    inner.cancel()
+                    await inner
+                worker.stop()
+
+            async with asyncio.timeout(30):
+                await worker.run()
+            (done,) = await queue.archive.messages(status="done").list()
+            assert 2 == done.attempt
+
+    asyncio.run(main())
+
+
+def test_leases_are_kept_while_a_handler_awaits(tmp_path: Path) -> None:
+    """A handler that takes several leases' time keeps its message."""
+
+    async def main() -> None:
+        async with AsyncQueueService(database(tmp_path), reaper_interval=0.2) as service:
+            queue = await service.create_queue("jobs", lease=2.0)
+            await queue.publish("x")
+            worker = service.worker(concurrency=2, poll_interval=(0.01, 0.05))
+            attempts: list[int] = []
+
+            @worker.handle("jobs")
+            async def handle(message: AsyncMessage) -> None:
+                attempts.append(message.attempt)
+                await asyncio.sleep(5)
+                worker.stop()
+
+            async with asyncio.timeout(60):
+                await worker.run()
+            assert [1] == attempts
+            assert 0 == (await queue.stats()).claimed
+
+    asyncio.run(main())
+
+
+def test_a_service_that_the_worker_started_leaves_with_the_loop(tmp_path: Path) -> None:
+    """Nobody has to stop it: its registration is gone when asyncio.run() has ended."""
+
+    async def work() -> None:
+        service = AsyncQueueService(database(tmp_path))
+        queue = await service.create_queue("jobs")
+        await queue.publish("x")
+        worker = service.worker()
+
+        @worker.handle("jobs")
+        async def handle(message: AsyncMessage) -> None:
+            assert message.payload == "x"
+            worker.stop()
+
+        await worker.run()
+
+    async def registered() -> int:
+        service = AsyncQueueService(database(tmp_path))
+        try:
+            return len(await service.consumers())
+        finally:
+            await service.stop()
+
+    asyncio.run(work())
+    assert 0 == asyncio.run(registered())

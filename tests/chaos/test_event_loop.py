@@ -1,0 +1,147 @@
+"""Workers on an event loop in real processes: signals drain them, and kills lose nothing."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from queue_over_sql import Queue
+from queue_over_sql.testing.plugin import MakeService, TestDatabase
+from tests.chaos.account import archived_tokens, create_effects, effects, live_tokens, repeated
+from tests.chaos.processes import Crew, Process
+from tests.chaos.roles import worker
+from tests.chaos.waiting import eventually
+
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.timeout(90),
+    pytest.mark.engines("sqlite", "postgresql", "mariadb"),
+]
+
+TOKENS = [f"task-{number:02}" for number in range(20)]
+
+
+def start_worker(crew: Crew, database: TestDatabase, seconds: float) -> Process:
+    """A worker of two tasks that has begun its first two messages and prefetched more."""
+    process = crew.spawn(
+        worker.Arguments(
+            database.url,
+            str(crew.journals),
+            concurrency=2,
+            batch=10,
+            seconds=seconds,
+            consumer_timeout=3.0,
+            asynchronous=True,
+        )
+    )
+    process.expect("ready")
+    eventually(lambda: len(crew.account().tokens("started")) == 2, "two handlers at work")
+    return process
+
+
+def publish_tasks(make_service: MakeService) -> Queue:
+    """Twenty messages in a fresh queue."""
+    queue = make_service().create_queue("jobs")
+    queue.publish_many([{"token": token} for token in TOKENS])
+    return queue
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_signal_drains(
+    number: signal.Signals, make_service: MakeService, database: TestDatabase, crew: Crew
+) -> None:
+    """What was begun is finished and acknowledged; what was only fetched is untouched and free."""
+    queue = publish_tasks(make_service)
+    process = start_worker(crew, database, seconds=1.5)
+    process.send(number)
+    process.expect("drained")
+    assert process.join() == 0
+    account = crew.account()
+    finished = sorted(account.tokens("finished"))
+    assert sorted(account.tokens("started")) == finished
+    assert 2 <= len(finished) < len(TOKENS)
+    rest = queue.consume(len(TOKENS))
+    assert [t for t in TOKENS if t not in finished] == [m.payload["token"] for m in rest]
+    assert {1} == {message.attempt for message in rest}
+    assert [] == [c for c in make_service().consumers() if c.pid == process.pid]
+
+
+def test_the_second_signal_stops_at_once(
+    make_service: MakeService, database: TestDatabase, crew: Crew
+) -> None:
+    """Handlers that would run for an hour are cancelled; every message is free at once."""
+    queue = publish_tasks(make_service)
+    process = start_worker(crew, database, seconds=3600)
+    process.send(signal.SIGTERM)
+    with pytest.raises(AssertionError, match="still running"):
+        process.join(within=1.0)
+    process.send(signal.SIGTERM)
+    process.join(within=30)
+    assert [] == crew.account().tokens("finished")
+    messages = queue.consume(len(TOKENS))
+    assert TOKENS == [message.payload["token"] for message in messages]
+    assert {1} == {message.attempt for message in messages}
+
+
+def test_killed_workers_lose_nothing(
+    make_service: MakeService, database: TestDatabase, sql: Engine, crew: Crew
+) -> None:
+    """Killed again and again: in the end each message is done, and none was acked by two."""
+    with make_service(reaper_interval=0.2) as service:
+        queue = service.create_queue("jobs", archive="all", max_attempts=100)
+        tokens = [f"task-{number:03}" for number in range(150)]
+        queue.publish_many([{"token": token} for token in tokens])
+        arguments = worker.Arguments(
+            database.url,
+            str(crew.journals),
+            concurrency=8,
+            batch=3,
+            seconds=0.05,
+            consumer_timeout=2.0,
+            asynchronous=True,
+        )
+        for _ in range(3):
+            victim = crew.spawn(arguments)
+            victim.expect("ready")
+            before = len(crew.account().tokens("started"))
+            eventually(
+                lambda: len(crew.account().tokens("started")) >= before + 15,  # noqa: B023 - at once
+                "some were begun",
+            )
+            victim.kill()
+        crew.spawn(arguments).expect("ready")
+        eventually(lambda: not live_tokens(sql), "all handled", within=60)
+        done = archived_tokens(sql, "done")
+        assert tokens == sorted(done)
+        assert [] == repeated(done)
+
+
+def test_a_killed_transaction_leaves_neither_effect_nor_ack(
+    make_service: MakeService, database: TestDatabase, sql: Engine, crew: Crew, tmp_path: Path
+) -> None:
+    """The effect of the killed attempt is gone, the message is not; the next attempt does both."""
+    tokens = [f"task-{number}" for number in range(12)]
+    queue = make_service().create_queue("jobs")
+    queue.publish_many([{"token": token} for token in tokens])
+    create_effects(sql)
+    arguments = worker.Arguments(
+        database.url,
+        str(crew.journals),
+        transactional=True,
+        deadly="task-5",
+        deadly_once=str(tmp_path / "died"),
+        consumer_timeout=1.5,
+        asynchronous=True,
+    )
+    victim = crew.spawn(arguments)
+    victim.expect("ready")
+    assert victim.join() < 0
+    assert "task-5" not in {token for token, _ in effects(sql)}
+    crew.spawn(arguments).expect("ready")
+    eventually(lambda: not live_tokens(sql), "all handled")
+    written = effects(sql)
+    assert sorted(tokens) == [token for token, _ in written]
+    assert ("task-5", 2) in written
