@@ -85,11 +85,14 @@ MADE_BY_THE_PACKAGE = {
 # Public for other rooms of the package, of no use outside.
 INNER = {
     "Message": {"claim", "claimed_lease_us", "lease_extended_to", "lease_runs_at"},
+    "AdoptedQueue": {"known_settings", "recall"},
     "Queue": {
+        *("known_settings", "recall"),
         *("announce", "context", "highest_priority", "holds", "publisher", "reaper", "release_all"),
     },
     "QueueService": {"await_arrival", "connections", "wake"},
     "QueueSettings": {"given"},
+    "Worker": {"handlers"},
     "Schedules": {"fire_due"},
     "EffectiveSettings": {"from_json", "lease_us", "to_json", "updated"},
     # As RetryPolicy says.
