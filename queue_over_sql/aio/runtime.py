@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy.util import await_only, greenlet_spawn
 
 from queue_over_sql.aio.background import TaskBackground
-from queue_over_sql.aio.engines import open_async_engine
 from queue_over_sql.aio.lanes import LanesOfTasks
 from queue_over_sql.aio.waiting import TaskCondition, TaskEvent, TaskLock
+from queue_over_sql.dialects.async_engines import open_async_engine
 from queue_over_sql.pauses import pause_on_loop
 from queue_over_sql.settings import check_whole
 

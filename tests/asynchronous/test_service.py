@@ -25,7 +25,7 @@ from queue_over_sql import (
     WrongDatabase,
 )
 from queue_over_sql.aio import AsyncMessage, AsyncQueueService
-from queue_over_sql.aio.engines import AsyncEngineForm
+from queue_over_sql.dialects.async_engines import AsyncEngineForm
 from queue_over_sql.dialects.engines import read_url
 
 if TYPE_CHECKING:
