@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -59,7 +60,22 @@ class AsyncEngineForm(EngineForm):
             advice = f"write {name}:// or {ours}://" if ours else "name an asynchronous one"
             msg = f"{url.drivername!r} is a synchronous driver: {advice}."
             raise ValueError(msg)
-        return create_async_engine(url, **options).sync_engine
+        engine = create_async_engine(url, **options).sync_engine
+        if engine.dialect.driver == "aiomysql":
+            _mend_aiomysql()
+        return engine
+
+
+def _mend_aiomysql() -> None:
+    """Let aiomysql send bytes.
+
+    Version 0.3.2 asks PyMySQL for a function that is no more than a text since PyMySQL 1.2, and
+    fails for every value of type ``bytes``. Where that is so it gets the function's successor.
+    """
+    driver: Any = importlib.import_module("aiomysql.connection")
+    if not callable(getattr(driver, "escape_bytes_prefixed", None)):
+        converters: Any = importlib.import_module("pymysql.converters")
+        driver.escape_bytes_prefixed = converters.escape_bytes
 
 
 def open_async_engine(database: Any) -> OpenedEngine:
