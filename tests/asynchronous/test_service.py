@@ -176,6 +176,7 @@ def test_a_users_engine_is_left_alone(url: str) -> None:
 @pytest.mark.engines("mariadb")
 def test_asyncmy_works_where_it_is_named(url: str) -> None:
     """Another driver of MySQL and MariaDB."""
+
     async def act(service: AsyncQueueService) -> None:
         queue = await service.create_queue("jobs")
         assert 100 == await queue.load(range(100))
