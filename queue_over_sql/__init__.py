@@ -85,6 +85,9 @@ if TYPE_CHECKING:
         AsyncSelection as AsyncSelection,
     )
     from queue_over_sql.aio import (
+        AsyncSqlApi as AsyncSqlApi,
+    )
+    from queue_over_sql.aio import (
         AsyncTopic as AsyncTopic,
     )
     from queue_over_sql.aio import (
@@ -103,6 +106,7 @@ _OF_ASYNCIO = (
     "AsyncQueueService",
     "AsyncSchedules",
     "AsyncSelection",
+    "AsyncSqlApi",
     "AsyncTopic",
     "AsyncWorker",
 )

@@ -26,6 +26,7 @@ from queue_over_sql.aio.selection import (
     AsyncSelection,
 )
 from queue_over_sql.aio.service import AsyncQueueService
+from queue_over_sql.aio.sql_api import AsyncSqlApi
 from queue_over_sql.aio.topics import AsyncTopic
 from queue_over_sql.aio.worker import AsyncWorker
 
@@ -39,6 +40,7 @@ __all__ = [
     "AsyncQueueService",
     "AsyncSchedules",
     "AsyncSelection",
+    "AsyncSqlApi",
     "AsyncTopic",
     "AsyncWorker",
 ]

@@ -9,6 +9,7 @@ from queue_over_sql.aio.faces import Face, Fact, awaited, awaited_as, awaited_li
 from queue_over_sql.aio.queue import AsyncAdoptedQueue, AsyncQueue
 from queue_over_sql.aio.runtime import EventLoop
 from queue_over_sql.aio.schedules import AsyncSchedules
+from queue_over_sql.aio.sql_api import AsyncSqlApi
 from queue_over_sql.aio.topics import AsyncTopic
 from queue_over_sql.aio.worker import AsyncWorker
 from queue_over_sql.durations import Duration
@@ -105,6 +106,11 @@ class AsyncQueueService(Face[QueueService]):
     def schedules(self) -> AsyncSchedules:
         """Messages that are published again and again."""
         return AsyncSchedules(self._sync.schedules)
+
+    @property
+    def sql_api(self) -> AsyncSqlApi:
+        """Installs the functions and procedures through which any SQL client can use the queues."""
+        return AsyncSqlApi(self._sync.sql_api)
 
     @twin(QueueService.create_queues)
     async def create_queues(self, queues: Mapping[str, QueueSettings]) -> dict[str, AsyncQueue]: ...

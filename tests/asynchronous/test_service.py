@@ -274,3 +274,25 @@ def test_after_the_stop_nothing_goes_on(tmp_path: Path) -> None:
             assert (held.id, 1) == (again.id, again.attempt)
 
     asyncio.run(main())
+
+
+@pytest.mark.engines("postgresql", "mariadb")
+def test_the_functions_for_other_languages_are_installed(url: str) -> None:
+    """A message that plain SQL puts is consumed on the loop, until they are taken away again."""
+    engine = own_engine(url)
+    put = text("SELECT put_message_in_queue('jobs', '{\"n\": 1}', 0, 0)")
+
+    async def act(service: AsyncQueueService) -> None:
+        queue = await service.create_queue("jobs")
+        await service.sql_api.install()
+        async with engine.begin() as connection:
+            message_id = await connection.scalar(put)
+        (message,) = await queue.consume(wait=20)
+        assert (message_id, {"n": 1}) == (message.id, message.payload)
+        await message.ack()
+        assert "put_message_in_queue" in await service.sql_api.script()
+        assert await service.sql_api.uninstall()
+        assert not await service.sql_api.uninstall()
+        await engine.dispose()
+
+    run(url, act)
