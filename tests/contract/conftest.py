@@ -7,6 +7,7 @@ that reach into what only threads have are marked ``threads`` with the reason.
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
     from queue_over_sql.worker import Worker
 
 FACES = ("threads", "asyncio")
-# The face is the same over every driver, so that one more engine needs only what drivers decide.
-MARIADB_TOO = (
+# The face is the same over every driver: the whole suite runs on one engine, and on the others,
+# whose databases take long to make, what drivers decide; or all of it, when the variable is set.
+EVERYWHERE = (
     "test_claim.py",
     "test_fence.py",
     "test_payloads.py",
@@ -39,6 +41,7 @@ MARIADB_TOO = (
     "test_transactions.py",
     "test_worker_transactions.py",
 )
+WHOLE = "QUEUE_OVER_SQL_TEST_WHOLE_ASYNCIO"
 _bridge = pytest.StashKey[Bridge]()
 
 
@@ -63,9 +66,9 @@ def _says_nothing(item: pytest.Item) -> bool:
     if not parameters or parameters.get("face") != "asyncio":
         return False
     engine = parameters.get("engine_name")
-    if engine in {"mariadb", "mysql"}:
-        return item.path.name not in MARIADB_TOO
-    return engine not in {"sqlite", "postgresql"}
+    if engine in {"postgresql", "mariadb", "mysql"}:
+        return item.path.name not in EVERYWHERE and not os.environ.get(WHOLE)
+    return engine != "sqlite"
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -113,7 +113,12 @@ def test_the_pause_grows(older: Queue, newer: Queue, engine: Engine) -> None:
     header = json.dumps({"unfit_since": since})
     set_columns(engine, older, published.id, published_at=hour_before, headers=header)
     make_due(engine, older, published.id)
-    assert [] == older.consume()
+
+    def looked_again() -> bool:
+        assert [] == older.consume()
+        return older.stats().delayed == 1
+
+    wait_until(looked_again)
     later = only(older)
     assert since == later.headers["unfit_since"]
     assert 50 <= pause_of(later) <= 110
