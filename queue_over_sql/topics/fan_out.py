@@ -238,7 +238,7 @@ class FanOut:
             try:
                 copy = self._copy(name, fitting, mail, on) if fitting else None
             except (QueueError, ValueError, TypeError) as error:
-                return Prepared(refusal=error)
+                return Prepared(refusal=_naming(name, error))
             if copy is not None:
                 copies.append(copy)
         return Prepared(copies)
@@ -258,3 +258,10 @@ class FanOut:
         # An object of one of the queue's kinds: its JSON is known only now.
         payload = json.loads(copy.message.content["payload"])
         return copy if any(payload_fits(f, payload) for f in filters) else None
+
+
+def _naming(queue: str, error: Exception) -> Exception:
+    """`error` with the queue in its text: which of many refused cannot be seen otherwise."""
+    if repr(queue) not in str(error):
+        error.args = (f"Queue {queue!r} refuses its copy: {error}", *error.args[1:])
+    return error

@@ -128,16 +128,19 @@ def test_subscribers_are_woken(topic: Topic, service: QueueService) -> None:
 
 
 def test_what_one_queue_refuses_goes_to_none(topic: Topic, service: QueueService) -> None:
-    """A smaller limit, another payload type, a level that is not there: nothing is published."""
+    """A smaller limit, another payload type, a level that is not there: nothing is published.
+
+    The error names the queue.
+    """
     service.create_queue("c", max_payload_bytes=20)
-    with pytest.raises(PayloadTooLarge):
+    with pytest.raises(PayloadTooLarge, match="'c'"):
         topic.publish("x" * 30, routing_key="x")
     with pytest.raises(ValueError, match="priority"):
         topic.publish("x", routing_key="x", priority=2)
     with pytest.raises(PayloadInvalid):
         topic.publish({1: 2}, routing_key="x")
     topic.subscribe(service.create_queue("d", payload="text"), "text")
-    with pytest.raises(PayloadInvalid):
+    with pytest.raises(PayloadInvalid, match=r"'d'.*str, not dict"):
         topic.publish({}, routing_key="text")
     assert [[], [], []] == contents(service)
 
