@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from queue_over_sql import DuplicateKey, QueueNotFound
+from queue_over_sql import DuplicateKey, QueueNotFound, ScheduleNotFound, TopicNotFound
 
 
 def in_words(error: Exception) -> str:
@@ -14,6 +14,17 @@ def in_words(error: Exception) -> str:
         return (
             f"There is no queue {error.queue!r} in this database; "
             f"create it with: queue-over-sql create {name}"
+        )
+    if isinstance(error, TopicNotFound):
+        name = shlex.quote(error.topic)
+        return (
+            f"There is no topic {error.topic!r} in this database; "
+            f"create it with: queue-over-sql topic create {name}"
+        )
+    if isinstance(error, ScheduleNotFound):
+        return (
+            f"There is no schedule {error.schedule!r} in this database; "
+            "queue-over-sql schedule list shows those that are there"
         )
     if isinstance(error, DuplicateKey):
         return (

@@ -47,8 +47,10 @@ def test_an_unknown_queue_is_code_3(sqlite_url: str, arguments: tuple[str, ...])
 
 
 def test_advice_is_something_to_type(sqlite_url: str) -> None:
-    """An unknown queue and a taken key are answered with a command and options, not Python."""
+    """What is unknown and a taken key are answered with a command and options, not Python."""
     missing = run("consume", "none", url=sqlite_url)
+    no_topic = run("subscribe", "none", "jobs", url=sqlite_url)
+    no_schedule = run("schedule", "show", "none", url=sqlite_url)
     succeed("create", "jobs", url=sqlite_url)
     succeed("publish", "jobs", "1", "--key", "k", url=sqlite_url)
     taken = run("publish", "jobs", "2", "--key", "k", url=sqlite_url)
@@ -56,6 +58,11 @@ def test_advice_is_something_to_type(sqlite_url: str) -> None:
         "create it with: queue-over-sql create none" in missing.err,
         "--on-conflict skip or replace" in taken.err,
         "service.create_queue" in missing.err or "on_conflict=" in taken.err,
+    )
+    assert (True, True, False) == (
+        "create it with: queue-over-sql topic create none" in no_topic.err,
+        "queue-over-sql schedule list" in no_schedule.err,
+        "service." in no_topic.err + no_schedule.err,
     )
 
 
