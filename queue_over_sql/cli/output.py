@@ -97,6 +97,12 @@ class Output:
         for line in text.getvalue().splitlines():
             self.line(line.rstrip())
 
+    def details(self, fields: Mapping[str, str]) -> None:
+        """Show one thing to a person, a line for each of its fields; nothing is cut."""
+        widest = max(map(len, fields))
+        for name, value in fields.items():
+            self.line(f"{name:{widest}}  {value}")
+
     def progress(self, *, total_known: bool = True) -> Progress:
         """A progress bar on standard error, silent when that is no terminal or with ``--json``."""
         bar: list[ProgressColumn] = [BarColumn()] if total_known else []

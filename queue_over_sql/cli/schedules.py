@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import datetime
+import shlex
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
 
 import typer
@@ -23,7 +24,7 @@ from queue_over_sql.cli.wire import LineFormat, LineReader
 from queue_over_sql.json_lines import ENCODING_FIELD, in_base64, to_json
 from queue_over_sql.schedules.triggers import zone_named
 
-COLUMNS: Final = ("name", "queue", "when", "missed", "next (UTC)", "…payload", "")
+COLUMNS: Final = ("…name", "…queue", "…when", "next (UTC)")
 NONE_YET: Final = "There is no schedule yet: queue-over-sql schedule add NAME QUEUE PAYLOAD."
 
 ScheduleName = Annotated[
@@ -192,7 +193,7 @@ def show(
     if session.output.machine:
         session.output.record({**fields(schedule), "upcoming": upcoming})
         return
-    session.output.table(None, COLUMNS, [_listed(schedule)])
+    session.output.details(_details(schedule))
     columns = ("UTC", schedule.timezone)
     session.output.line("")
     session.output.table(
@@ -237,16 +238,28 @@ def _payload(queue: Queue, text: str) -> Any:
 
 
 def _listed(schedule: Schedule) -> tuple[object, ...]:
-    payload = schedule.payload
-    return (
-        schedule.name,
-        schedule.queue,
-        _when(schedule),
-        schedule.missed,
-        format_instant(schedule.next_at) or "-",
-        payload if isinstance(payload, str) else to_json(payload),
-        Text("paused", style="yellow") if schedule.paused else "",
-    )
+    paused = Text("paused", style="yellow")
+    following = paused if schedule.paused else format_instant(schedule.next_at) or "-"
+    return schedule.name, schedule.queue, _when(schedule), following
+
+
+def _details(schedule: Schedule) -> dict[str, str]:
+    name, queue, when, following = _listed(schedule)
+    return {
+        "name": str(name),
+        "queue": str(queue),
+        "when": str(when),
+        "next (UTC)": str(following),
+        "missed": schedule.missed,
+        "payload": _shown(schedule.payload),
+        **{option: _shown(value) for option, value in schedule.options.items()},
+    }
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, timedelta):
+        return exact_duration(value.total_seconds())
+    return value if isinstance(value, str) else to_json(value)
 
 
 def _when(schedule: Schedule) -> str:
@@ -257,6 +270,8 @@ def _when(schedule: Schedule) -> str:
 
 
 def _next(schedule: Schedule) -> str:
+    if schedule.paused:
+        return f", but is paused: queue-over-sql schedule resume {shlex.quote(schedule.name)}"
     return f", next at {format_instant(schedule.next_at)} UTC" if schedule.next_at else ""
 
 

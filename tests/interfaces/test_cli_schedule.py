@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from queue_over_sql import Queue, QueueService
+from queue_over_sql.cli.output import build_table
+from queue_over_sql.cli.schedules import COLUMNS, _listed
 from queue_over_sql.testing.plugin import TestDatabase
 from tests.interfaces.command_line import eventually, run, started, succeed
 
@@ -79,9 +83,39 @@ def test_list_shows_a_table(jobs: Queue, sqlite_url: str) -> None:
     succeed("schedule", "add", "a", jobs.name, "{}", "--cron", "@daily", url=sqlite_url)
     succeed("schedule", "pause", "b", url=sqlite_url)
     header, first, second = succeed("schedule", "list", url=sqlite_url).out.splitlines()
-    assert ["name", "queue", "when"] == header.split()[:3]
-    assert ["a", "jobs", "@daily", "one"] == first.split()[:4]
-    assert ["b", "jobs", "every", "1m30s", "one", "-", "x", "paused"] == second.split()
+    assert ["name", "queue", "when", "next", "(UTC)"] == header.split()
+    assert ["a", "jobs", "@daily"] == first.split()[:3]
+    assert ["b", "jobs", "every", "1m30s", "paused"] == second.split()
+
+
+def test_list_fits_a_terminal_of_80_columns(service: QueueService) -> None:
+    """The longest names leave room for the next instant, and for the word of a paused one."""
+    jobs = service.create_queue("q" * 40)
+    zone = "America/Argentina/Buenos_Aires"
+    long = service.schedules.add("n" * 150, jobs, {}, cron="0 8-18/2 1,15 * 1-5", timezone=zone)
+    table = build_table(None, COLUMNS, [_listed(long)], width=80)
+    console = Console(width=80, file=io.StringIO())
+    _, row = ("".join(s.text for s in line) for line in console.render_lines(table))
+    assert row.rstrip().endswith(f"{long.next_at:%Y-%m-%d %H:%M:%S}")
+
+
+def test_show_tells_the_options(jobs: Queue, sqlite_url: str) -> None:
+    """What each message gets is there for a person, too: a delay moves it from its instant."""
+    options = ("--every", "60", "--delay", "90m", "--kind", "k", "--header", "a=1")
+    succeed("schedule", "add", "s", jobs.name, '{"x": 1}', *options, url=sqlite_url)
+    lines = succeed("schedule", "show", "s", url=sqlite_url).out.splitlines()
+    shown = dict(line.split(maxsplit=1) for line in lines if line.split()[1:])
+    assert ("1h30m", "k", '{"a":1}', '{"x":1}', "one") == (
+        *(shown["delay"], shown["kind"], shown["headers"], shown["payload"], shown["missed"]),
+    )
+
+
+def test_add_says_that_the_schedule_is_paused(jobs: Queue, sqlite_url: str) -> None:
+    """A change leaves it paused; who changed it learns how to let it go on."""
+    succeed("schedule", "add", "s", jobs.name, "1", *DAILY, url=sqlite_url)
+    succeed("schedule", "pause", "s", url=sqlite_url)
+    changed = succeed("schedule", "add", "s", jobs.name, "2", *DAILY, url=sqlite_url).out
+    assert "but is paused: queue-over-sql schedule resume s" in changed.replace("\n", " ")
 
 
 @pytest.mark.parametrize("payload_type", ["text", "bytes"])
