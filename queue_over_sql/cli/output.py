@@ -67,7 +67,9 @@ class Output:
         if self.machine:
             self.line(to_json(fields))
         elif human is not None:
-            self.out.print(escape(human), highlight=False)
+            # As a note: one line for a pipe, however long it is.
+            soft_wrap = not self.out.is_terminal
+            self.out.print(escape(human), highlight=False, soft_wrap=soft_wrap)
 
     def note(self, text: str) -> None:
         """A remark on standard error for a person."""

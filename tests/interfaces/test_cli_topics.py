@@ -50,6 +50,17 @@ def test_a_message_with_its_options(sqlite_url: str) -> None:
     assert "skipped" == skipped.record["outcome"]
 
 
+def test_a_pipe_gets_a_result_as_one_line(sqlite_url: str) -> None:
+    """However long it is, and however wide the terminal is said to be."""
+    prepared(sqlite_url)
+    for number in range(5):
+        succeed("create", f"copies_{number}", url=sqlite_url)
+        succeed("subscribe", "orders", f"copies_{number}", url=sqlite_url)
+    publish = ("topic", "publish", "orders", "{}", "--routing-key", "paid.not")
+    [line] = succeed(*publish, url=sqlite_url).out.splitlines()
+    assert len(line) > 100
+
+
 def test_nobody_subscribed_to_that(sqlite_url: str) -> None:
     """No error: the words say so, and for a machine there is no line."""
     prepared(sqlite_url)
