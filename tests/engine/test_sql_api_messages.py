@@ -186,18 +186,31 @@ def test_bad_input_is_refused(
 
 
 def test_what_is_no_json_is_refused(installed: QueueService, client: SqlClient) -> None:
-    """Neither a broken payload nor a batch that is no array gets in."""
+    """Neither a broken payload nor a batch that is no array gets in; the error has its code."""
     for broken in ("{", "", "nope", "'x'"):
-        with pytest.raises(DBAPIError):
+        with pytest.raises(DBAPIError) as caught:
             client.put(broken)
+        assert PAYLOAD == refusal(caught.value)
     for broken in ('{"a": 1}', "1", "["):
-        with pytest.raises(DBAPIError):
-            client.put_all(broken)
+        for routine in ("put_messages_in_queue", "ack_messages"):
+            with pytest.raises(DBAPIError) as caught:
+                client.call(routine, "jobs", broken)
+            assert WRONG == refusal(caught.value)
     for count in (0, -1, 1001, None):
         with pytest.raises(DBAPIError) as caught:
             client.get_many(count)  # type: ignore[arg-type]
         assert WRONG == refusal(caught.value)
     assert 0 == installed.queue("jobs").stats().ready
+
+
+def test_what_is_no_base64_is_refused(installed: QueueService, client: SqlClient) -> None:
+    """A queue of bytes says so, with the code of a payload that does not fit."""
+    installed.create_queue("raw", payload="bytes")
+    installed.sql_api.install()
+    with pytest.raises(DBAPIError) as caught:
+        client.put("a!", queue="raw")
+    assert PAYLOAD == refusal(caught.value)
+    assert 0 == installed.queue("raw").stats().ready
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,12 @@ NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
   DECLARE _settings LONGTEXT <text> DEFAULT queue_over_sql_settings('<queue>');
   DECLARE _now BIGINT DEFAULT queue_over_sql_now();
-  DECLARE _content <content> DEFAULT <decoded>;
+  DECLARE _content <content>;
+  BEGIN
+    -- Of base64 that is none MariaDB makes an error in its strict mode, MySQL a NULL.
+    DECLARE CONTINUE HANDLER FOR 1958 SET _content = NULL;
+    SET _content = <decoded>;
+  END;
   IF _payload IS NULL THEN
     CALL queue_over_sql_refuse(31004, 'The payload must not be NULL; a queue of JSON takes the text null.');
   ELSEIF _content IS NULL THEN

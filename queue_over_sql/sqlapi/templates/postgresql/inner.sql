@@ -58,6 +58,27 @@ BEGIN
 END
 $body$;
 -----
+-- Read JSON that a client gave; an error in the words of the API where it is none.
+CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_json(what text, given text, code text) RETURNS json
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$
+BEGIN
+  RETURN CAST(given AS json);
+EXCEPTION WHEN invalid_text_representation THEN
+  RAISE EXCEPTION USING ERRCODE = code, MESSAGE = format('%s is no JSON.', what);
+END
+$body$;
+-----
+-- Read base64 that a client gave, likewise.
+CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_bytes(given text) RETURNS bytea
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$
+BEGIN
+  RETURN decode(given, 'base64');
+EXCEPTION WHEN invalid_parameter_value THEN
+  RAISE EXCEPTION USING ERRCODE = 'QS004',
+    MESSAGE = 'The payload is no base64, as a queue of bytes takes it.';
+END
+$body$;
+-----
 -- Put one message in; payloads of a queue of bytes are base64.
 CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_put(queue text, settings jsonb, payload text, allowed bigint, lease bigint) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$
@@ -71,12 +92,15 @@ BEGIN
     RAISE EXCEPTION USING ERRCODE = 'QS004', MESSAGE = 'The payload must not be NULL.',
       HINT = 'A queue of JSON takes the text null.';
   END IF;
-  size := octet_length(CASE WHEN kind_of = 'bytes' THEN decode(payload, 'base64')
+  size := octet_length(CASE WHEN kind_of = 'bytes' THEN <schema>.queue_over_sql_bytes(payload)
                             ELSE convert_to(payload, 'UTF8') END);
   IF size > most THEN
     RAISE EXCEPTION USING ERRCODE = 'QS004',
       MESSAGE = format('The payload takes %s bytes; the limit of queue %L is %s.', size, queue, most),
       HINT = 'Keep large content elsewhere and put a reference.';
+  END IF;
+  IF kind_of = 'json' THEN
+    PERFORM <schema>.queue_over_sql_json('The payload', payload, 'QS004');
   END IF;
   EXECUTE format(
     'INSERT INTO %s (payload, published_at, scheduled_at, available_at, max_attempts, lease_us)'

@@ -19,7 +19,7 @@ CREATE OR REPLACE FUNCTION <schema>.put_messages_in_queue(queue text, payloads_j
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$
 DECLARE
   settings jsonb := <schema>.queue_over_sql_settings(queue);
-  payloads json := payloads_json;
+  payloads json := <schema>.queue_over_sql_json('payloads_json', payloads_json, 'QS003');
   ids bigint[] := '{}';
   one json;
 BEGIN
@@ -131,7 +131,7 @@ CREATE OR REPLACE FUNCTION <schema>.ack_messages(queue text, claims_json text) R
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$
 DECLARE
   settings jsonb := <schema>.queue_over_sql_settings(queue);
-  claims jsonb := claims_json;
+  claims jsonb := <schema>.queue_over_sql_json('claims_json', claims_json, 'QS003');
   acked int := 0;
   lost text := '';
   one record;
