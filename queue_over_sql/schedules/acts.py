@@ -18,7 +18,12 @@ from queue_over_sql.schedules.definitions import Definition
 from queue_over_sql.schedules.instants import Firing, plan
 from queue_over_sql.store import publish_many, registry
 from queue_over_sql.store import schedules as store
-from queue_over_sql.store.schedules import ScheduleRecord, SchedulesOfPrefix, message_key
+from queue_over_sql.store.schedules import (
+    ScheduleRecord,
+    SchedulesOfPrefix,
+    Version,
+    message_key,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -45,14 +50,14 @@ class Fired:
         count: messages published.
         late: whether some of them are due already.
         goes_on: whether there are more than one transaction takes.
-        revision: of the schedule afterwards.
+        version: of the schedule afterwards.
         wake_at: from when on there is something to do again.
     """
 
     count: int
     late: bool
     goes_on: bool
-    revision: int
+    version: Version
     wake_at: int
 
 
@@ -156,7 +161,7 @@ def nothing_to_fire(messages: ScheduledMessages, record: ScheduleRecord) -> Fire
         0,
         late=False,
         goes_on=False,
-        revision=record.revision,
+        version=record.version,
         wake_at=look(messages, record).wake_at,
     )
 
@@ -174,7 +179,7 @@ def fire(
     """
     name = messages.schedule
     record = store.locked_schedule(connection, scope, name, wait=False)
-    if record is None or record.paused or record.revision != seen.revision:
+    if record is None or record.paused or record.version != seen.version:
         return None
     now = store.clock(connection, scope)
     firing = look(messages, dataclasses.replace(record, now=now))
@@ -182,7 +187,8 @@ def fire(
     if not store.change_schedule(connection, scope, record, next_at=firing.next_at):
         raise Met(name)
     late = any(messages.is_due(at, now) for at in firing.instants)
-    return Fired(count, late, firing.wake_at <= now, record.revision + 1, firing.wake_at)
+    version = record.version._replace(revision=record.revision + 1)
+    return Fired(count, late, firing.wake_at <= now, version, firing.wake_at)
 
 
 def pause(
@@ -234,7 +240,7 @@ def resume(
     record = store.locked_schedule(connection, scope, messages.schedule)
     if record is None or not record.paused:
         return record is not None
-    if record.revision != seen.revision:
+    if record.version != seen.version:
         raise Met(messages.schedule)
     now = store.clock(connection, scope)
     trigger, missed = messages.definition.trigger, messages.definition.missed

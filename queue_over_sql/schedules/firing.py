@@ -14,6 +14,7 @@ from queue_over_sql.store import schedules as store
 if TYPE_CHECKING:
     from queue_over_sql.schedules.access import ScheduleAccess
     from queue_over_sql.schedules.acts import Fired
+    from queue_over_sql.store.schedules import Version
 
 _log = logging.getLogger(__name__)
 
@@ -26,8 +27,8 @@ class ScheduleFirer:
 
     def __init__(self, access: ScheduleAccess) -> None:
         self._access = access
-        # When to look at which schedule again, as of its revision.
-        self._wake_at: dict[str, tuple[int, int]] = {}
+        # When to look at which schedule again, as long as it is the same.
+        self._wake_at: dict[str, tuple[Version, int]] = {}
         # What was said of schedules that cannot be fired need not be said at each pass.
         self._complaints: dict[str, str] = {}
 
@@ -36,8 +37,8 @@ class ScheduleFirer:
         scope, fired = self._access.scope(), 0
         pending = self._access.run(lambda connection: store.pending_schedules(connection, scope))
         for schedule in pending:
-            revision, wake_at = self._wake_at.get(schedule.name, (None, 0))
-            if revision != schedule.revision or wake_at <= schedule.now:
+            version, wake_at = self._wake_at.get(schedule.name, (None, 0))
+            if version != schedule.version or wake_at <= schedule.now:
                 fired += self._fire_or_complain(schedule.name)
         self._forget_all_but({schedule.name for schedule in pending})
         return ReaperReport(fired=fired)
@@ -62,7 +63,7 @@ class ScheduleFirer:
             if fired is None:
                 break
             total += fired.count
-            self._wake_at[name] = fired.revision, fired.wake_at
+            self._wake_at[name] = fired.version, fired.wake_at
             if not fired.goes_on:
                 break
         return total

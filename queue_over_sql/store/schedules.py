@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sqlalchemy import and_, delete, func, insert, or_, select, update
 from sqlalchemy.exc import DBAPIError
@@ -43,6 +43,13 @@ class SchedulesOfPrefix:
         return and_(columns.table_prefix == self.prefix, columns.name == name)
 
 
+class Version(NamedTuple):
+    """What a schedule was when it was read; one that was removed and added anew begins at 0."""
+
+    created_at: int
+    revision: int
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScheduleRecord:
     """What is stored of a schedule; instants are microseconds.
@@ -67,13 +74,18 @@ class ScheduleRecord:
     created_at: int
     now: int
 
+    @property
+    def version(self) -> Version:
+        """What tells it from what it was before and will be."""
+        return Version(self.created_at, self.revision)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PendingSchedule:
     """A schedule that is not paused, without its definition; fields as in ``ScheduleRecord``."""
 
     name: str
-    revision: int
+    version: Version
     now: int
 
 
@@ -123,7 +135,7 @@ def pending_schedules(connection: Connection, scope: SchedulesOfPrefix) -> list[
     """The schedules that may have something to publish, by name."""
     columns = scope.system.schedules.c
     rows = connection.execute(
-        select(columns.name, columns.revision, scope.dialect.now().label("now"))
+        select(columns.name, columns.created_at, columns.revision, scope.dialect.now().label("now"))
         .where(
             columns.table_prefix == scope.prefix,
             columns.paused_at.is_(None),
@@ -131,7 +143,7 @@ def pending_schedules(connection: Connection, scope: SchedulesOfPrefix) -> list[
         )
         .order_by(columns.name)
     )
-    return [PendingSchedule(row[0], int(row[1]), int(row[2])) for row in rows]
+    return [PendingSchedule(row[0], Version(int(row[1]), int(row[2])), int(row[3])) for row in rows]
 
 
 def add_schedule(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from queue_over_sql import QueueNotFound, QueueSchemaMismatch, ScheduleNotFound
+from queue_over_sql.schedules import acts
 from tests.contract.looking import payloads
 from tests.contract.scheduling import (
     HOUR,
@@ -21,6 +22,7 @@ from tests.contract.scheduling import (
     next_of,
     now,
     on_grid,
+    silence,
     stored,
 )
 from tests.contract.waiting import wait_until
@@ -259,6 +261,41 @@ def test_a_removed_schedule_is_gone(service: QueueService, queue: Queue) -> None
         service.schedules.get("s")
     service.schedules.add("s", queue, 1, cron=hourly())
     assert 1 == len(everything(queue))
+
+
+def test_a_schedule_that_was_added_anew_is_fired(
+    service: QueueService, queue: Queue, engine: Engine
+) -> None:
+    """A server does not take it for the one before, for which it had nothing to do for years."""
+    service.schedules.add("s", queue, 1, cron="0 0 29 2 *")
+    service.reap()
+    service.schedules.remove("s")
+    added = service.schedules.add("s", queue, 2, every=1)
+    silence(engine, queue, "s", added.created_at)
+    service.reap()
+    assert {2} == set(payloads(everything(queue)))
+
+
+def test_a_schedule_is_replaced_while_it_is_fired(
+    make_service: MakeService, queue: Queue, others: Queue, engine: Engine, monkeypatch: Any
+) -> None:
+    """A reaper that has read the one before publishes nothing of it, and moves nothing of this."""
+    service, elsewhere = make_service(), make_service()
+    service.schedules.add("s", queue, "old", cron="0 0 29 2 *")
+    silence(engine, queue, "s", now() - HOUR)
+    look = acts.look
+
+    def look_and_be_late(messages: Any, record: Any) -> Any:
+        monkeypatch.setattr(acts, "look", look)
+        elsewhere.schedules.remove("s")
+        elsewhere.schedules.add("s", others, "new", every=1)
+        return look(messages, record)
+
+    monkeypatch.setattr(acts, "look", look_and_be_late)
+    service.reap()
+    assert [] == everything(queue)
+    assert on_grid(instants(everything(others)), SECOND)
+    assert 0 == stored(engine, "s").revision
 
 
 def test_a_dropped_queue_takes_its_schedules_along(
