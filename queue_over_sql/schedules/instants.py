@@ -73,10 +73,12 @@ def _late(
     late: list[int] = []
     if next_at is None or next_at > now:
         return late, next_at
-    if missed != "all":
-        last = latest(trigger, next_at, now)
-        return [last] if missed == "one" or now - last < _LATE else [], trigger.after(now)
-    while next_at is not None and next_at <= now and len(late) < MOST:
-        late.append(next_at)
-        next_at = trigger.after(next_at)
-    return late, next_at
+    if missed == "one":
+        return [latest(trigger, next_at, now)], trigger.after(now)
+    following: int | None = next_at
+    if missed == "skip" and next_at <= now - _LATE:
+        following = trigger.after(now - _LATE)
+    while following is not None and following <= now and len(late) < MOST:
+        late.append(following)
+        following = trigger.after(following)
+    return late, following
