@@ -133,7 +133,7 @@ def put(
     definition = messages.definition.counted_from(now, previous)
     if before is not None:
         store.remove_ahead(connection, before, name, now)
-    next_at = definition.trigger.after(now)
+    next_at = _first_without_message(record, previous, definition, now)
     if record is None or not record.paused:
         firing = plan(definition.trigger, next_at, now, definition.missed)
         messages.publish(connection, firing.instants)
@@ -147,6 +147,16 @@ def put(
     if written is None:
         raise Met(name)
     return written
+
+
+def _first_without_message(
+    record: ScheduleRecord | None, previous: Definition | None, definition: Definition, now: int
+) -> int | None:
+    """Where a schedule goes on from: from what was missed, where its times are as they were."""
+    same = record is not None and not record.paused and definition.same_times_as(previous)
+    if record is not None and same and record.next_at is not None and record.next_at <= now:
+        return record.next_at
+    return definition.trigger.after(now)
 
 
 def look(messages: ScheduledMessages, record: ScheduleRecord) -> Firing:

@@ -82,6 +82,14 @@ class Definition:
         """Whether it says the same as one that was stored."""
         return self.to_json() == dataclasses.replace(stored, start=self.start).to_json()
 
+    def same_times_as(self, other: Definition | None) -> bool:
+        """Whether it has the same instants, however they are counted."""
+        return other is not None and (self.cron, self.every, self.timezone) == (
+            other.cron,
+            other.every,
+            other.timezone,
+        )
+
     def publication(self, schedule: str) -> Publication:
         """The message for an instant, in plain values; when it is due is left open.
 

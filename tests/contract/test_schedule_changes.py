@@ -16,6 +16,7 @@ from tests.contract.looking import payloads
 from tests.contract.scheduling import (
     HOUR,
     everything,
+    grid,
     hourly,
     instants,
     let_pass,
@@ -209,6 +210,19 @@ def test_what_comes_every_so_often_keeps_its_time(service: QueueService, queue: 
 
 
 # ---------------------------------------------------------------- pause and resume
+
+
+def test_a_deployment_keeps_what_was_missed(
+    service: QueueService, queue: Queue, engine: Engine
+) -> None:
+    """Another payload after a time without servers: what was missed comes, and is the new one."""
+    cron = hourly()
+    added = service.schedules.add("s", queue, 1, cron=cron, missed="all")
+    silence(engine, queue, "s", next_of(added) - 9 * HOUR)
+    service.schedules.add("s", queue, 2, cron=cron, missed="all")
+    service.reap()
+    assert grid(next_of(added) - 9 * HOUR, HOUR, 10) == instants(everything(queue))
+    assert {2} == set(payloads(everything(queue)))
 
 
 def test_a_paused_schedule_publishes_nothing(service: QueueService, queue: Queue) -> None:
