@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
 
-from queue_over_sql import QueueError, QueueService, UnsupportedByEngine
+from queue_over_sql import Queue, QueueError, QueueService, UnsupportedByEngine
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.engine.conftest import MakeClient
-from tests.engine.sql_clients import LOST, SqlClient, refusal
+from tests.engine.sql_clients import LOST, UNKNOWN, SqlClient, refusal
 
 pytestmark = pytest.mark.engines("postgresql", "mariadb", "mysql")
 
@@ -115,6 +116,25 @@ def test_a_queue_that_was_dropped_is_unknown(
     client.delete(client.must_get()["id"])
     installed.sql_api.install()
     assert not [name for name, _ in routines(client, database.engine) if "other" in name]
+
+
+def test_queues_of_replies_are_not_served(
+    make_service: MakeService, queue: Queue, make_client: MakeClient
+) -> None:
+    """Who may execute the routines cannot read or take an answer that somebody waits for."""
+    service, client = make_service(), make_client()
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(queue.request, "how much?", timeout=60)
+        [request] = queue.consume(wait=30)
+        service.sql_api.install()
+        inbox = str(request.reply_to)
+        for act in (client.get, lambda name: client.put("1", queue=name)):
+            with pytest.raises(DBAPIError) as refused:
+                act(inbox)
+            assert UNKNOWN == refusal(refused.value)
+        request.reply("much")
+        request.ack()
+        assert "much" == asked.result().payload
 
 
 def test_a_new_queue_is_served_after_the_next_installation(

@@ -1,7 +1,8 @@
 -- What the functions for clients share. Nobody else may execute them.
 -- Every name is qualified and the search path is pinned, so that no object of a caller's is used.
 
--- The settings of a queue, or an error that says what to do.
+-- The settings of a queue, or an error that says what to do. The temporary queues of replies are
+-- nobody's but their owner's, who would wait in vain for what somebody else has taken.
 CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_settings(queue text) RETURNS jsonb
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$
 DECLARE
@@ -9,7 +10,7 @@ DECLARE
 BEGIN
   SELECT q.settings::jsonb INTO found
     FROM <schema>.queue_over_sql_queues AS q
-   WHERE q.table_prefix = '<prefix>' AND q.name = queue;
+   WHERE q.table_prefix = '<prefix>' AND q.name = queue AND q.owner_id IS NULL;
   IF found IS NULL THEN
     RAISE EXCEPTION USING ERRCODE = 'QS001', MESSAGE = format('There is no queue %L.', queue),
       HINT = 'Create it with queue-over-sql create, or look for its name with queue-over-sql list.';
