@@ -6,11 +6,10 @@ import dataclasses
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sqlalchemy import and_, delete, func, insert, or_, select, update
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import and_, delete, func, or_, select, update
 
-from queue_over_sql.dialects.base import ErrorKind
 from queue_over_sql.dialects.statements.parameters import batches
+from queue_over_sql.store.inserting import insert_unless_there
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Select
@@ -95,7 +94,7 @@ def message_key(schedule: str, at: datetime) -> str:
 
 
 def clock(connection: Connection, scope: SchedulesOfPrefix) -> int:
-    """The database's clock."""
+    """The database's clock in microseconds since the epoch."""
     return int(connection.execute(select(scope.dialect.now())).scalar_one())
 
 
@@ -154,13 +153,8 @@ def add_schedule(
     Then the transaction may be spoilt, and has to be begun again.
     """
     identity = {"table_prefix": scope.prefix, "name": name}
-    try:
-        connection.execute(insert(scope.system.schedules).values({**identity, **values}))
-    except DBAPIError as error:
-        if scope.dialect.classify(error) is ErrorKind.DUPLICATE:
-            return False
-        raise
-    return True
+    row = {**identity, **values}
+    return insert_unless_there(connection, scope.dialect, scope.system.schedules, row)
 
 
 def change_schedule(

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from sqlalchemy import and_, delete, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
-from queue_over_sql.dialects.base import ErrorKind
 from queue_over_sql.dialects.statements import topics as statements
 from queue_over_sql.publications import Published
+from queue_over_sql.store.inserting import insert_unless_there
 from queue_over_sql.store.publishing import publish
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sqlalchemy import ColumnElement, Connection, Table
+    from sqlalchemy import ColumnElement, Connection
 
     from queue_over_sql.dialects.base import QueueDialect
     from queue_over_sql.dialects.compiled import StatementCache
@@ -72,13 +72,7 @@ def add_topic(
     if has_topic(connection, system, prefix, name):
         return False
     values = {"table_prefix": prefix, "name": name, "created_at": dialect.now()}
-    try:
-        connection.execute(insert(system.topics).values(values))
-    except DBAPIError as error:
-        if dialect.classify(error) is ErrorKind.DUPLICATE:
-            return False
-        raise
-    return True
+    return insert_unless_there(connection, dialect, system.topics, values)
 
 
 def remove_topic(connection: Connection, system: SystemTables, prefix: str, name: str) -> bool:
@@ -119,20 +113,10 @@ def subscriptions(
     return sorted(rows, key=lambda row: (row.queue, row.pattern))
 
 
-def lock_topic(connection: Connection, system: SystemTables, prefix: str, name: str) -> bool:
+def hold_topic(connection: Connection, system: SystemTables, prefix: str, name: str) -> bool:
     """Keep a topic from being dropped until the transaction ends; False where there is none."""
-    return _lock(connection, system.topics, prefix, name)
-
-
-def lock_queue(connection: Connection, system: SystemTables, prefix: str, name: str) -> bool:
-    """Keep a queue from being dropped until the transaction ends; False where there is none."""
-    return _lock(connection, system.queues, prefix, name)
-
-
-def _lock(connection: Connection, table: Table, prefix: str, name: str) -> bool:
-    wanted = and_(table.c.table_prefix == prefix, table.c.name == name)
-    found = connection.execute(select(table.c.name).where(wanted).with_for_update())
-    return found.first() is not None
+    statement = select(system.topics.c.name).where(_is_topic(system, prefix, name))
+    return connection.execute(statement.with_for_update()).first() is not None
 
 
 def put_subscription(
@@ -148,7 +132,7 @@ def put_subscription(
 ) -> None:
     """Subscribe a queue, or give the subscription that is there another filter.
 
-    The topic has to be locked, so that there is one who subscribes.
+    The topic has to be held, so that there is one who subscribes.
 
     Args:
         connection: where.

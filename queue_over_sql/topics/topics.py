@@ -14,6 +14,7 @@ from queue_over_sql.errors import InvalidQueueName, QueueNotFound, TopicNotFound
 from queue_over_sql.publications import Publication, Published
 from queue_over_sql.queue import Queue
 from queue_over_sql.schema import check_queue_name
+from queue_over_sql.store import registry
 from queue_over_sql.topics.fan_out import FanOut
 from queue_over_sql.topics.routing import check_filter, check_routing_text, filter_of, filter_text
 
@@ -80,9 +81,9 @@ class Topic:
         system, prefix = parts.system(), parts.settings.table_prefix
 
         def act(target: Connection) -> None:
-            if not store.lock_topic(target, system, prefix, self.name):
+            if not store.hold_topic(target, system, prefix, self.name):
                 raise TopicNotFound(self.name)
-            if not store.lock_queue(target, system, prefix, name):
+            if not registry.hold_queue(target, system, prefix, name):
                 raise QueueNotFound(name)
             store.put_subscription(
                 target,
