@@ -199,11 +199,14 @@ def publish_copies_within(
     savepoint = connection.begin_nested()
     try:
         published = publish_copies(connection, copies, on_conflict)
-    except BaseException as error:
-        # After an error of the database, such as a deadlock, the savepoint may be gone as well.
-        # But a refusal of ours must not hide that the undoing failed.
-        with contextlib.suppress(*((DBAPIError,) if isinstance(error, DBAPIError) else ())):
+    except DBAPIError:
+        # After an error such as a deadlock the savepoint may be gone as well.
+        with contextlib.suppress(DBAPIError):
             savepoint.rollback()
+        raise
+    except BaseException:
+        # A refusal of ours must not hide that the undoing failed.
+        savepoint.rollback()
         raise
     savepoint.commit()
     return published
