@@ -11,8 +11,12 @@ from queue_over_sql.cli import publishing
 from queue_over_sql.cli.options import (
     MESSAGES_PANEL,
     AtOption,
+    ColumnOption,
     DelayOption,
+    HeaderOption,
+    KindOption,
     LeaseOption,
+    PriorityOption,
     QueueName,
 )
 from queue_over_sql.cli.session import Session, command
@@ -65,16 +69,9 @@ def publish(
             help="When a live message has the key: fail, keep that one, or replace its content.",
         ),
     ] = "raise",
-    kind: Annotated[
-        str | None, typer.Option("--kind", metavar="KIND", help="The payload's type name.")
-    ] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; repeatable."),
-    ] = None,
-    priority: Annotated[
-        int, typer.Option("--priority", metavar="N", min=0, help="0 is the most urgent.")
-    ] = 0,
+    kind: KindOption = None,
+    header: HeaderOption = None,
+    priority: PriorityOption = 0,
     delay: DelayOption = None,
     at: AtOption = None,
     max_attempts: Annotated[
@@ -84,12 +81,7 @@ def publish(
         ),
     ] = None,
     lease: LeaseOption = None,
-    column: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--column", metavar="NAME=VALUE", help="A column of the queue's own; repeatable."
-        ),
-    ] = None,
+    column: ColumnOption = None,
     batch: Annotated[
         int, typer.Option("--batch", metavar="N", min=1, help="Lines in one transaction.")
     ] = 1000,

@@ -67,6 +67,20 @@ PrioritiesOption = Annotated[
         help="Number of priority levels, 0 being most urgent.",
     ),
 ]
+KindOption = Annotated[
+    str | None, typer.Option("--kind", metavar="KIND", help="The payload's type name.")
+]
+HeaderOption = Annotated[
+    list[str] | None,
+    typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; repeatable."),
+]
+PriorityOption = Annotated[
+    int, typer.Option("--priority", metavar="N", min=0, help="0 is the most urgent.")
+]
+ColumnOption = Annotated[
+    list[str] | None,
+    typer.Option("--column", metavar="NAME=VALUE", help="A column of the queue's own; repeatable."),
+]
 DelayOption = Annotated[
     float | None,
     typer.Option(

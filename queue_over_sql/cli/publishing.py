@@ -48,15 +48,20 @@ def publish_one(
     )
 
 
-def read_argument(reader: LineReader, text: str) -> Publication:
-    """The message that the argument `text` is; a usage error says what is wrong with it."""
+def read_argument(
+    reader: LineReader, text: str, *, otherwise: str | None = "--format text"
+) -> Publication:
+    """The message that the argument `text` is; a usage error says what is wrong with it.
+
+    The error names `otherwise`, the option for those who meant a plain text.
+    """
     try:
         return reader.read(text)
     except (ValueError, RecursionError) as error:
-        raise typer.BadParameter(
-            f"{error}. A plain string is written '\"like this\"', or use --format text",
-            param_hint="PAYLOAD",
-        ) from error
+        advice = "A plain string is written '\"like this\"'"
+        if otherwise is not None:
+            advice = f"{advice}, or use {otherwise}"
+        raise typer.BadParameter(f"{error}. {advice}", param_hint="PAYLOAD") from error
 
 
 def argument_format(queue: Queue) -> LineFormat:

@@ -6,7 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from queue_over_sql.cli.options import MESSAGES_PANEL, QueueName
+from queue_over_sql.cli.options import (
+    MESSAGES_PANEL,
+    HeaderOption,
+    KindOption,
+    PriorityOption,
+    QueueName,
+)
 from queue_over_sql.cli.publishing import argument_format, read_argument
 from queue_over_sql.cli.session import Session, command
 from queue_over_sql.cli.values import parse_duration, parse_pairs
@@ -51,16 +57,9 @@ def request(
         LineFormat | None,
         typer.Option("--format", metavar="payload|text", show_default=False, help=FORMAT_HELP),
     ] = None,
-    kind: Annotated[
-        str | None, typer.Option("--kind", metavar="KIND", help="The payload's type name.")
-    ] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; repeatable."),
-    ] = None,
-    priority: Annotated[
-        int, typer.Option("--priority", metavar="N", min=0, help="0 is the most urgent.")
-    ] = 0,
+    kind: KindOption = None,
+    header: HeaderOption = None,
+    priority: PriorityOption = 0,
 ) -> None:
     """Publish a message, wait for the reply that its consumer gives, and print the reply.
 

@@ -14,13 +14,18 @@ from queue_over_sql import Queue, Schedule, ScheduleNotFound
 from queue_over_sql.cli.exits import ExitCode
 from queue_over_sql.cli.options import (
     SCHEDULES_PANEL,
+    ColumnOption,
     DelayOption,
+    HeaderOption,
+    KindOption,
     LeaseOption,
+    PriorityOption,
     QueueName,
 )
+from queue_over_sql.cli.publishing import argument_format, read_argument
 from queue_over_sql.cli.session import Session, command
 from queue_over_sql.cli.values import exact_duration, format_instant, parse_duration, parse_pairs
-from queue_over_sql.cli.wire import LineFormat, LineReader
+from queue_over_sql.cli.wire import LineReader
 from queue_over_sql.json_lines import ENCODING_FIELD, in_base64, to_json
 from queue_over_sql.schedules.triggers import zone_named
 
@@ -93,16 +98,9 @@ def add(
             "missed, one for each of them, or none.",
         ),
     ] = "one",
-    kind: Annotated[
-        str | None, typer.Option("--kind", metavar="KIND", help="The payload's type name.")
-    ] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; repeatable."),
-    ] = None,
-    priority: Annotated[
-        int, typer.Option("--priority", metavar="N", min=0, help="0 is the most urgent.")
-    ] = 0,
+    kind: KindOption = None,
+    header: HeaderOption = None,
+    priority: PriorityOption = 0,
     delay: DelayOption = None,
     max_attempts: Annotated[
         int | None,
@@ -111,12 +109,7 @@ def add(
         ),
     ] = None,
     lease: LeaseOption = None,
-    column: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--column", metavar="NAME=VALUE", help="A column of the queue's own; repeatable."
-        ),
-    ] = None,
+    column: ColumnOption = None,
 ) -> None:
     """Publish a message again and again, or change the schedule that has this name.
 
@@ -227,14 +220,8 @@ def remove(session: Session, *, name: ScheduleName) -> None:
 
 
 def _payload(queue: Queue, text: str) -> Any:
-    payload_type = queue.settings.payload
-    line_format = LineFormat.PAYLOAD if payload_type == "json" else LineFormat.TEXT
-    try:
-        return LineReader(payload_type, line_format, {}).read(text).payload
-    except (ValueError, RecursionError) as error:
-        raise typer.BadParameter(
-            f"{error}. A plain string is written '\"like this\"'", param_hint="PAYLOAD"
-        ) from error
+    reader = LineReader(queue.settings.payload, argument_format(queue), {})
+    return read_argument(reader, text, otherwise=None).payload
 
 
 def _listed(schedule: Schedule) -> tuple[object, ...]:

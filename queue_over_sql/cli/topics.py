@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Final
 
 import typer
 
 from queue_over_sql import Published
 from queue_over_sql.cli.exits import ExitCode
-from queue_over_sql.cli.options import DelayOption, QueueName, YesOption, confirm
+from queue_over_sql.cli.options import (
+    DelayOption,
+    HeaderOption,
+    KindOption,
+    PriorityOption,
+    QueueName,
+    YesOption,
+    confirm,
+)
+from queue_over_sql.cli.publishing import read_argument
 from queue_over_sql.cli.session import Session, command
 from queue_over_sql.cli.values import counted, format_instant, parse_pairs
 from queue_over_sql.cli.wire import LineFormat, LineReader
@@ -134,16 +142,9 @@ def publish(
             help="Where a live message has the key: fail, keep that one, or replace its content.",
         ),
     ] = "raise",
-    kind: Annotated[
-        str | None, typer.Option("--kind", metavar="KIND", help="The payload's type name.")
-    ] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; repeatable."),
-    ] = None,
-    priority: Annotated[
-        int, typer.Option("--priority", metavar="N", min=0, help="0 is the most urgent.")
-    ] = 0,
+    kind: KindOption = None,
+    header: HeaderOption = None,
+    priority: PriorityOption = 0,
     delay: DelayOption = None,
 ) -> None:
     """Put a copy of a message into each queue whose subscription fits: all of them or none.
@@ -169,13 +170,7 @@ def publish(
 
 def _content(payload: str, *, text: bool) -> Any:
     line_format = LineFormat.TEXT if text else LineFormat.PAYLOAD
-    try:
-        return LineReader("json", line_format, {}).read(payload).payload
-    except (ValueError, RecursionError) as error:
-        raise typer.BadParameter(
-            f"{error}. A plain string is written {json.dumps('like this')!r}, or use --text",
-            param_hint="PAYLOAD",
-        ) from error
+    return read_argument(LineReader("json", line_format, {}), payload, otherwise="--text").payload
 
 
 def _report(session: Session, topic: str, published: list[Published]) -> None:
