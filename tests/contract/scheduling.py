@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, text, update
 
-from queue_over_sql.durations import instant, instant_to_microseconds
+from queue_over_sql.durations import instant_to_microseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -80,8 +80,3 @@ def on_grid(found: Sequence[datetime], step: timedelta) -> bool:
 def now() -> datetime:
     """This machine's clock, which is the database's too in these tests."""
     return datetime.now(UTC)
-
-
-def at(microseconds: int) -> datetime:
-    """An instant of a row."""
-    return instant(microseconds)

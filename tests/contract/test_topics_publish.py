@@ -117,11 +117,18 @@ def test_without_subscribers_nothing_happens(service: QueueService) -> None:
 
 
 def test_subscribers_are_woken(topic: Topic, service: QueueService) -> None:
-    """A message is there for a consumer as soon as the publish has returned."""
+    """Who waits for a message in this process is told, once, and finds the copies there."""
+    parts, told = service._parts, list[str]()
+    wake = parts.wake
+
+    def listening() -> None:
+        told.append("woken")
+        wake()
+
+    parts.wake = listening  # type: ignore[method-assign]
     topic.publish(1, routing_key="x")
-    for name in NAMES:
-        (message,) = service.queue(name).consume()
-        message.ack()
+    assert ["woken"] == told
+    assert [[1], [1], [1]] == [payloads(service.queue(name).consume()) for name in NAMES]
 
 
 # ---------------------------------------------------------------- rules of each queue

@@ -4,38 +4,15 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import ExitStack
 
 import pytest
 
-from queue_over_sql import Message, Queue
+from queue_over_sql import Message, Queue, QueueService
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
+from tests.contract.answering import PATIENCE, answering
 from tests.interfaces.command_line import command, environment, eventually, run, succeed
-
-PATIENCE = 30.0
-
-
-@contextmanager
-def answering(queue: Queue, answer: Callable[[Message], Any]) -> Iterator[None]:
-    """Answer requests beside the command."""
-    done = threading.Event()
-
-    def work() -> None:
-        while not done.is_set():
-            for message in queue.consume(wait=0.05):
-                answer(message)
-                message.ack()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join(PATIENCE)
 
 
 def test_a_reply_is_printed(database: TestDatabase, make_service: MakeService) -> None:
@@ -106,10 +83,6 @@ def test_a_plain_string(sqlite_url: str, make_text_queue: Callable[[str], Queue]
 @pytest.fixture
 def make_text_queue() -> Iterator[Callable[[str], Queue]]:
     """Makes the queue `texts`, of text, on a service that is stopped at the end."""
-    from contextlib import ExitStack
-
-    from queue_over_sql import QueueService
-
     with ExitStack() as stack:
 
         def make(url: str) -> Queue:
