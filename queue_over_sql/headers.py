@@ -17,6 +17,9 @@ UNFIT_SINCE: Final = "unfit_since"
 """The header that tells, in seconds since the epoch, since when a message that does not fit its
 kind waits for a server that knows better."""
 
+SCHEDULE: Final = "schedule"
+"""The header in which a message carries the name of its schedule."""
+
 TOPIC: Final = "topic"
 """The header that names the topic to which a message was published."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql import payload as payloads
 from queue_over_sql.durations import MICROSECOND, Duration, instant, to_timedelta
+from queue_over_sql.headers import SCHEDULE
 from queue_over_sql.publications import Publication
 from queue_over_sql.schedules.instants import MISSED
 from queue_over_sql.schedules.tagged import tagged, untagged
@@ -19,9 +20,6 @@ from queue_over_sql.store.schedules import message_key
 
 if TYPE_CHECKING:
     from queue_over_sql.publishing import Publisher
-
-SCHEDULE: Final = "schedule"
-"""The header in which a message carries the name of its schedule."""
 
 # What is left of a key after the instant.
 _NAME_LENGTH: Final = 150
