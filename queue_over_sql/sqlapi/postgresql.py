@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 from sqlalchemy import text
 
-from queue_over_sql.sqlapi.form import Form
+from queue_over_sql.sqlapi.form import Form, Site
 from queue_over_sql.sqlapi.routines import (
     CARRIED,
     CONSUMER_ID,
@@ -17,6 +17,9 @@ from queue_over_sql.sqlapi.routines import (
     filled,
     read_template,
 )
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 _COUNTER = "queue_over_sql_rounds"
 # Tokens never come again, not even after the counter was dropped and made anew: the clock went on.
@@ -53,8 +56,8 @@ _MAY_USE = text("SELECT has_schema_privilege(:role, CAST(:schema AS regnamespace
 class PostgreSQLForm(Form):
     """Functions, installed in one transaction; a new queue needs nothing."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, connection: Connection, site: Site) -> None:
+        super().__init__(connection, site)
         parts = [self.site.schema, "queue_over_sql_queues"]
         table = ".".join(_quoted(part) for part in parts if part is not None)
         row = self.connection.execute(_SCHEMA_OF, {"table": table}).one()
