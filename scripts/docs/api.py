@@ -70,8 +70,11 @@ CONSTANTS = {
 MADE_BY_THE_PACKAGE = {
     "AdoptedQueue",
     "Archive",
+    "ArchiveSelection",
     "ConsumerInfo",
+    "Edited",
     "EffectiveSettings",
+    "LiveSelection",
     "Message",
     "Published",
     "Queue",
@@ -80,6 +83,9 @@ MADE_BY_THE_PACKAGE = {
     "Schedule",
     "Schedules",
     "Selection",
+    "SqlApi",
+    "Subscription",
+    "Topic",
     "Worker",
 }
 # Public for other rooms of the package, of no use outside.
@@ -88,9 +94,10 @@ INNER = {
     "AdoptedQueue": {"known_settings", "recall"},
     "Queue": {
         *("known_settings", "recall"),
-        *("announce", "context", "highest_priority", "holds", "publisher", "reaper", "release_all"),
+        *("announce", "context", "copy_of", "highest_priority", "holds", "publisher", "reaper"),
+        "release_all",
     },
-    "QueueService": {"await_arrival", "connections", "wake"},
+    "QueueService": {"connections"},
     "QueueSettings": {"given"},
     "Worker": {"handlers"},
     "Schedules": {"fire_due"},
