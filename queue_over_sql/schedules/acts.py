@@ -33,7 +33,11 @@ if TYPE_CHECKING:
 
 
 class Met(QueueError):
-    """Somebody else was at the same schedule; nothing was done, and it may be tried again."""
+    """Somebody else was at the same schedule; nothing was done, and it may be tried again.
+
+    Callers of the library see it as a ``QueueError``, after many tries. It is one here, too, so
+    that the connection on which it is raised counts as sound.
+    """
 
     def __init__(self, schedule: str) -> None:
         super().__init__(
@@ -51,7 +55,7 @@ class Fired:
         late: whether some of them are due already.
         goes_on: whether there are more than one transaction takes.
         version: of the schedule afterwards.
-        wake_at: from when on there is something to do again.
+        wake_at: from when on there is something to do again, in microseconds.
     """
 
     count: int

@@ -35,7 +35,7 @@ class Firing:
     Attributes:
         instants: those to publish a message for, in order.
         next_at: the first instant after them; None where none will ever come.
-        wake_at: from when on there is something to do again.
+        wake_at: from when on there is something to do again, in microseconds.
     """
 
     instants: tuple[int, ...]

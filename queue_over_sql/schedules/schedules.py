@@ -115,6 +115,7 @@ class Schedules:
             PayloadInvalid, PayloadTooLarge: the queue would refuse the messages.
             TypeError, ValueError: an argument has no sensible value, or the queue is an adopted
                 table.
+            QueueError: others kept changing this schedule; nothing was changed.
         """
         target = self._access.open(queue)
         wanted = define(
@@ -162,6 +163,9 @@ class Schedules:
         """End a schedule and remove its messages that are not due yet; False where there is none.
 
         Messages that are due, and those that a consumer holds, stay.
+
+        Raises:
+            QueueError: others kept changing this schedule; nothing was changed.
         """
         return self._again(lambda: self._end(acts.remove, name))
 
@@ -170,6 +174,7 @@ class Schedules:
 
         Raises:
             ScheduleNotFound: there is none of that name.
+            QueueError: others kept changing this schedule; nothing was changed.
         """
         if not self._again(lambda: self._end(acts.pause, name)):
             raise ScheduleNotFound(name)
@@ -180,6 +185,7 @@ class Schedules:
         Raises:
             ScheduleNotFound: there is none of that name.
             PayloadInvalid, PayloadTooLarge: the queue refuses the messages by now.
+            QueueError: others kept changing this schedule; nothing was changed.
         """
         if not self._again(lambda: self._resume(name)):
             raise ScheduleNotFound(name)

@@ -145,7 +145,10 @@ class FanOut:
             if rows == seen:
                 prepared.checked()
             self._meet(rows)
-        msg = f"The subscriptions of topic {self._topic!r} changed {_RACES} times during a publish."
+        msg = (
+            f"The subscriptions of topic {self._topic!r} changed {_RACES} times during a publish. "
+            "Nothing was published; try again."
+        )
         raise QueueError(msg)
 
     def _try(

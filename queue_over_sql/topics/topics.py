@@ -176,6 +176,7 @@ class Topic:
             PayloadInvalid, PayloadTooLarge: one of the queues does not take it.
             WrongDatabase: ``connection`` leads to another database.
             DatabaseUnavailable: when the connection broke, whether it was published is unknown.
+            QueueError: the subscriptions kept changing; nothing was published.
             TypeError, ValueError: an option has no sensible value for one of the queues.
         """
         publication = Publication(
