@@ -17,6 +17,7 @@ from queue_over_sql.dialects import h2, postgresql, sqlite
 from queue_over_sql.dialects.requests import ClaimRequest, Settlement
 from queue_over_sql.dialects.statements import archive, claim, reaper, replies, settle
 from queue_over_sql.dialects.statements.parameters import bucket_of, id_values
+from tests.engine.plans import EXPLAIN, analyze
 
 if TYPE_CHECKING:
     from queue_over_sql import Message, Queue, QueueService
@@ -45,8 +46,7 @@ class Lived:
     def plan(self, builder: Any, *variant: Any, values: dict[str, Any]) -> str:
         """The engine's plan of a statement, in upper case, as text."""
         statement = self.sql.get(builder, *variant)
-        explain = {"sqlite": "EXPLAIN QUERY PLAN ", "mariadb": "EXPLAIN FORMAT=JSON "}
-        text = explain.get(self.engine, "EXPLAIN ") + statement.text
+        text = EXPLAIN[self.engine] + statement.text
         explained = type(statement).__new__(type(statement))
         explained.__dict__.update(statement.__dict__ | {"text": text})
         with self.service.connections.engine.connect() as connection:
@@ -85,12 +85,8 @@ def lived(database: TestDatabase, service: QueueService) -> Lived:
     for _ in range(DONE // 500):
         queue.ack(queue.consume(500))
     held = [message for _ in range(CLAIMED // 500) for message in queue.consume(500)]
-    tables = "queue_jobs, queue_jobs_archive"
-    analyze = {"postgresql": f"ANALYZE {tables}", "mariadb": f"ANALYZE TABLE {tables}"}
-    statement = analyze.get(database.engine, "ANALYZE")
     with service.connections.engine.connect() as connection:
-        connection.exec_driver_sql(statement).close()
-        connection.commit()
+        analyze(connection, database.engine, "queue_jobs", "queue_jobs_archive")
     return Lived(database.engine, service, queue, held)
 
 

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, insert
 
 from queue_over_sql.dialects.statements import adopted, reaper, settle
+from tests.engine.plans import analyze
 from tests.engine.test_plans import Lived, goes_by_the_primary_key, index_of, walks_the_claim_index
 
 if TYPE_CHECKING:
@@ -38,10 +39,8 @@ def lived(database: TestDatabase, service: QueueService) -> Lived:
     queue.enqueue(key % (ROWS // (QUEUED + CLAIMED + DONE)) == 0)
     queue.ack(queue.consume(DONE))
     held = queue.consume(CLAIMED)
-    analyze = {"postgresql": "ANALYZE entities", "mariadb": "ANALYZE TABLE entities"}
     with engine.connect() as connection:
-        connection.exec_driver_sql(analyze.get(database.engine, "ANALYZE")).close()
-        connection.commit()
+        analyze(connection, database.engine, "entities")
     engine.dispose()
     return Lived(database.engine, service, queue, held)
 

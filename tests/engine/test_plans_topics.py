@@ -9,6 +9,7 @@ from sqlalchemy import insert
 
 from queue_over_sql.dialects.compiled import StatementCache
 from queue_over_sql.dialects.statements import topics
+from tests.engine.plans import EXPLAIN, analyze
 
 if TYPE_CHECKING:
     from queue_over_sql import QueueService
@@ -38,24 +39,12 @@ def test_a_publish_reads_the_subscriptions_of_its_topic(
         for name in names
         for n in range(QUEUES)
     ]
-    tables = "queue_over_sql_topics, queue_over_sql_subscriptions"
-    analyze = {
-        "postgresql": f"ANALYZE {tables}",
-        "mariadb": f"ANALYZE TABLE {tables}",
-        "mysql": f"ANALYZE TABLE {tables}",
-    }
     with engine.connect() as connection:
         connection.execute(insert(system.topics), [base | {"name": name} for name in names])
         connection.execute(insert(system.subscriptions), bound)
-        connection.exec_driver_sql(analyze.get(database.engine, "ANALYZE")).close()
-        connection.commit()
+        analyze(connection, database.engine, system.topics.name, system.subscriptions.name)
         statement = StatementCache(system, engine.dialect).get(topics.subscriptions)
-        explain = {
-            "sqlite": "EXPLAIN QUERY PLAN ",
-            "mariadb": "EXPLAIN FORMAT=JSON ",
-            "mysql": "EXPLAIN FORMAT=JSON ",
-        }
-        statement.text = explain.get(database.engine, "EXPLAIN ") + statement.text
+        statement.text = EXPLAIN[database.engine] + statement.text
         rows = statement.run(connection, {"p_prefix": "queue_", "p_topic": "topic_7"}).all()
         connection.rollback()
     plan = "\n".join(" ".join(map(str, row)) for row in rows).upper().replace('"PUBLIC".', "")
