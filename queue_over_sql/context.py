@@ -228,6 +228,22 @@ def as_connection(connection: Any) -> Connection:
     raise TypeError(msg)
 
 
+def check_transactional(connection: Connection) -> None:
+    """Refuse a connection that commits each statement, for what is several and is all or none.
+
+    Raises:
+        ValueError: it does.
+    """
+    options, dialect = connection.get_execution_options(), connection.engine.dialect
+    by_default = getattr(dialect, "_on_connect_isolation_level", None)
+    if options.get("isolation_level", by_default) == "AUTOCOMMIT":
+        msg = (
+            "connection= commits each statement by itself (AUTOCOMMIT), so that it cannot cover "
+            "all copies: give one with a transaction, or publish without connection="
+        )
+        raise ValueError(msg)
+
+
 def undecodable(error: Exception) -> str:
     """The reason given to a message whose payload this queue cannot read."""
     if isinstance(error, UnfitPayload):

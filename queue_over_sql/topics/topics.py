@@ -177,7 +177,8 @@ class Topic:
             WrongDatabase: ``connection`` leads to another database.
             DatabaseUnavailable: when the connection broke, whether it was published is unknown.
             QueueError: the subscriptions kept changing; nothing was published.
-            TypeError, ValueError: an option has no sensible value for one of the queues.
+            TypeError, ValueError: an option has no sensible value for one of the queues, or
+                ``connection`` commits each statement by itself.
         """
         publication = Publication(
             payload,

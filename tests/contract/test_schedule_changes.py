@@ -290,6 +290,7 @@ def test_a_schedule_that_was_added_anew_is_fired(
     assert {2} == set(payloads(everything(queue)))
 
 
+@pytest.mark.threads("what happens in the middle of the pass blocks")
 def test_a_schedule_is_replaced_while_it_is_fired(
     make_service: MakeService, queue: Queue, others: Queue, engine: Engine, monkeypatch: Any
 ) -> None:

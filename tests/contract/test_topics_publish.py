@@ -319,6 +319,23 @@ def test_a_transaction_elsewhere_is_refused(topic: Topic, tmp_path: Path) -> Non
         topic.publish(1, routing_key="x", connection=elsewhere)  # type: ignore[arg-type]
 
 
+@pytest.mark.threads("the caller's engine is a synchronous one")
+@pytest.mark.parametrize("by_default", [False, True])
+def test_a_connection_without_a_transaction_is_refused(
+    topic: Topic, service: QueueService, engine: Engine, *, by_default: bool
+) -> None:
+    """What commits each statement could leave some copies without the others."""
+    options = {"isolation_level": "AUTOCOMMIT"}
+    other = create_engine(engine.url, **(options if by_default else {}))
+    with other.connect() as connection:
+        if not by_default:
+            connection = connection.execution_options(**options)  # noqa: PLW2901
+        with pytest.raises(ValueError, match="AUTOCOMMIT"):
+            topic.publish("x", routing_key="k", connection=connection)
+    other.dispose()
+    assert [[], [], []] == contents(service)
+
+
 @pytest.mark.engines("sqlite")
 def test_in_memory_the_callers_transaction_stays_open(engine_name: str) -> None:
     """There all share the caller's one connection, and opening queues must not end its work."""
