@@ -8,6 +8,7 @@ import typer
 
 from queue_over_sql.cli.options import (
     MESSAGES_PANEL,
+    ColumnOption,
     HeaderOption,
     KindOption,
     PriorityOption,
@@ -60,12 +61,15 @@ def request(
     kind: KindOption = None,
     header: HeaderOption = None,
     priority: PriorityOption = 0,
+    column: ColumnOption = None,
 ) -> None:
     """Publish a message, wait for the reply that its consumer gives, and print the reply.
 
     A worker replies with message.reply(...). With --json the reply is printed with its kind and
     headers. Exit code 3 when no reply came in time; a request that nobody has begun with by then,
     or when this is interrupted, is taken back.
+
+    Example: queue-over-sql request prices '{"item": "tea"}' --timeout 5s
     """
     if line_format is LineFormat.MESSAGE:
         raise typer.BadParameter("a request is a payload or text", param_hint="--format")
@@ -73,11 +77,16 @@ def request(
         "kind": kind,
         "headers": parse_pairs(header or (), "--header"),
         "priority": priority,
+        **parse_pairs(column or (), "--column"),
     }
     with session.queue(queue) as asked:
         reader = LineReader(asked.settings.payload, line_format or argument_format(asked), {})
         question = read_argument(reader, payload).payload
-        reply = asked.request(question, timeout=timeout, **options)
+        try:
+            reply = asked.request(question, timeout=timeout, **options)
+        except TypeError as error:
+            # A column that the queue does not have, or a value of the wrong type.
+            raise ValueError(str(error)) from error
         if session.output.machine:
             session.output.record(message_fields(reply))
         else:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+from sqlalchemy import Column, Integer
 
 from queue_over_sql import Message, Queue, QueueService
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
@@ -35,6 +36,18 @@ def test_a_reply_is_printed(database: TestDatabase, make_service: MakeService) -
         record["headers"]["n"],
     )
     assert ["jobs"] == [one.name for one in service.queues(temporary=True)]
+
+
+def test_a_column_of_the_queues_own(sqlite_url: str) -> None:
+    """It is given as with publish; one that is not there is an error in one sentence."""
+    with QueueService(sqlite_url) as service:
+        queue = service.create_queue("jobs", columns=[Column("tenant", Integer, nullable=False)])
+        with answering(queue, lambda message: message.reply(message.columns["tenant"])):
+            given = ("--column", "tenant=7", "--timeout", "20s")
+            assert "7\n" == succeed("request", "jobs", "1", *given, url=sqlite_url).out
+        refused = run("request", "jobs", "1", "--column", "owner=7", url=sqlite_url)
+    assert (True, False) == ("no column owner" in refused.err, "Traceback" in refused.err)
+    assert 0 != refused.exit_code
 
 
 def test_no_reply_in_time(database: TestDatabase, make_service: MakeService) -> None:
