@@ -18,7 +18,7 @@ from queue_over_sql.settings import check_whole
 from queue_over_sql.store import ANY_EDITS, ClaimRequest, TakenFate, Where, registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from sqlalchemy import Connection
 
@@ -31,6 +31,8 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FIRST_POLL, LAST_POLL = 0.01, 1.0
+# How long after it was cut off a claim is looked for again.
+_LATE_SECONDS = 5.0
 
 
 class Claimer:
@@ -43,8 +45,9 @@ class Claimer:
         self._marks: dict[int, LowWaterMark] = {}
         # How many edits of messages by hand the marks know of.
         self._edits: int | None = None
-        # Claims whose answer was lost with the connection: nobody works on what they stamped.
-        self._unanswered: deque[Claim] = deque()
+        # Claims whose answer was lost with the connection, and until when they may take effect:
+        # nobody works on what they stamped.
+        self._unanswered: deque[tuple[Claim, float]] = deque()
 
     def claim(
         self, count: int, lease: Duration | None, where: Where | None = None
@@ -73,14 +76,14 @@ class Claimer:
     def forsake(self, rows: Sequence[MessageRow]) -> None:
         """Nobody works on these claimed messages: the next claim gives them back first."""
         stamps = (row.claim for row in rows)
-        self._unanswered.extend(dict.fromkeys(stamp for stamp in stamps if stamp is not None))
+        self._note_unanswered(dict.fromkeys(stamp for stamp in stamps if stamp is not None))
 
     def recall(self) -> int:
         """Give back what was claimed and never handed out; returns how many messages."""
         total = 0
-        while self._unanswered:
+        for _ in range(len(self._unanswered)):
             try:
-                stamp = self._unanswered.popleft()
+                stamp, until = self._unanswered.popleft()
             except IndexError:  # another thread was quicker
                 break
             try:
@@ -88,8 +91,11 @@ class Claimer:
                     lambda connection: store.unclaim_round(connection, self._context.sql, stamp)  # noqa: B023 - runs at once
                 )
             except BaseException:
-                self._unanswered.append(stamp)
+                self._unanswered.append((stamp, until))
                 raise
+            if not count and time.monotonic() < until:
+                # A statement that was cut off may still be on its way.
+                self._unanswered.append((stamp, until))
             if count:
                 _log.info("Gave %d messages back whose claim was never answered.", count)
                 self.look_fully()
@@ -328,11 +334,15 @@ class Claimer:
             return self._context.run(act, atomic=atomic, repeat=False)
         except QueueError as error:
             if isinstance(error, DatabaseUnavailable):
-                self._unanswered.extend(request.claim for request in requests)
+                self._note_unanswered(request.claim for request in requests)
             raise
         except BaseException:
-            self._unanswered.extend(request.claim for request in requests)
+            self._note_unanswered(request.claim for request in requests)
             raise
+
+    def _note_unanswered(self, stamps: Iterable[Claim]) -> None:
+        until = time.monotonic() + _LATE_SECONDS
+        self._unanswered.extend((stamp, until) for stamp in stamps)
 
     def _restore_if_due(self) -> bool:
         """Take back what the dead hold, as the reaper does and at its share of the time."""
