@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -76,6 +77,7 @@ def test_an_interrupted_request_is_taken_back(
         stderr=subprocess.DEVNULL,
     ) as process:
         eventually(lambda: queue.messages().count() == 1, "the request is there")
+        time.sleep(2)  # until its publisher knows that, too, and waits
         process.send_signal(signal.SIGINT)
         assert 130 == process.wait(PATIENCE)
     assert (0, ["jobs"]) == (
