@@ -213,8 +213,6 @@ def test_signals_stay_with_python(number: signal.Signals, expected: str) -> None
         print("own handler")
         sys.exit(0)
     signal.signal(signal.SIGTERM, stop)
-    # A shell starts its background jobs with this one ignored, which is inherited.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     engine = create_engine("h2+jaydebeapi:///mem:x")
     with engine.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE t (id INT)")
