@@ -54,14 +54,19 @@ class Process:
 
     def expect(self, event: str, within: float = PATIENCE) -> dict[str, Any]:
         """Wait for the child's next event, which must be the named one."""
+        said = self.hear(within, event)
+        if said["event"] != event:
+            raise AssertionError(self.complaint(f"said {said!r} instead of {event!r}"))
+        return said
+
+    def hear(self, within: float = PATIENCE, wanted: str = "event") -> dict[str, Any]:
+        """Wait for the child's next event, whatever it is."""
         try:
             said = self._events.get(timeout=within)
         except queue.Empty:
-            raise AssertionError(self._complaint(f"no {event!r} within {within} s")) from None
+            raise AssertionError(self.complaint(f"no {wanted!r} within {within} s")) from None
         if said is None:
-            raise AssertionError(self._complaint(f"ended before {event!r}"))
-        if said["event"] != event:
-            raise AssertionError(self._complaint(f"said {said!r} instead of {event!r}"))
+            raise AssertionError(self.complaint(f"ended before {wanted!r}"))
         return said
 
     def tell(self, command: str, **details: Any) -> None:
@@ -98,7 +103,7 @@ class Process:
         try:
             return self._popen.wait(within)
         except subprocess.TimeoutExpired:
-            raise AssertionError(self._complaint(f"still running after {within} s")) from None
+            raise AssertionError(self.complaint(f"still running after {within} s")) from None
 
     def close(self) -> None:
         """Kill the child if it still runs, and free its pipes."""
@@ -121,13 +126,14 @@ class Process:
     def check_alive(self) -> None:
         """Fail, with what the child wrote last, when it has ended."""
         if not self.alive:
-            raise AssertionError(self._complaint("ended too early"))
+            raise AssertionError(self.complaint("ended too early"))
 
     def errors(self) -> str:
         """All that the child wrote to its standard error."""
         return self._stderr.read_text(errors="replace")
 
-    def _complaint(self, what: str) -> str:
+    def complaint(self, what: str) -> str:
+        """What to say when the child did not do what it should: with what it wrote last."""
         told = self.errors()[-4000:]
         return f"{self.role} (pid {self.pid}, exit {self._popen.poll()}): {what}\n{told}"
 

@@ -86,7 +86,7 @@ def test_whoever_is_killed_leaves_what_the_next_completes(
     time.sleep(after)
     os.kill(victim.pid, signal.SIGKILL)
     victim.communicate()
-    service = make_service(consumer_timeout=1.0)
+    service = make_service(consumer_timeout=30.0)
     queue = service.adopt_queue("jobs", "entities", max_attempts=50)
     assert isinstance(queue, AdoptedQueue)
     queue.enqueue()

@@ -8,45 +8,18 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from queue_over_sql import Queue
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.chaos.account import archived_tokens, create_effects, effects, live_tokens, repeated
-from tests.chaos.processes import Crew, Process
+from tests.chaos.processes import Crew
 from tests.chaos.roles import worker
 from tests.chaos.waiting import eventually
+from tests.chaos.working import TOKENS, drain, publish_tasks, start_worker
 
 pytestmark = [
     pytest.mark.chaos,
     pytest.mark.timeout(90),
     pytest.mark.engines("sqlite", "postgresql", "mariadb"),
 ]
-
-TOKENS = [f"task-{number:02}" for number in range(20)]
-
-
-def start_worker(crew: Crew, database: TestDatabase, seconds: float) -> Process:
-    """A worker of two tasks that has begun its first two messages and prefetched more."""
-    process = crew.spawn(
-        worker.Arguments(
-            database.url,
-            str(crew.journals),
-            concurrency=2,
-            batch=10,
-            seconds=seconds,
-            consumer_timeout=3.0,
-            asynchronous=True,
-        )
-    )
-    process.expect("ready")
-    eventually(lambda: len(crew.account().tokens("started")) == 2, "two handlers at work")
-    return process
-
-
-def publish_tasks(make_service: MakeService) -> Queue:
-    """Twenty messages in a fresh queue."""
-    queue = make_service().create_queue("jobs")
-    queue.publish_many([{"token": token} for token in TOKENS])
-    return queue
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -55,17 +28,8 @@ def test_the_first_signal_drains(
 ) -> None:
     """What was begun is finished and acknowledged; what was only fetched is untouched and free."""
     queue = publish_tasks(make_service)
-    process = start_worker(crew, database, seconds=1.5)
-    process.send(number)
-    process.expect("drained")
-    assert process.join() == 0
-    account = crew.account()
-    finished = sorted(account.tokens("finished"))
-    assert sorted(account.tokens("started")) == finished
-    assert 2 <= len(finished) < len(TOKENS)
-    rest = queue.consume(len(TOKENS))
-    assert [t for t in TOKENS if t not in finished] == [m.payload["token"] for m in rest]
-    assert {1} == {message.attempt for message in rest}
+    process = start_worker(crew, database, seconds=1.5, asynchronous=True)
+    drain(crew, process, queue, number)
     assert [] == [c for c in make_service().consumers() if c.pid == process.pid]
 
 
@@ -74,7 +38,7 @@ def test_the_second_signal_stops_at_once(
 ) -> None:
     """Handlers that would run for an hour are cancelled; every message is free at once."""
     queue = publish_tasks(make_service)
-    process = start_worker(crew, database, seconds=3600)
+    process = start_worker(crew, database, seconds=3600, asynchronous=True)
     process.send(signal.SIGTERM)
     with pytest.raises(AssertionError, match="still running"):
         process.join(within=1.0)

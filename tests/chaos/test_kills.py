@@ -26,7 +26,7 @@ def test_the_messages_of_a_killed_consumer_come_back_to_their_place(
     make_service: MakeService, database: TestDatabase, crew: Crew
 ) -> None:
     """Killed in the middle of a batch: the rest of it returns in time, before all younger ones."""
-    timeout, interval = 2.0, 0.2
+    timeout, interval = 4.0, 0.2
     with make_service(reaper_interval=interval) as service:
         queue = service.create_queue("jobs")
         ids = [p.id for p in queue.publish_many([{"token": str(n)} for n in range(20)])]
@@ -77,7 +77,7 @@ def test_a_message_that_kills_its_consumers_ends_in_the_archive(
         queue.publish({"token": "poison"}, max_attempts=3)
         queue.publish_many([{"token": f"harmless-{n}"} for n in range(3)])
         arguments = worker.Arguments(
-            database.url, str(crew.journals), deadly="poison", consumer_timeout=1.0
+            database.url, str(crew.journals), deadly="poison", consumer_timeout=3.0
         )
         workers = [crew.spawn(arguments) for _ in range(4)]
         for process in workers:

@@ -109,7 +109,7 @@ def test_a_heartbeat_outlives_its_timeout_without_touching_claims(
 ) -> None:
     """A heartbeat renews the consumer's one row; what it has claimed stays as it was written."""
     with make_service(reaper_interval=0.2):
-        service = make_service(consumer_timeout=1.0)
+        service = make_service(consumer_timeout=4.0)
         queue = service.create_queue("jobs")
         queue.publish_many([{"token": str(number)} for number in range(20)])
         messages = queue.consume(20)

@@ -1,4 +1,8 @@
-"""Runs the real command in a process of its own, as a user or a script would."""
+"""Runs the real command in a process of its own, as a user or a script would.
+
+`run` and `succeed` take that process from one that has imported everything (see ``warm.py``); the
+others start it from the beginning.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.interfaces.warm import warm
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60.0
@@ -69,14 +75,12 @@ def run(
     """Run the command to its end; `url` goes by the environment."""
     if url is not None:
         variables["QUEUE_OVER_SQL_URL"] = url
-    ended = subprocess.run(
-        command(*arguments),
-        input=stdin.encode() if isinstance(stdin, str) else stdin,
-        capture_output=True,
-        env=environment(**variables),
+    ended = warm(tuple(environment().items())).run(
+        arguments,
+        stdin=stdin.encode() if isinstance(stdin, str) else stdin,
+        environment=environment(**variables),
         cwd=cwd,
-        timeout=seconds,
-        check=False,
+        seconds=seconds,
     )
     return Ended(ended.returncode, ended.stdout.decode(), ended.stderr.decode())
 
