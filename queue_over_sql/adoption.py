@@ -201,7 +201,7 @@ class RowPublisher(Publisher):
             return [Published(row_id) for row_id in found]
 
         if connection is not None:
-            return context.run_on(connection, act)
+            return context.run_on(connection, act, atomic=True)
         published = context.run(act, atomic=True, durable=True, repeat=False)
         context.announce()
         return published

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from queue_over_sql import store
 from queue_over_sql.json_lines import message_fields, replaced_file, to_json
 from queue_over_sql.selection import ArchiveSelection
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from sqlalchemy import ColumnElement, Table
 
     from queue_over_sql.context import QueueContext
+    from queue_over_sql.store import Span
 
 _PAGE: Final = 1_000
 
@@ -101,3 +103,45 @@ class Archive:
                 if progress is not None:
                     progress(written)
         return written
+
+    @property
+    def history(self) -> ArchiveHistory:
+        """What the data pipeline does with it; not for applications."""
+        return ArchiveHistory(self._context)
+
+
+class ArchiveHistory:
+    """An archive as something that is exported; instants are microseconds of the server's clock."""
+
+    def __init__(self, context: QueueContext) -> None:
+        self._context = context
+
+    @property
+    def removable(self) -> bool:
+        """Whether what was exported may go: rows of an adopted table are the user's."""
+        return self._context.tables.adoption is None
+
+    def now(self) -> int:
+        """The server's clock."""
+        sql = self._context.sql
+        return self._context.run(lambda connection: store.server_now(connection, sql))
+
+    def span(self, after: int | None, up_to: int) -> Span:
+        """How many messages finished after an instant up to another, and when the first did."""
+        sql = self._context.sql
+        return self._context.run(
+            lambda connection: store.archive_span(connection, sql, after, up_to)
+        )
+
+    def remove(self, ids: Sequence[int], up_to: int) -> int:
+        """Remove messages for ever that had finished by an instant, in one transaction.
+
+        Returns:
+            How many were still there.
+        """
+        sql = self._context.sql
+        return self._context.run(
+            lambda connection: store.remove_exported(connection, sql, ids, up_to),
+            atomic=True,
+            durable=True,
+        )

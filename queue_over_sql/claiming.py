@@ -20,6 +20,7 @@ from queue_over_sql.store import ANY_EDITS, ClaimRequest, TakenFate, Where, regi
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from pyarrow import RecordBatch
     from sqlalchemy import Connection
 
     from queue_over_sql.context import QueueContext
@@ -210,6 +211,39 @@ class Claimer:
                 if found < left:
                     break
         return rows
+
+    def take_columns(
+        self, connection: Connection, count: int, *, keep: bool
+    ) -> list[RecordBatch] | None:
+        """Take as columns, one batch per level; None where the engine or the queue cannot."""
+        levels = range(self._context.settings.priorities)
+        edits = self._known_edits()
+        lows = [self._mark(level).bound() for level in levels]
+        taken = self._take_levels(connection, count, lows, edits, keep=keep)
+        if taken == [] and any(lows):
+            self._was_edited()
+            taken = self._take_levels(connection, count, [0] * len(levels), ANY_EDITS, keep=keep)
+        return taken
+
+    def _take_levels(
+        self, connection: Connection, count: int, lows: Sequence[int], edits: int, *, keep: bool
+    ) -> list[RecordBatch] | None:
+        context, left, taken = self._context, count, []
+        known = edits if any(lows) else ANY_EDITS
+        for level, low in enumerate(lows):
+            values = {"p_priority": level, "p_low": low, "p_edits": known, "p_count": left}
+            began = time.monotonic()
+            batch = context.tables.dialect.take_columns(connection, context.sql, values, keep=keep)
+            if batch is None:
+                return None
+            if batch.num_rows:
+                taken.append(batch)
+            latest = batch.column("available_at")[-1].value if batch.num_rows else 0
+            self._mark(level).noted(batch.num_rows, latest, left, low, time.monotonic() - began)
+            left -= batch.num_rows
+            if not left:
+                break
+        return taken
 
     def look_fully(self, available_at: int | None = None) -> None:
         """Messages came back: claims start no later than at their place, or from the beginning."""

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect
-from queue_over_sql.dialects.engines import OpenedEngine, dialect_of, hint_for
+from queue_over_sql.dialects.engines import OpenedEngine, dialect_of, hint_for, shown_url
 from queue_over_sql.errors import (
     DatabaseRefused,
     DatabaseUnavailable,
@@ -85,7 +85,7 @@ class Connections:
     @property
     def where(self) -> str:
         """The database, for messages: never with its password."""
-        return self.engine.url.render_as_string(hide_password=True)
+        return shown_url(self.engine.url)
 
     @property
     def dialect(self) -> QueueDialect:
@@ -171,6 +171,20 @@ class Connections:
                     connection.rollback()
                 raise
 
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection for a long read that begins no transaction by itself, so it locks nothing.
+
+        Raises:
+            DatabaseUnavailable: the database cannot be reached, or was lost meanwhile.
+            DatabaseRefused: it answered with another error.
+        """
+        self._check_open()
+        with self._guard(), self._connect() as connection:
+            connection.execution_options(**self._opened.lane_options)
+            with self.translated():
+                yield connection
+
     def reach(self, connection: Connection) -> None:
         """Make sure that a connection of ``transaction()`` is there, beginning nothing on it.
 
@@ -198,7 +212,7 @@ class Connections:
                 if question is None or self._answers_alike(caller, question):
                     self._same_database.add(engine.pool)
                     return
-        theirs = engine.url.render_as_string(hide_password=True)
+        theirs = shown_url(engine.url)
         msg = (
             f"connection= leads to {theirs}, but the queue is in {self.where}: one transaction "
             "cannot cover both. Give a connection to the queue's database, or publish without one."
@@ -238,6 +252,9 @@ class Connections:
         self._check_open()
         lane = self._lanes.borrow(durable=durable and self.dialect.separate_durable_lanes)
         try:
+            if self._closed:
+                # It was opened while the others were closed, and nobody else would close it.
+                self._drop(lane)
             self._check_open()
             try:
                 result = self._in_transaction(lane, act) if atomic else act(lane.connection)

@@ -146,13 +146,22 @@ class QueueContext:
                 raise QueueNotFound(self.name) from error
             raise
 
-    def run_on(self, connection: Connection | Session | None, act: Callable[[Connection], T]) -> T:
-        """Run an act inside the caller's own transaction.
+    def run_on(
+        self,
+        connection: Connection | Session | None,
+        act: Callable[[Connection], T],
+        *,
+        atomic: bool = False,
+    ) -> T:
+        """Run an act inside the caller's own transaction; `atomic` as in ``run``.
 
         Raises:
+            ValueError: the act is atomic, and the connection commits each statement.
             WrongDatabase: it is one of another database.
         """
         target = as_connection(connection)
+        if atomic:
+            check_transactional(target)
         self.connections.check_same_database(target, self.tables.live)
         with self.connections.translated():
             return act(target)
@@ -238,8 +247,8 @@ def check_transactional(connection: Connection) -> None:
     by_default = getattr(dialect, "_on_connect_isolation_level", None)
     if options.get("isolation_level", by_default) == "AUTOCOMMIT":
         msg = (
-            "connection= commits each statement by itself (AUTOCOMMIT), so that it cannot cover "
-            "all copies: give one with a transaction, or publish without connection="
+            "connection= commits each statement by itself (AUTOCOMMIT), so that what takes several "
+            "could be done in part: give one with a transaction, or leave connection= out"
         )
         raise ValueError(msg)
 

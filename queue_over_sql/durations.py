@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime, timedelta
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 Duration: TypeAlias = float | timedelta
 """Seconds as a number, or a ``timedelta``."""
+
+NEVER: Final = 253_402_300_799_999_999
+"""An instant that does not come, in microseconds: the last one of the year 9999."""
 
 MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

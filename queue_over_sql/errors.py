@@ -10,14 +10,21 @@
     ├── PayloadInvalid           also a ValueError: it cannot be kept exactly, or fits no kind
     ├── PayloadTooLarge          also a ValueError
     ├── TopicNotFound            the topic was never created here, or was dropped
+    ├── StageLost                what was staged is not all there any more
     ├── ScheduleNotFound         there is no schedule of that name
     ├── RequestTimeout           also a TimeoutError: no reply came in time
     ├── ReplyQueueGone           who asked is gone, or its queue of replies was dropped
     ├── WrongDatabase            also a ValueError: connection= leads to another database
     ├── ClaimLost                the fence refused: someone else may hold the message now
     │   └── ConsumerExpired      this consumer missed its own heartbeat deadline and fenced itself
+    ├── ConsumerNotFound         there is no durable consumer of that name
+    ├── ConsumerTaken            the name belongs to a consumer of another queue
+    ├── ConsumerFenced           another query took the durable consumer over
+    ├── CheckpointBehind         a query went back to before what it has acknowledged
+    ├── RoundsGone               what a query had claimed was given back meanwhile
     ├── DatabaseUnavailable      the database cannot be reached, or the connection broke
     ├── DatabaseRefused          the database answered with an error that is none of the above
+    ├── HistoryDiffers           what an export wrote is not what the archives have
     ├── UnsupportedByEngine      this database cannot do that
     └── ServiceClosed            the service was stopped
 
@@ -67,11 +74,18 @@ class DuplicateKey(QueueError):
     Attributes:
         queue: name of the queue.
         key: the key that is taken.
-        id: id of the message that has the key.
+        id: id of the message that has the key; None where two new messages have it.
     """
 
-    def __init__(self, queue: str, key: str, message_id: int, *, finished: bool = False) -> None:
-        if finished:
+    def __init__(
+        self, queue: str, key: str, message_id: int | None, *, finished: bool = False
+    ) -> None:
+        if message_id is None:
+            text = (
+                f"Two messages of one batch for queue {queue!r} have the key {key!r}. Publish "
+                "with on_conflict='skip' to keep the first or 'replace' to keep the last."
+            )
+        elif finished:
             text = (
                 f"In queue {queue!r} message {message_id} with key {key!r} finished within the "
                 "queue's dedup_window. Publish with on_conflict='skip' to take that as done."
@@ -125,6 +139,27 @@ class TopicNotFound(QueueError):
             f"dropped). Create it with service.create_topic({topic!r})."
         )
         self.topic = topic
+
+
+class StageLost(QueueError):
+    """What was staged is not all there any more, so nothing of its batch was published.
+
+    Staged messages survive no crash of some servers, and are removed when nobody published them
+    for long. Write the batch again.
+
+    Attributes:
+        queue: name of the queue.
+        stage: name of the table that they were in.
+    """
+
+    def __init__(self, queue: str, stage: str, found: int, expected: int) -> None:
+        super().__init__(
+            f"{found} of {expected} messages staged for queue {queue!r} in {stage} are there: the "
+            "database server crashed, or they waited for too long. Nothing of their batch was "
+            "published; write it again."
+        )
+        self.queue = queue
+        self.stage = stage
 
 
 class ScheduleNotFound(QueueError):
@@ -181,6 +216,83 @@ class ReplyQueueGone(QueueError):
         self.queue = queue
 
 
+class ConsumerNotFound(QueueError):
+    """There is no such durable consumer in this database.
+
+    Attributes:
+        consumer_id: that was asked for.
+    """
+
+    def __init__(self, consumer_id: str) -> None:
+        super().__init__(
+            f"There is no durable consumer {consumer_id!r} in this database (it never was, it was "
+            "dropped, or it expired). queue-over-sql consumers lists those that there are."
+        )
+        self.consumer_id = consumer_id
+
+
+class ConsumerTaken(QueueError):
+    """The name of a durable consumer belongs to one of another queue, or to one of another sort."""
+
+
+class ConsumerFenced(QueueError):
+    """Another query took the durable consumer over, so this one may change nothing any more.
+
+    Attributes:
+        consumer_id: the durable consumer.
+        epoch: of the query that has it now.
+        owner: that query's host and process.
+    """
+
+    def __init__(self, consumer_id: str, mine: int, epoch: int, owner: str | None) -> None:
+        super().__init__(
+            f"Durable consumer {consumer_id!r} was taken over by {owner or 'another query'} (epoch "
+            f"{epoch}; this query has epoch {mine}), or an operator released it. One query at a "
+            "time may read under a name: stop one of them, or give it another consumerId."
+        )
+        self.consumer_id = consumer_id
+        self.epoch = epoch
+        self.owner = owner
+
+
+class CheckpointBehind(QueueError):
+    """A query asks for rounds that were acknowledged before: its checkpoint is an old copy.
+
+    Attributes:
+        consumer_id: the durable consumer.
+        start: the round at which the checkpoint stands.
+        acked_round: the last round that was acknowledged.
+    """
+
+    def __init__(self, consumer_id: str, start: int, acked_round: int) -> None:
+        super().__init__(
+            f"The checkpoint of durable consumer {consumer_id!r} stands at round {start}, but "
+            f"round {acked_round} is acknowledged already: the messages of the rounds between are "
+            "done. Restore the newest checkpoint; begin with a new one; or, to go on behind what "
+            "is done, set failOnDataLoss=false."
+        )
+        self.consumer_id = consumer_id
+        self.start = start
+        self.acked_round = acked_round
+
+
+class RoundsGone(QueueError):
+    """Rounds of a durable consumer are not there: they were given back, or never were.
+
+    Attributes:
+        consumer_id: the durable consumer.
+    """
+
+    def __init__(self, consumer_id: str, text: str) -> None:
+        super().__init__(
+            f"Durable consumer {consumer_id!r}: {text} It expired, was released or dropped by an "
+            "operator, or the checkpoint belongs to another database; messages that it had not "
+            "acknowledged come again in new rounds. Begin with a new checkpoint, or set "
+            "failOnDataLoss=false to go on with this one."
+        )
+        self.consumer_id = consumer_id
+
+
 class ClaimLost(QueueError):
     """The messages are not held by this claim any more; nothing of them was changed.
 
@@ -206,6 +318,10 @@ class DatabaseUnavailable(QueueError):
 
 class DatabaseRefused(QueueError):
     """The database refused a statement; the driver's error is the ``__cause__``."""
+
+
+class HistoryDiffers(QueueError):
+    """Files that an export wrote and the archives do not agree; nothing was added."""
 
 
 class UnsupportedByEngine(QueueError):

@@ -57,8 +57,13 @@ class LowWaterMark:
 
     def claimed(self, rows: Sequence[MessageRow], asked: int, low: int, seconds: float) -> None:
         """Take note of a claim: what it found of what it asked for, from where, at what cost."""
+        latest = max((row.available_at or 0 for row in rows), default=0)
+        self.noted(len(rows), latest, asked, low, seconds)
+
+    def noted(self, found: int, latest: int, asked: int, low: int, seconds: float) -> None:
+        """The same of so many messages, of which the last was due at ``latest``."""
         with self._lock:
-            self._short = len(rows) < asked
+            self._short = found < asked
             if low:
                 self._bounded_cost = min(seconds, self._bounded_cost * 1.1)
             else:
@@ -67,8 +72,8 @@ class LowWaterMark:
                 if now - seconds >= self._looked_at:
                     self._full_costs = (self._full_costs[1], seconds)
                 self._looked_at = now
-            if rows:
-                self._low = max(0, max(row.available_at or 0 for row in rows) - SLACK_US)
+            if found:
+                self._low = max(0, latest - SLACK_US)
 
     def lower(self, available_at: int | None = None) -> None:
         """Messages came back below the mark; without their place known, look fully next."""

@@ -361,6 +361,11 @@ class Message:
         return self._row.claim
 
     @property
+    def stored(self) -> MessageRow:
+        """The row as it was read, with its payload as it is stored."""
+        return self._row
+
+    @property
     def claimed_lease_us(self) -> int | None:
         """Length of the lease that it was claimed with, in microseconds."""
         return self._row.claimed_lease_us

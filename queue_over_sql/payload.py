@@ -101,6 +101,27 @@ def encode_json(value: Any, what: str) -> str:
     return text
 
 
+def check_json_text(text: str, what: str) -> None:
+    """Let a text pass that is JSON as ``encode_json`` might have written it.
+
+    Raises:
+        PayloadInvalid: it is not.
+    """
+    try:
+        json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError as error:
+        msg = f"The {what} is nested too deeply for JSON."
+        raise PayloadInvalid(msg) from error
+    except ValueError as error:
+        msg = f"The {what} is no JSON: {error}; it begins with {text[:60]!r}."
+        raise PayloadInvalid(msg) from error
+
+
+def _refuse_constant(name: str) -> None:
+    msg = f"{name} is no JSON value"
+    raise ValueError(msg)
+
+
 def _encode_bytes(payload: Any) -> bytes:
     if not isinstance(payload, bytes | bytearray | memoryview):
         raise _wrong_type("bytes", payload)

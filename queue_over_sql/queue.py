@@ -22,10 +22,12 @@ from queue_over_sql.publishing import Publisher
 from queue_over_sql.replies import QueueReplies
 from queue_over_sql.reply_box import ReplyBox
 from queue_over_sql.restoring import QueueReaper
+from queue_over_sql.rounds import DEFAULT_TIMEOUT, DurableConsumer
 from queue_over_sql.settings import check_whole
 from queue_over_sql.settling import SettlerOfQueue
 
 if TYPE_CHECKING:
+    from pyarrow import RecordBatch
     from sqlalchemy import ColumnElement, Connection
     from sqlalchemy.orm import Session
 
@@ -305,7 +307,7 @@ class Queue(QueueHolding, QueueReplies, QueueAdministration):
             fate = partial(self._delivery.fate, now=now)
             return self._claimer.take(target, count, fate=fate, where=wanted)
 
-        return self._delivery.messages(self._context.run_on(connection, act))
+        return self._delivery.messages(self._context.run_on(connection, act, atomic=True))
 
     def __repr__(self) -> str:
         return f"<Queue {self.name}>"
@@ -339,9 +341,44 @@ class Queue(QueueHolding, QueueReplies, QueueAdministration):
         self._claimer.look_fully()
         self._context.announce()
 
+    def take_columns(self, count: int, connection: Connection) -> list[RecordBatch] | None:
+        """As ``take``, but as Arrow columns with payloads as they are stored.
+
+        When the caller's transaction rolls back, ``announce`` must be called.
+
+        Returns:
+            Batches without empty ones; None where this queue can only be taken as messages.
+        """
+        context, settings = self._context, self._context.settings
+        if context.tables.adoption is not None or settings.dedup_us is not None or context.kinds:
+            return None
+        keep = settings.archive == "all"
+        return context.run_on(
+            connection, lambda target: self._claimer.take_columns(target, count, keep=keep)
+        )
+
     def recall(self) -> int:
         """Give back what was claimed here and never handed out."""
         return self._claimer.recall()
+
+    def durable_consumer(
+        self, consumer_id: str, *, owner: str, timeout: Duration | None = DEFAULT_TIMEOUT
+    ) -> DurableConsumer:
+        """A consumer of this queue that outlives its process, for streaming engines.
+
+        Args:
+            consumer_id: its name: 1 to 36 letters, digits, dots, dashes and underscores.
+            owner: who this program is, for people: ``host:pid``.
+            timeout: how long its claims are kept without a sign of life; None for ever.
+        """
+        return DurableConsumer(
+            self._context,
+            self._settler,
+            self._came_back,
+            consumer_id,
+            owner=owner,
+            timeout=timeout,
+        )
 
     def release_all(self, consumer_id: str) -> int:
         """Give back, uncounted, all that a consumer of this service still holds."""

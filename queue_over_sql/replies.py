@@ -140,7 +140,7 @@ class QueueReplies:
 
         with _reporting_gone(self._context, message):
             if connection is not None:
-                return self._context.run_on(connection, act)
+                return self._context.run_on(connection, act, atomic=True)
             published = self._context.run(act, atomic=True, durable=True, repeat=False)
         self._context.announce()
         return published

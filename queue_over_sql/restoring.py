@@ -46,6 +46,7 @@ class ReaperReport:
         consumers: dead consumers whose registration was removed.
         fired: messages that schedules published.
         dropped: temporary queues of dead consumers that were dropped.
+        swept: staged batches that nobody published, which were dropped.
     """
 
     restored: int = 0
@@ -54,6 +55,7 @@ class ReaperReport:
     consumers: int = 0
     fired: int = 0
     dropped: int = 0
+    swept: int = 0
 
     def __add__(self, other: ReaperReport) -> ReaperReport:
         pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)

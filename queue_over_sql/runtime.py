@@ -24,26 +24,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Lock(Protocol):
-    """A lock that its holder may take again; it may be held while SQL runs."""
+class Held(Protocol):
+    """What is held inside a ``with``."""
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...  # noqa: D102
-    def release(self) -> None: ...  # noqa: D102
-    def __enter__(self) -> bool: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-        /,
-    ) -> None: ...
-
-
-class Condition(Protocol):
-    """What happens now and then, for those who wait for it; used inside its own ``with``."""
-
-    def wait(self, timeout: float | None = None) -> bool: ...  # noqa: D102
-    def notify_all(self) -> None: ...  # noqa: D102
     def __enter__(self) -> object: ...
     def __exit__(
         self,
@@ -52,6 +35,20 @@ class Condition(Protocol):
         traceback: TracebackType | None,
         /,
     ) -> None: ...
+
+
+class Lock(Held, Protocol):
+    """A lock that its holder may take again; it may be held while SQL runs."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...  # noqa: D102
+    def release(self) -> None: ...  # noqa: D102
+
+
+class Condition(Held, Protocol):
+    """What happens now and then, for those who wait for it; used inside its own ``with``."""
+
+    def wait(self, timeout: float | None = None) -> bool: ...  # noqa: D102
+    def notify_all(self) -> None: ...  # noqa: D102
 
 
 class Event(Protocol):
@@ -112,8 +109,8 @@ class Runtime(Protocol):
         """Run a function beside the caller, until it ends or the process does."""
         ...
 
-    def stop(self, running: Running) -> None:
-        """End what was started, where that can be done from outside."""
+    def stop(self, running: Running) -> bool:
+        """End what was started; returns whether that can be done from outside."""
         ...
 
     def background(self) -> Background:
@@ -173,8 +170,10 @@ class Threads:
         thread.start()
         return thread
 
-    def stop(self, running: Running) -> None:
+    def stop(self, running: Running) -> bool:
         """Nobody can end a thread from outside: what it holds is given back, and it is left."""
+        del running
+        return False
 
     def background(self) -> Background:
         """Jobs in threads."""

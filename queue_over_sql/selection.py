@@ -166,7 +166,7 @@ class Selection:
     ) -> T:
         """Act in a transaction; not twice unless ``repeat``, so that what it counts is true."""
         if connection is not None:
-            return self._context.run_on(connection, act)
+            return self._context.run_on(connection, act, atomic=True)
         done = self._context.run(act, atomic=True, durable=True, repeat=repeat)
         self._context.announce()
         return done

@@ -11,7 +11,7 @@ from queue_over_sql.connections import Connections
 from queue_over_sql.consumers import Consumer
 from queue_over_sql.context import QueueContext
 from queue_over_sql.durations import Duration
-from queue_over_sql.errors import QueueError, QueueNotFound
+from queue_over_sql.errors import ConsumerNotFound, QueueError, QueueNotFound
 from queue_over_sql.parts import ServiceParts
 from queue_over_sql.provisioning import Provisioning
 from queue_over_sql.queue import Queue
@@ -23,6 +23,7 @@ from queue_over_sql.schema import QueueTables, check_table_prefix
 from queue_over_sql.settings import EffectiveSettings, ServiceSettings
 from queue_over_sql.sqlapi import SqlApi
 from queue_over_sql.store import consumers as registrations
+from queue_over_sql.sweeping import StageSweeper
 from queue_over_sql.topics import TopicProvisioning
 from queue_over_sql.worker import Worker
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import URL, Engine
 
+    from queue_over_sql.durable import DurableRegistration
     from queue_over_sql.kinds import Kinds
     from queue_over_sql.restoring import ReaperReport
     from queue_over_sql.store.consumers import ConsumerInfo
@@ -87,11 +89,12 @@ class QueueService(Provisioning, TopicProvisioning):
         self._started = False
         self._background = runtime.background()
         self._schedules = Schedules(self._parts)
+        sweeper = StageSweeper(self._parts)
         self._reaper = Reaper(
             self.queues,
             self._expired_consumers,
-            self._forget_consumer,
-            chores=[self._schedules.fire_due, self._replies.reap],
+            self._forget_expired,
+            chores=[self._schedules.fire_due, self._replies.reap, sweeper.sweep_if_due],
         )
 
     @property
@@ -171,6 +174,45 @@ class QueueService(Provisioning, TopicProvisioning):
         system = self._parts.catalog.system()
         return self.connections.run(lambda connection: registrations.registered(connection, system))
 
+    def release_consumer(self, consumer_id: str) -> int:
+        """Give back, uncounted, what a durable consumer holds, and fence the query that has it.
+
+        For a query that died and will not come back; one that still runs ends with
+        ``ConsumerFenced``. Its registration stays, so a query may take it over anew.
+
+        Args:
+            consumer_id: the query's ``consumerId``.
+
+        Returns:
+            How many messages.
+
+        Raises:
+            ConsumerNotFound: there is no such consumer.
+            ValueError: it is not durable, or of another table prefix.
+        """
+        return self._durable_consumer(consumer_id).release()
+
+    def drop_consumer(self, consumer_id: str) -> int:
+        """Give back, uncounted, what a durable consumer holds, and forget it for good.
+
+        A query that comes back with its old checkpoint is refused with ``RoundsGone``.
+
+        Args:
+            consumer_id: the query's ``consumerId``.
+
+        Returns:
+            How many messages were given back.
+
+        Raises:
+            ConsumerNotFound, ValueError: as in ``release_consumer``.
+        """
+        try:
+            return self._durable_consumer(consumer_id).drop()
+        except QueueNotFound:
+            # With the queue all that it held is gone.
+            self._forget_consumer(consumer_id)
+            return 0
+
     def reap(self) -> ReaperReport:
         """Make one pass of the reaper now; ``start()`` does it at an interval.
 
@@ -242,6 +284,19 @@ class QueueService(Provisioning, TopicProvisioning):
         self._replies.drop_own(consumer_id)
         self._forget_consumer(consumer_id)
 
+    def _durable_consumer(self, consumer_id: str) -> DurableRegistration:
+        known = {consumer.consumer_id: consumer for consumer in self.consumers()}
+        found = known.get(consumer_id)
+        if found is None:
+            raise ConsumerNotFound(consumer_id)
+        if found.queue is None or not found.durable:
+            msg = f"{consumer_id!r} is no durable consumer: its process gives back what it holds"
+            raise ValueError(msg)
+        if found.table_prefix != self._settings.table_prefix:
+            msg = f"{consumer_id!r} belongs to the table prefix {found.table_prefix!r}: use that"
+            raise ValueError(msg)
+        return self.queue(found.queue).durable_consumer(consumer_id, owner="")
+
     def _expired_consumers(self) -> list[str]:
         system, dialect = self._parts.catalog.system(), self.connections.dialect
         return self.connections.run(lambda c: registrations.expired(c, system, dialect))
@@ -249,3 +304,9 @@ class QueueService(Provisioning, TopicProvisioning):
     def _forget_consumer(self, consumer_id: str) -> None:
         system = self._parts.catalog.system()
         self.connections.run(lambda c: registrations.remove(c, system, consumer_id))
+
+    def _forget_expired(self, consumer_id: str) -> None:
+        system, dialect = self._parts.catalog.system(), self.connections.dialect
+        self.connections.run(
+            lambda c: registrations.remove_expired(c, system, dialect, consumer_id), atomic=True
+        )

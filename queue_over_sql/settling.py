@@ -66,7 +66,9 @@ class SettlerOfQueue:
         """Retry or bury failed messages; see ``Queue.nack``."""
         reason = reason_of(error)
         explicit = None if delay is None else to_microseconds(delay, "delay", zero=True)
-        delays = {m.id: self._delay(m, reason, explicit) for m in messages}
+        delays = {
+            m.id: self.delay_after(m.attempt, m.max_attempts, reason, explicit) for m in messages
+        }
         groups = [
             Settlement([message.id], claim, Outcome.FAILED, reason)
             for message in _newest(messages)
@@ -267,7 +269,7 @@ class SettlerOfQueue:
             return settled
 
         if connection is not None:
-            settled = self._context.run_on(connection, act_on_all)
+            settled = self._context.run_on(connection, act_on_all, atomic=atomic)
         else:
             settled = self._run(messages, act_on_all, atomic=atomic, ends=ends)
         self.refuse(messages, settled)
@@ -300,18 +302,27 @@ class SettlerOfQueue:
         self.guard(missing)
         return {m.id for m in missing if m.id not in there and m.lease_runs_at(now)}
 
-    def _delay(self, message: Message, reason: str | None, explicit: int | None) -> int | None:
-        """Microseconds until the next attempt; None where there is none."""
-        if message.attempt >= message.max_attempts:
+    def delay_after(
+        self, attempt: int, allowed: int, reason: str | None, explicit: int | None
+    ) -> int | None:
+        """Microseconds until the next attempt after a failed one; None where there is none.
+
+        Args:
+            attempt: the one that failed.
+            allowed: how many there may be.
+            reason: why it failed.
+            explicit: the delay that was asked for; None for that of the queue's policy.
+        """
+        if attempt >= allowed:
             return None
         if explicit is not None:
             return explicit
         try:
-            delay = self._context.settings.retry.next_delay(message.attempt, reason)
+            delay = self._context.settings.retry.next_delay(attempt, reason)
             return None if delay is None else to_microseconds(delay, "next_delay", zero=True)
         except BaseException:  # noqa: BLE001 - a user's policy must not keep a message unsettled
             _log.exception("The retry policy of queue %s failed.", self._context.name)
-            return ExponentialBackoff().next_delay(message.attempt, reason) // MICROSECOND
+            return ExponentialBackoff().next_delay(attempt, reason) // MICROSECOND
 
 
 def reason_of(error: str | BaseException | None) -> str | None:

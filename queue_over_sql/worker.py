@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from queue_over_sql.message import Message
     from queue_over_sql.parts import ServiceParts
     from queue_over_sql.queue import Queue
+    from queue_over_sql.runtime import Running
     from queue_over_sql.service import QueueService
 
     F = TypeVar("F", bound=HandlerFunction)
@@ -43,6 +44,8 @@ _log = logging.getLogger(__name__)
 # How long a thread stays with one queue before it looks at the worker's others.
 _TURN_SECONDS = 1.0
 _FIRST_RECONNECT, _LAST_RECONNECT = 0.1, 5.0
+# How long it waits for a stopped task to end.
+_END_SECONDS = 5.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -180,8 +183,14 @@ class Worker:
             self._keeper.stop()
             if self._aborting.is_set():
                 self._abandon()
-                for thread in threads:
-                    self._runtime.stop(thread)
+                self._end([thread for thread in threads if self._runtime.stop(thread)])
+
+    def _end(self, stopped: Sequence[Running]) -> None:
+        """Wait for what was stopped; it may have got messages while others were given back."""
+        for each in stopped:
+            each.join(_END_SECONDS)
+        if stopped:
+            self._abandon()
 
     def stop(self) -> None:
         """Let handlers that run finish, then end ``run()``; may be called from any thread.

@@ -113,10 +113,9 @@ class EventLoop:
         self._keep(task)
         return TaskRunning(task)
 
-    def stop(self, running: Running) -> None:
+    def stop(self, running: Running) -> bool:
         """Cancel the task."""
-        if isinstance(running, TaskRunning):
-            running.task.cancel()
+        return isinstance(running, TaskRunning) and running.task.cancel()
 
     def background(self) -> TaskBackground:
         """Jobs in tasks."""

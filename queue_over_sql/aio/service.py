@@ -100,6 +100,8 @@ class AsyncQueueService(Face[QueueService]):
     start = awaited(QueueService.start)
     stop = awaited(QueueService.stop)
     consumers = awaited(QueueService.consumers)
+    release_consumer = awaited(QueueService.release_consumer)
+    drop_consumer = awaited(QueueService.drop_consumer)
     reap = awaited(QueueService.reap)
 
     @property

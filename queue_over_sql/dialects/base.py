@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from sqlalchemy import BigInteger, Index, LargeBinary, String, Text, insert, literal_column, select
 from sqlalchemy.exc import DBAPIError
 
+from queue_over_sql.dialects.arrow.reading_rows import ReadsRows
+from queue_over_sql.dialects.arrow.taking_rows import TakesRows
+from queue_over_sql.dialects.holding_rounds import HoldsRounds
 from queue_over_sql.dialects.rows import read_rows, stamped_row
 from queue_over_sql.dialects.statements import archive, settle
 from queue_over_sql.dialects.statements import claim as claiming
@@ -20,8 +23,9 @@ from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id
 from queue_over_sql.errors import UnsupportedByEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from pyarrow import RecordBatch
     from sqlalchemy import ColumnElement, Connection, Insert, Table
     from sqlalchemy.types import TypeEngine
 
@@ -48,7 +52,7 @@ def microseconds(expression: str) -> ColumnElement[int]:
     return literal_column(expression, BigInteger())
 
 
-class QueueDialect:
+class QueueDialect(ReadsRows, TakesRows, HoldsRounds):
     """The portable dialect, and the base of those for known engines.
 
     The class attributes are capabilities; a dialect refines them from the server's version in
@@ -104,6 +108,16 @@ class QueueDialect:
     """What an ``exact_string`` is compared by, where that has a name."""
     table_options: ClassVar[Mapping[str, Any]] = {}
     live_table_options: ClassVar[Mapping[str, Any]] = {}
+    stage_table_options: ClassVar[Mapping[str, Any]] = {}
+    """Of tables whose rows are counted when they are read, so that a crash may lose some."""
+    updates_from = False
+    """UPDATE takes its values from another table by a join."""
+    stage_piece: int | None = None
+    """How many messages of a stage one INSERT moves, which keeps others waiting; None for all."""
+    checks_json = False
+    """A queue's table refuses payloads that are no JSON."""
+    doubtful_json: str | None = None
+    """A regular expression found in whatever the table takes for JSON though it is none."""
 
     def refine(self, connection: Connection) -> None:
         """Set capabilities by the server's version; called once, on the first connection.
@@ -146,9 +160,9 @@ class QueueDialect:
         del column
         return None
 
-    def read_payload(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
-        """How a payload is selected so that the driver returns ``str`` or ``bytes`` unchanged."""
-        return column
+    def differs(self, column: ColumnElement[Any], other: ColumnElement[Any]) -> ColumnElement[bool]:
+        """Two columns of one type do not hold the same, exactly; NULL is the same as NULL."""
+        return column.is_distinct_from(other)
 
     def payload_equals(
         self, column: ColumnElement[Any], path: JsonPath, value: JsonScalar
@@ -345,6 +359,28 @@ class QueueDialect:
         """Insert rows by the engine's own bulk path; False where it has none."""
         del connection, sql, rows
         return False
+
+    def write_arrow(
+        self,
+        connection: Connection,
+        table: Table,
+        names: Sequence[str],
+        batches: Iterable[RecordBatch],
+    ) -> int:
+        """Insert rows that are held in columns, by the engine's fastest path; needs PyArrow.
+
+        Args:
+            connection: with a transaction, as all of it is one act.
+            table: where to.
+            names: the columns to fill; each batch has them, perhaps among others.
+            batches: columns as their SQL types have them; texts as ``string``, not larger ones.
+
+        Returns:
+            How many rows there were.
+        """
+        from queue_over_sql.dialects.arrow import writing_rows  # noqa: PLC0415 - needs Arrow
+
+        return writing_rows.write(connection, table, names, batches)
 
 
 _STATES = {

@@ -35,12 +35,16 @@ class CompiledStatement:
         self, connection: Connection, values: Mapping[str, Any] | None = None
     ) -> CursorResult[Any]:
         """Execute on a connection; ``values`` are the bind parameters by name."""
+        return connection.exec_driver_sql(*self.bound(values))
+
+    def bound(self, values: Mapping[str, Any] | None = None) -> tuple[str, Any]:
+        """The text and its parameters, as a cursor of the driver takes them."""
         merged = {**self._defaults, **values} if values else dict(self._defaults)
         for name, convert in self._converters:
             merged[name] = convert(merged[name])
         if self._order is None:
-            return connection.exec_driver_sql(self.text, merged)
-        return connection.exec_driver_sql(self.text, tuple([merged[n] for n in self._order]))
+            return self.text, merged
+        return self.text, tuple([merged[n] for n in self._order])
 
 
 Builder = Callable[..., "ClauseElement"]

@@ -8,9 +8,10 @@ pool of theirs cannot stop our heartbeats.
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from sqlalchemy import URL, Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
     from sqlalchemy.engine.interfaces import DBAPIConnection
 
+# Drivers take a password as a parameter of the URL, too: password, passwd, sslpassword.
+_SECRET: Final = re.compile(r"passw|pwd", re.IGNORECASE)
 _DRIVERS = {
     "postgresql": "postgresql+psycopg",
     "postgres": "postgresql+psycopg",
@@ -187,7 +190,23 @@ def read_url(database: str | URL) -> URL:
         return make_url(database)
     except ArgumentError as error:
         msg = "database is no SQLAlchemy URL; write for example 'sqlite:///queue.db'"
+        if str(database).startswith("jdbc:"):
+            msg = (
+                "database is a URL of JDBC, not of SQLAlchemy: write "
+                "'postgresql://user:password@host/database', without jdbc:"
+            )
         raise ValueError(msg) from error
+    except ValueError:
+        # What it cannot read may be a part of the password, so the reason is left out.
+        msg = "database is an SQLAlchemy URL whose port is no number"
+        raise ValueError(msg) from None
+
+
+def shown_url(url: URL) -> str:
+    """A URL for messages: without its password, wherever that stands."""
+    hidden = {name: "***" for name in url.query if _SECRET.search(name)}
+    shown = url.update_query_dict(hidden) if hidden else url
+    return shown.render_as_string(hide_password=True).replace("%2A%2A%2A", "***")
 
 
 def _refuse_async(url: URL, *, is_async: bool) -> None:

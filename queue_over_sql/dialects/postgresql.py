@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy import (
     ARRAY,
     CTE,
+    JSON,
     Float,
     Integer,
     Numeric,
@@ -16,6 +16,7 @@ from sqlalchemy import (
     TypeDecorator,
     Update,
     and_,
+    any_,
     bindparam,
     case,
     cast,
@@ -29,14 +30,16 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import postgresql
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import UserDefinedType
 from sqlalchemy.util import await_only
 
+from queue_over_sql.dialects.arrow.reading_postgresql import ReadsColumns
+from queue_over_sql.dialects.arrow.taking_postgresql import TakesColumns
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect, microseconds
+from queue_over_sql.dialects.driver_calls import driver_connection, driver_errors
 from queue_over_sql.dialects.partial_indexes import PartialIndexes
 from queue_over_sql.dialects.rows import message_columns, read_rows
-from queue_over_sql.dialects.statements import adopted, archive, claim, publish
+from queue_over_sql.dialects.statements import adopted, archive, claim, publish, rounds
 from queue_over_sql.dialects.statements.parameters import (
     batches,
     bucket_of,
@@ -47,14 +50,15 @@ from queue_over_sql.dialects.statements.parameters import (
 from queue_over_sql.errors import UnsupportedByEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from pyarrow import RecordBatch
     from sqlalchemy import ColumnElement, Connection, Insert, Table
     from sqlalchemy.types import TypeEngine
 
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.dialects.json_paths import JsonPath, JsonScalar
-    from queue_over_sql.dialects.requests import ClaimRequest, Settlement, Where
+    from queue_over_sql.dialects.requests import ClaimRequest, RoundRequest, Settlement, Where
     from queue_over_sql.message import Claim, MessageRow
     from queue_over_sql.schema import QueueTables
 
@@ -74,7 +78,7 @@ class JsonText(UserDefinedType[str]):
         return "JSON"
 
 
-class PostgreSQLDialect(PartialIndexes, QueueDialect):
+class PostgreSQLDialect(PartialIndexes, ReadsColumns, TakesColumns, QueueDialect):
     """PostgreSQL 12 or newer through psycopg 3."""
 
     name = "postgresql"
@@ -83,12 +87,19 @@ class PostgreSQLDialect(PartialIndexes, QueueDialect):
     delete_returning = True
     insert_returning = True
     conflict_clause = True
+    updates_from = True
+    checks_json = True
     nul_in_text = False
     claims_at_once = True
     archives_at_once = True
     exchanges_at_once = True
+    claims_rounds_apart = True
     routines = "plpgsql"
     replaces_routines = True
+    stage_table_options: ClassVar[Mapping[str, Any]] = {
+        "prefixes": ["UNLOGGED"],
+        "postgresql_with": {"autovacuum_enabled": False},
+    }
     # A queue's table lives from being vacuumed often: its dead rows are what claims wade through.
     live_table_options: ClassVar[Mapping[str, Any]] = {
         "postgresql_with": {
@@ -118,6 +129,12 @@ class PostgreSQLDialect(PartialIndexes, QueueDialect):
     def read_payload(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
         """Read JSON as its text, so that it is decoded in one place and as it was written."""
         return cast(column, Text) if isinstance(column.type, JsonText) else column
+
+    def differs(self, column: ColumnElement[Any], other: ColumnElement[Any]) -> ColumnElement[bool]:
+        """JSON by its text: the type has no equality."""
+        if isinstance(column.type, JsonText | JSON):
+            column, other = cast(column, Text), cast(other, Text)
+        return column.is_distinct_from(other)
 
     def payload_equals(
         self, column: ColumnElement[Any], path: JsonPath, value: JsonScalar
@@ -186,6 +203,18 @@ class PostgreSQLDialect(PartialIndexes, QueueDialect):
         values = request.stamp() | request.wanted()
         return read_rows(sql, sql.get(claim_at_once, request.where).run(connection, values))
 
+    def claim_round(
+        self, connection: Connection, sql: StatementCache, request: RoundRequest
+    ) -> int:
+        """Claim in one statement that returns no rows: the round is read by its stamp."""
+        return sql.get(claim_round_at_once).run(connection, request.values()).rowcount
+
+    def archive_rounds(
+        self, connection: Connection, sql: StatementCache, values: Mapping[str, Any]
+    ) -> int:
+        """Move to the archive in one statement."""
+        return sql.get(archive_rounds_at_once).run(connection, values).rowcount
+
     def load(
         self, connection: Connection, sql: StatementCache, rows: Sequence[Mapping[str, Any]]
     ) -> bool:
@@ -206,9 +235,21 @@ class PostgreSQLDialect(PartialIndexes, QueueDialect):
             for row in rows
         )
         copy = _copy_on_loop if connection.dialect.is_async else _copy
-        with _driver_errors(connection):
+        with driver_errors(connection, "COPY"):
             copy(connection, f"COPY {target} ({columns}) FROM STDIN", copied)
         return True
+
+    def write_arrow(
+        self,
+        connection: Connection,
+        table: Table,
+        names: Sequence[str],
+        batches: Iterable[RecordBatch],
+    ) -> int:
+        """COPY, in the binary format where all columns are of plain types."""
+        from queue_over_sql.dialects.arrow import writing_postgresql  # noqa: PLC0415 - needs Arrow
+
+        return writing_postgresql.write(connection, table, names, batches)
 
     def archive(
         self, connection: Connection, sql: StatementCache, settlement: Settlement
@@ -245,41 +286,18 @@ class PostgreSQLDialect(PartialIndexes, QueueDialect):
 
 
 def _copy(connection: Connection, statement: str, rows: Iterable[Sequence[Any]]) -> None:
-    with _raw(connection).cursor() as cursor, cursor.copy(statement) as copy:
+    with driver_connection(connection).cursor() as cursor, cursor.copy(statement) as copy:
         for row in rows:
             copy.write_row(row)
 
 
 def _copy_on_loop(connection: Connection, statement: str, rows: Iterable[Sequence[Any]]) -> None:
     async def run() -> None:
-        async with _raw(connection).cursor() as cursor, cursor.copy(statement) as copy:
+        async with driver_connection(connection).cursor() as cursor, cursor.copy(statement) as copy:
             for row in rows:
                 await copy.write_row(row)
 
     await_only(run())
-
-
-def _raw(connection: Connection) -> Any:
-    """The driver's own connection."""
-    return connection.connection.driver_connection
-
-
-@contextlib.contextmanager
-def _driver_errors(connection: Connection) -> Iterator[None]:
-    """What SQLAlchemy does for its own cursors: its errors around the driver's."""
-    driver_error = connection.dialect.loaded_dbapi.Error
-    try:
-        yield
-    except driver_error as error:
-        raw: Any = connection.connection.dbapi_connection
-        raise DBAPIError.instance(
-            "COPY",
-            None,
-            error,
-            driver_error,
-            connection_invalidated=connection.dialect.is_disconnect(error, raw, None),
-            dialect=connection.dialect,
-        ) from error
 
 
 def _held_values(held: Claim) -> dict[str, Any]:
@@ -311,9 +329,25 @@ def claim_at_once(tables: QueueTables, where: Where | None) -> Update:
     )
 
 
+def claim_round_at_once(tables: QueueTables) -> Update:
+    """Pick, lock and stamp the messages of a round.
+
+    By an array of ids: for a join of as many rows the planner reads the primary key from its
+    beginning, or the whole table.
+    """
+    picked = _picked(tables, None, rounds.within(tables))
+    ids = any_(func.array(select(picked.c.id).scalar_subquery()))
+    return update(tables.live).where(tables.live.c.id == ids).values(rounds.stamp_values(tables))
+
+
+def archive_rounds_at_once(tables: QueueTables) -> Insert:
+    """Move the messages of rounds to the archive."""
+    return _archived(tables, rounds.of_rounds(tables))
+
+
 def archive_at_once(tables: QueueTables, size: int) -> Insert:
     """Move messages to the archive under the fence; returns the ids that were still held."""
-    return _archived(tables, size).returning(tables.archive.c.id)
+    return _archived(tables, _held(tables, size)).returning(tables.archive.c.id)
 
 
 def exchange_at_once(
@@ -328,7 +362,7 @@ def exchange_at_once(
     if tables.adoption is not None:
         acked = adopted.finish(tables, size, "p_held_by", "p_held_round").cte("acked")
     elif keep:
-        acked = _archived(tables, size).returning(tables.archive.c.id).cte("acked")
+        acked = _archived(tables, _held(tables, size)).returning(tables.archive.c.id).cte("acked")
     else:
         acked = delete(live).where(_held(tables, size)).returning(live.c.id).cte("acked")
     all_held = select(func.count()).select_from(acked).scalar_subquery() == number("p_expected")
@@ -352,7 +386,7 @@ def _held(tables: QueueTables, size: int) -> ColumnElement[bool]:
     return fence(tables, size, consumer="p_held_by", consumer_round="p_held_round")
 
 
-def _archived(tables: QueueTables, size: int) -> Insert:
-    gone = delete(tables.live).where(_held(tables, size)).returning(*tables.live.c).cte("gone")
+def _archived(tables: QueueTables, ending: ColumnElement[bool]) -> Insert:
+    gone = delete(tables.live).where(ending).returning(*tables.live.c).cte("gone")
     source = select(*archive.archived_values(tables, gone))
     return insert(tables.archive).from_select(archive.archived_names(tables), source)

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.adopted import ERROR, SUCCESS
 from queue_over_sql.conditions import rebased
+from queue_over_sql.durations import NEVER
 from queue_over_sql.message import Claim, Outcome
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Table
+
+_LARGEST: Final = 2**63 - 1
 
 ANY_EDITS: Final = -1
 """The bind value of a claim that need not know of edits, because it looks at all messages."""
@@ -123,3 +126,57 @@ class Settlement:
             "p_error": self.error,
             "p_attempted": self.attempted_at,
         }
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RoundRequest:
+    """What the claim of one round asks of the database, of one level.
+
+    Attributes:
+        claim: its stamp.
+        count: at most so many messages.
+        priority: of this level.
+        up_to_id: none with a larger id; None for all.
+        due_by: none that are due later, in microseconds; None for all that are due now.
+    """
+
+    claim: Claim
+    count: int
+    priority: int
+    up_to_id: int | None = None
+    due_by: int | None = None
+
+    def values(self) -> dict[str, Any]:
+        """The bind parameters of the stamp, the eligibility predicate and the limit."""
+        return {
+            "p_consumer": self.claim.consumer_id,
+            "p_round": self.claim.consumer_round,
+            "p_expires": lease_of_round(self.claim.consumer_round),
+            "p_priority": self.priority,
+            "p_low": 0,
+            "p_edits": ANY_EDITS,
+            "p_count": self.count,
+            "p_up_to": _LARGEST if self.up_to_id is None else self.up_to_id,
+            "p_due": NEVER if self.due_by is None else self.due_by,
+        }
+
+
+def lease_of_round(consumer_round: int) -> int:
+    """The lease of what a round stamped: it never ends, and is another for each round.
+
+    So the index on the lease leads to the messages of one round, and not past the dead entries
+    of the rounds before.
+    """
+    return NEVER - consumer_round
+
+
+def rounds_values(consumer_id: str, after: int, up_to: int) -> dict[str, Any]:
+    """The bind parameters of the rounds from the one after ``after`` to ``up_to``."""
+    return {
+        "p_consumer": consumer_id,
+        "p_round": after + 1,
+        "p_last_round": up_to,
+        "p_expires": lease_of_round(after + 1),
+        "p_last_expires": lease_of_round(up_to),
+        "p_count": _LARGEST,
+    }

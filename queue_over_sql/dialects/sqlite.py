@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from sqlalchemy import Integer, case, false, func, literal_column, select, update
 from sqlalchemy.dialects import sqlite
 
+from queue_over_sql.dialects.arrow.reading_rows import ReadsWideIntegers
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect, microseconds
 from queue_over_sql.dialects.json_paths import path_text
 from queue_over_sql.dialects.partial_indexes import PartialIndexes
 from queue_over_sql.dialects.rows import message_columns, read_rows
-from queue_over_sql.dialects.statements import claim
+from queue_over_sql.dialects.statements import claim, rounds
 from queue_over_sql.dialects.statements.parameters import number
 from queue_over_sql.errors import UnsupportedByEngine
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.dialects.json_paths import JsonPath, JsonScalar
-    from queue_over_sql.dialects.requests import ClaimRequest, Where
+    from queue_over_sql.dialects.requests import ClaimRequest, RoundRequest, Where
     from queue_over_sql.message import MessageRow
     from queue_over_sql.schema import QueueTables
 
@@ -35,7 +36,7 @@ _BUSY, _LOCKED, _CONSTRAINT_CHECK, _TOO_BIG = 5, 6, 275, 18
 _CONSTRAINT_UNIQUE, _CONSTRAINT_PRIMARYKEY = 2067, 1555
 
 
-class SQLiteDialect(PartialIndexes, QueueDialect):
+class SQLiteDialect(PartialIndexes, ReadsWideIntegers, QueueDialect):
     """SQLite 3.35 or newer (RETURNING)."""
 
     name = "sqlite"
@@ -43,6 +44,7 @@ class SQLiteDialect(PartialIndexes, QueueDialect):
     delete_returning = True
     insert_returning = True
     conflict_clause = True
+    updates_from = True
     aborts_on_error = False
     claims_at_once = True
     look_first = True
@@ -137,6 +139,19 @@ class SQLiteDialect(PartialIndexes, QueueDialect):
         """Claim in one statement."""
         values = request.stamp() | request.wanted()
         return read_rows(sql, sql.get(claim_at_once, request.where).run(connection, values).all())
+
+    def claim_round(
+        self, connection: Connection, sql: StatementCache, request: RoundRequest
+    ) -> int:
+        """Claim in one statement that returns no rows: the round is read by its stamp."""
+        return sql.get(claim_round_at_once).run(connection, request.values()).rowcount
+
+
+def claim_round_at_once(tables: QueueTables) -> Update:
+    """Pick and stamp the messages of a round."""
+    oldest, values = rounds.pick_ids(tables), rounds.stamp_values(tables)
+    free = tables.live.c.consumer_id.is_(None)
+    return update(tables.live).where(tables.live.c.id.in_(oldest), free).values(values)
 
 
 def write_nothing(tables: QueueTables) -> Update:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from queue_over_sql.errors import QueueError
 from queue_over_sql.sqlapi.routines import Installed, Routine, strays
@@ -51,6 +51,9 @@ class Site:
 class Form(abc.ABC):
     """How routines are written, found, replaced and granted on one kind of server."""
 
+    clock: ClassVar[str]
+    """The statement that asks the server's clock for microseconds, where the counter begins."""
+
     def __init__(self, connection: Connection, site: Site) -> None:
         self.connection = connection
         self.site = site
@@ -76,8 +79,8 @@ class Form(abc.ABC):
         """Let a role execute a routine."""
 
     @abc.abstractmethod
-    def create_counter(self) -> None:
-        """Create what numbers the claims, where it is missing."""
+    def counting_from(self, first: int) -> str:
+        """The statement that creates what numbers the claims, where it is missing."""
 
     @abc.abstractmethod
     def drop_counter(self) -> None:
@@ -90,6 +93,17 @@ class Form(abc.ABC):
         Args:
             consumer: the statement that registers the consumer of the SQL clients.
         """
+
+    def create_counter(self) -> None:
+        """Create what numbers the claims, where it is missing."""
+        self.run(self.counter())
+
+    def counter(self) -> str:
+        """The statement for it.
+
+        Tokens never come again, not even after it was dropped and made anew: the clock went on.
+        """
+        return self.counting_from(int(self.connection.exec_driver_sql(self.clock).scalar_one()))
 
     def admit(self, role: str) -> None:
         """Let a role into the schema, where that takes a right of its own."""

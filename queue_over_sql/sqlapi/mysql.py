@@ -28,7 +28,6 @@ from queue_over_sql.sqlapi.routines import (
 
 _log = logging.getLogger(__name__)
 _COUNTER = "queue_over_sql_rounds"
-_FIRST = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 _EACH = re.compile(r"<each>(.*?)</each>", re.DOTALL)
 _SETTING = re.compile(r"<setting ([\w.]+)>")
 _ROUTINE = re.compile(r"<routine (\w+)>")
@@ -77,6 +76,8 @@ _ELEMENT = "JSON_EXTRACT(_payloads, _path)"
 
 class MySQLForm(Form):
     """Functions and procedures; each statement that changes them commits by itself."""
+
+    clock = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 
     def routines(self) -> list[Routine]:
         """Those that clients call come last, when all that they call is there."""
@@ -134,10 +135,12 @@ class MySQLForm(Form):
             )
             raise QueueError(msg) from error
 
-    def create_counter(self) -> None:
+    def counting_from(self, first: int) -> str:
         """A table that stays empty and counts its rows."""
-        first = self.connection.exec_driver_sql(_FIRST).scalar_one()
-        self.run(self._counter(str(first)))
+        return (
+            f"CREATE TABLE IF NOT EXISTS {self._name(_COUNTER)} "
+            f"(id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY) ENGINE=InnoDB AUTO_INCREMENT={first}"
+        )
 
     def drop_counter(self) -> None:
         """The table."""
@@ -145,8 +148,7 @@ class MySQLForm(Form):
 
     def script(self, consumer: str) -> str:
         """For the shell, whose delimiter is set as routines need it."""
-        first = self.connection.exec_driver_sql(_FIRST).scalar_one()
-        parts = [f"SET SESSION sql_mode = '{_SQL_MODE}';", f"{self._counter(str(first))};"]
+        parts = [f"SET SESSION sql_mode = '{_SQL_MODE}';", f"{self.counter()};"]
         parts += [f"{consumer};", "DELIMITER //"]
         for routine in self.routines():
             parts.append(f"DROP {routine.kind} IF EXISTS {self._name(routine.name)} //")
@@ -175,12 +177,6 @@ class MySQLForm(Form):
 
     def _grant(self, routine: Routine, account: str) -> None:
         self.run(f"GRANT EXECUTE ON {routine.kind} {self._name(routine.name)} TO {account}")
-
-    def _counter(self, first: str) -> str:
-        return (
-            f"CREATE TABLE IF NOT EXISTS {self._name(_COUNTER)} "
-            f"(id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY) ENGINE=InnoDB AUTO_INCREMENT={first}"
-        )
 
     def _creation(self, routine: Routine, *, replace: bool) -> str:
         verb = "CREATE OR REPLACE" if replace else "CREATE"

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 _COUNTER = "queue_over_sql_rounds"
-# Tokens never come again, not even after the counter was dropped and made anew: the clock went on.
-# They stay below 2**53, up to which every language has whole numbers.
-_FIRST = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"
 _INSTALLED = text(
     """
     SELECT p.proname, pg_get_function_identity_arguments(p.oid), obj_description(p.oid, 'pg_proc')
@@ -55,6 +52,9 @@ _MAY_USE = text("SELECT has_schema_privilege(:role, CAST(:schema AS regnamespace
 
 class PostgreSQLForm(Form):
     """Functions, installed in one transaction; a new queue needs nothing."""
+
+    # Tokens stay below 2**53, up to which every language has whole numbers.
+    clock = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"
 
     def __init__(self, connection: Connection, site: Site) -> None:
         super().__init__(connection, site)
@@ -107,10 +107,9 @@ class PostgreSQLForm(Form):
         if not self.connection.scalar(_MAY_USE, {"role": role, "schema": self._schema}):
             self.run(f"GRANT USAGE ON SCHEMA {self._schema} TO {_quoted(role)}")
 
-    def create_counter(self) -> None:
+    def counting_from(self, first: int) -> str:
         """A sequence."""
-        first = self.connection.exec_driver_sql(_FIRST).scalar_one()
-        self.run(self._counter(str(first)))
+        return f"CREATE SEQUENCE IF NOT EXISTS {self._schema}.{_COUNTER} START WITH {first}"
 
     def drop_counter(self) -> None:
         """The sequence."""
@@ -118,14 +117,10 @@ class PostgreSQLForm(Form):
 
     def script(self, consumer: str) -> str:
         """For psql."""
-        first = self.connection.exec_driver_sql(_FIRST).scalar_one()
-        statements = [self._counter(str(first)), consumer]
+        statements = [self.counter(), consumer]
         for routine in self.routines():
             statements += self._statements(routine)
         return "\n\n".join(f"{each};" for each in ["BEGIN", *statements, "COMMIT"]) + "\n"
-
-    def _counter(self, first: str) -> str:
-        return f"CREATE SEQUENCE IF NOT EXISTS {self._schema}.{_COUNTER} START WITH {first}"
 
     def _statements(self, routine: Routine) -> list[str]:
         name = self._name(routine)

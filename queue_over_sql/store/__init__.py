@@ -7,7 +7,7 @@ caller's own transaction is around them. Instants and durations are microseconds
 from __future__ import annotations
 
 from queue_over_sql.dialects.requests import ANY_EDITS, ClaimRequest, Settlement, Where
-from queue_over_sql.dialects.statements.selection import due_first, has_status
+from queue_over_sql.dialects.statements.selection import due_first, extent_of, has_status
 from queue_over_sql.store.administration import (
     archive_counts,
     delete_message,
@@ -37,6 +37,7 @@ from queue_over_sql.store.claiming import (
     unclaim_round,
 )
 from queue_over_sql.store.consumers import ConsumerInfo
+from queue_over_sql.store.exporting import Span, archive_span, remove_exported
 from queue_over_sql.store.keys import prune_keys
 from queue_over_sql.store.kinds import bury_unknown, declare_kinds
 from queue_over_sql.store.publishing import (
@@ -61,6 +62,7 @@ from queue_over_sql.store.selection import (
     last_id,
     list_messages,
     move_to_front,
+    probe_ids,
     remove_messages,
     requeue,
 )
@@ -103,6 +105,7 @@ __all__ = [
     "Edited",
     "NewMessage",
     "Settlement",
+    "Span",
     "SubscriptionRow",
     "TakenFate",
     "Where",
@@ -111,6 +114,7 @@ __all__ = [
     "anything_to_claim",
     "archive_counts",
     "archive_messages",
+    "archive_span",
     "bury_unknown",
     "claim_messages",
     "count_messages",
@@ -125,6 +129,7 @@ __all__ = [
     "exchanges_at_once",
     "expired_leases",
     "extend",
+    "extent_of",
     "has_status",
     "has_topic",
     "highest_priority",
@@ -140,6 +145,7 @@ __all__ = [
     "move_to_front",
     "oldest_first",
     "orphaned_claims",
+    "probe_ids",
     "prune_archive",
     "prune_keys",
     "publish",
@@ -152,6 +158,7 @@ __all__ = [
     "reflect",
     "release",
     "remove",
+    "remove_exported",
     "remove_messages",
     "remove_subscriptions",
     "remove_topic",

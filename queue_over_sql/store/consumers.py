@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import BigInteger, bindparam, delete, exists, insert, literal, select, update
 
 from queue_over_sql.dialects.statements import kinds
-from queue_over_sql.durations import instant
+from queue_over_sql.durations import NEVER, instant
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,13 +19,10 @@ if TYPE_CHECKING:
     from queue_over_sql.dialects.base import QueueDialect
     from queue_over_sql.system import SystemTables
 
-NEVER: Final = 253_402_300_799_999_999
-"""When a consumer expires that does not: the last microsecond of the year 9999."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ConsumerInfo:
-    """A running consumer.
+    """A consumer: a running process, or a durable one, which outlives its processes.
 
     Attributes:
         consumer_id: its identity, the stamp of its claims.
@@ -33,6 +30,12 @@ class ConsumerInfo:
         host, pid: where it runs.
         started_at, heartbeat_at: when it registered, and when it was heard of last.
         expires_at: from when on it counts as dead unless it is heard of again.
+        durable: whether it keeps its claims from one process to the next: a streaming query.
+        queue: that a durable one reads; None for the others, as all that follows.
+        epoch: grows whenever a query takes it over, and fences the query before.
+        claimed_round, acked_round: the last rounds that it opened and that are done.
+        owner: the query that took it over last, as ``host:pid``; None after a release.
+        table_prefix: of its queue.
     """
 
     consumer_id: str
@@ -42,10 +45,22 @@ class ConsumerInfo:
     started_at: datetime
     heartbeat_at: datetime
     expires_at: datetime
+    durable: bool = False
+    queue: str | None = None
+    epoch: int | None = None
+    claimed_round: int | None = None
+    acked_round: int | None = None
+    owner: str | None = None
+    table_prefix: str | None = None
 
     @property
     def permanent(self) -> bool:
         """Whether it never expires, so that no heartbeat is to be expected: the SQL clients."""
+        return not self.durable and self.never_expires
+
+    @property
+    def never_expires(self) -> bool:
+        """Whether it is kept for ever, heard of or not."""
         return self.expires_at == instant(NEVER)
 
 
@@ -131,10 +146,34 @@ def renew(
 
 
 def remove(connection: Connection, system: SystemTables, consumer_id: str) -> None:
-    """Remove the row of a consumer."""
-    consumers = system.consumers
+    """Remove the row of a consumer, and what belongs to it."""
+    consumers, rounds = system.consumers, system.rounds
     connection.execute(delete(consumers).where(consumers.c.consumer_id == consumer_id))
+    connection.execute(delete(rounds).where(rounds.c.consumer_id == consumer_id))
     connection.execute(kinds.withdraw(system, consumer_id))
+
+
+def remove_expired(
+    connection: Connection, system: SystemTables, dialect: QueueDialect, consumer_id: str
+) -> bool:
+    """Remove a consumer inside a transaction, unless it is alive: a durable one may come back."""
+    c = system.consumers.c
+    dead = (c.consumer_id == consumer_id, c.expires_at <= dialect.now())
+    if not connection.execute(delete(system.consumers).where(*dead)).rowcount:
+        return False
+    remove(connection, system, consumer_id)
+    return True
+
+
+def alive(
+    connection: Connection, system: SystemTables, dialect: QueueDialect, consumer_id: str
+) -> bool:
+    """Whether a consumer is registered and has not expired."""
+    columns = system.consumers.c
+    there = select(columns.consumer_id).where(
+        columns.consumer_id == consumer_id, columns.expires_at > dialect.now()
+    )
+    return connection.execute(there).first() is not None
 
 
 def expired(connection: Connection, system: SystemTables, dialect: QueueDialect) -> list[str]:
@@ -146,19 +185,26 @@ def expired(connection: Connection, system: SystemTables, dialect: QueueDialect)
 
 def registered(connection: Connection, system: SystemTables) -> list[ConsumerInfo]:
     """All consumers that are registered, the oldest first."""
-    columns = system.consumers.c
-    rows = connection.execute(
-        select(
-            columns.consumer_id,
-            columns.name,
-            columns.host,
-            columns.pid,
-            columns.started_at,
-            columns.heartbeat_at,
-            columns.expires_at,
-        ).order_by(columns.started_at, columns.consumer_id)
+    c = system.consumers.c
+    wanted: tuple[ColumnElement[Any], ...] = (
+        *(c.consumer_id, c.name, c.host, c.pid, c.started_at, c.heartbeat_at, c.expires_at),
+        *(c.durable, c.queue, c.epoch, c.claimed_round, c.acked_round, c.owner, c.table_prefix),
     )
-    return [
-        ConsumerInfo(row[0], row[1], row[2], row[3], *(instant(int(value)) for value in row[4:]))
-        for row in rows
-    ]
+    rows = connection.execute(select(*wanted).order_by(c.started_at, c.consumer_id))
+    return [_info(row) for row in rows]
+
+
+def _info(row: Any) -> ConsumerInfo:
+    started_at, heartbeat_at, expires_at = (instant(int(value)) for value in row[4:7])
+    times = (started_at, heartbeat_at, expires_at)
+    queue, epoch, claimed_round, acked_round, owner, table_prefix = row[8:]
+    return ConsumerInfo(
+        *(row[0], row[1], row[2], row[3], *times),
+        durable=bool(row[7]),
+        queue=queue,
+        epoch=epoch,
+        claimed_round=claimed_round,
+        acked_round=acked_round,
+        owner=owner,
+        table_prefix=table_prefix,
+    )

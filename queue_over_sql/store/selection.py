@@ -116,6 +116,18 @@ def id_after(connection: Connection, sql: StatementCache, chosen: Chosen, skip: 
     return None if found is None else int(found)
 
 
+def probe_ids(
+    connection: Connection, sql: StatementCache, *, archived: bool, start: int, skip: int
+) -> tuple[int | None, int | None]:
+    """The id of the first message from ``start`` on, and of the one that comes ``skip`` after it.
+
+    None where there is none. It costs a walk over ``skip`` entries of the primary key.
+    """
+    values = {"p_from": start, "p_skip": skip}
+    found: Sequence[Any] = sql.get(selection.probe, archived).run(connection, values).one()
+    return found[0], found[1]
+
+
 def requeue(
     connection: Connection,
     sql: StatementCache,

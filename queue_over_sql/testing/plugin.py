@@ -161,10 +161,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests of engines that were not selected."""
     selected = config.stash[_selected]
-    kept = [item for item in items if _engines_of(item) <= set(selected)]
-    if len(kept) < len(items):
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-        items[:] = kept
+    dropped = {item: None for item in items if not _engines_of(item) <= set(selected)}
+    if dropped:
+        config.hook.pytest_deselected(items=list(dropped))
+        items[:] = [item for item in items if item not in dropped]
 
 
 def _engines_of(item: pytest.Item) -> set[str]:

@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql import Queue, QueueError, QueueService, UnsupportedByEngine
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
+from tests.contract.durables import Query
 from tests.engine.conftest import MakeClient
 from tests.engine.sql_clients import LOST, UNKNOWN, SqlClient, refusal
 
@@ -63,6 +64,22 @@ def test_many_may_install_at_once(make_service: MakeService, make_client: MakeCl
     client = make_client()
     client.put("1")
     client.delete(client.must_get()["id"])
+
+
+def test_rounds_of_durable_consumers_are_something_else(
+    installed: QueueService, client: SqlClient
+) -> None:
+    """What numbers the claims of SQL clients, and the rounds of streaming queries: side by side."""
+    query = Query(installed.queue("jobs"))
+    client.put("1")
+    [planned] = query.plan()
+    client.put("2")
+    client.delete(client.must_get()["id"])
+    assert [1] == query.read(planned)
+    installed.sql_api.uninstall()
+    query.checkpoint = planned.consumer_round
+    assert [] == query.plan()
+    assert 0 == query.queue.messages().count()
 
 
 def test_uninstalling_gives_back_and_leaves_nothing(

@@ -255,3 +255,13 @@ def test_the_command_tells_where_each_server_comes_from() -> None:
     assert (0, "") == (done.returncode, done.stderr)
     expected = [f"{engine}: given by {url_variable(engine)}" for engine in SERVER_ENGINES]
     assert expected == done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(("argument", "code"), [("--help", 0), ("nonsense", 2)])
+def test_the_command_explains_itself(argument: str, code: int) -> None:
+    """Help, and a name that is none: the engines that there are, and no traceback."""
+    command = [sys.executable, "-m", "queue_over_sql.testing.servers", argument]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    said = done.stdout + done.stderr
+    assert (code, False) == (done.returncode, "Traceback" in said)
+    assert [] == [engine for engine in SERVER_ENGINES if engine not in said]

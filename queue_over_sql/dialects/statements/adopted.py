@@ -33,7 +33,7 @@ def finish(
     statement = (
         update(tables.live)
         .where(fence(tables, size, consumer, consumer_round))
-        .values(_finished(tables))
+        .values(finished(tables))
     )
     return statement.returning(tables.live.c.id) if tables.dialect.update_returning else statement
 
@@ -42,10 +42,11 @@ def finish_ids(tables: QueueTables, size: int) -> Update:
     """End locked messages in place by id, for ``take``: that was an attempt."""
     live = tables.live
     counted = {"attempt_count": live.c.attempt_count + 1}
-    return update(live).where(among_ids(live, size)).values(_finished(tables) | counted)
+    return update(live).where(among_ids(live, size)).values(finished(tables) | counted)
 
 
-def _finished(tables: QueueTables) -> dict[str, Any]:
+def finished(tables: QueueTables) -> dict[str, Any]:
+    """What a row of the user's shows when it has ended as a message."""
     now = tables.dialect.now()
     return CLAIM_CLEARED | {
         "status": words("p_status", 20),

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, Delete, Insert, Select, delete, func, insert, or_, select
 
+from queue_over_sql.dialects.statements.extent import finished_only
 from queue_over_sql.dialects.statements.parameters import among_ids, fence, number, words
+from queue_over_sql.message import Outcome
 from queue_over_sql.schema import MESSAGE_COLUMNS
 
 if TYPE_CHECKING:
@@ -75,3 +77,28 @@ def old_in_archive(tables: QueueTables) -> Select[Any]:
 def remove_from_archive(tables: QueueTables, size: int) -> Delete:
     """Remove archived messages by id."""
     return delete(tables.archive).where(among_ids(tables.archive, size))
+
+
+def span(tables: QueueTables) -> Select[Any]:
+    """Count what finished between two instants, and say when the first did."""
+    at = tables.archive.c.finished_at
+    counted: ColumnElement[Any] = func.count()
+    return select(counted, func.min(at)).where(*_finished_between(tables))
+
+
+def remove_exported(tables: QueueTables, size: int) -> Delete:
+    """Remove archived messages by id, unless they have finished again since."""
+    archive = tables.archive
+    return delete(archive).where(
+        among_ids(archive, size), archive.c.finished_at <= number("p_up_to")
+    )
+
+
+def _finished_between(tables: QueueTables) -> list[ColumnElement[bool]]:
+    columns = tables.archive.c
+    after, up_to = number("p_after"), number("p_up_to")
+    between = [columns.finished_at > after, columns.finished_at <= up_to]
+    if tables.adoption is not None:
+        return [*finished_only(tables), *between]
+    # All outcomes by name: the index begins with the outcome.
+    return [columns.outcome.in_([str(outcome) for outcome in Outcome]), *between]

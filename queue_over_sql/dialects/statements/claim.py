@@ -113,15 +113,19 @@ def anything_eligible(tables: QueueTables, where: Where | None) -> Select[Any]:
     )
 
 
-def stamp_values(tables: QueueTables, now: ColumnElement[int]) -> dict[str, Any]:
+def stamp_values(
+    tables: QueueTables, now: ColumnElement[int], expires_at: ColumnElement[int] | None = None
+) -> dict[str, Any]:
     """What a claim writes; the attempt is counted here, so a crash counts as one."""
     live = tables.live
-    lease = func.coalesce(number("p_lease"), live.c.lease_us, number("p_queue_lease"))
+    if expires_at is None:
+        lease = func.coalesce(number("p_lease"), live.c.lease_us, number("p_queue_lease"))
+        expires_at = now + lease
     return {
         "consumer_id": words("p_consumer"),
         "consumer_round": number("p_round"),
         "claimed_at": now,
-        "lease_expires_at": now + lease,
+        "lease_expires_at": expires_at,
         "attempt_count": live.c.attempt_count + 1,
         # Its owner may have sent a row again by its time alone.
         **still_live(tables),

@@ -22,6 +22,7 @@ from queue_over_sql.dialects.statements.extent import (
     removal,
     still_live,
 )
+from queue_over_sql.dialects.statements.parameters import number
 from queue_over_sql.message import Status
 
 if TYPE_CHECKING:
@@ -142,6 +143,15 @@ def last_id(tables: QueueTables, archived: bool, conditions: Conditions) -> Sele
     """The id of the newest message."""
     extent = extent_of(tables, archived)
     return select(func.max(place(tables, archived).c.id)).where(*extent, *conditions)
+
+
+def probe(tables: QueueTables, archived: bool) -> Select[Any]:
+    """The first id from ``p_from`` on, and the one that comes ``p_skip`` after it."""
+    table = place(tables, archived)
+    there = (table.c.id >= number("p_from"), *extent_of(tables, archived))
+    first = select(func.min(table.c.id)).where(*there).scalar_subquery()
+    later = select(table.c.id).where(*there).order_by(table.c.id)
+    return select(first, later.limit(1).offset(number("p_skip")).scalar_subquery())
 
 
 def id_after(tables: QueueTables, archived: bool, conditions: Conditions, skip: int) -> Select[Any]:

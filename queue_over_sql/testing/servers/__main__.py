@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 from queue_over_sql.testing.servers import DEFAULT_ENGINES, SERVER_ENGINES, ServerMissing, obtain
 
 
-def main(engines: list[str]) -> int:
-    """Print a line for each of `engines`, the required ones by default."""
+def main(arguments: list[str]) -> int:
+    """Print a line for each of the engines named, the required ones by default."""
     missing = 0
-    for engine in engines or [name for name in DEFAULT_ENGINES if name in SERVER_ENGINES]:
+    for engine in _engines(arguments):
         try:
             line = obtain(engine).origin
         except ServerMissing as error:
@@ -21,6 +22,25 @@ def main(engines: list[str]) -> int:
             missing += 1
         print(f"{engine}: {line}")  # noqa: T201 - this is a command
     return 1 if missing else 0
+
+
+def _engines(arguments: list[str]) -> list[str]:
+    parser = argparse.ArgumentParser(
+        prog="python -m queue_over_sql.testing.servers",
+        description="Say for each engine where its server for tests comes from, or what to "
+        "install; exits with 1 if one of them is missing.",
+    )
+    required = [name for name in DEFAULT_ENGINES if name in SERVER_ENGINES]
+    parser.add_argument(
+        "engines",
+        metavar="engine",
+        nargs="*",
+        help=f"{', '.join(SERVER_ENGINES)} (default: {', '.join(required)})",
+    )
+    named: list[str] = parser.parse_args(arguments).engines
+    for unknown in sorted(set(named) - set(SERVER_ENGINES)):
+        parser.error(f"there is no engine {unknown!r}: name some of {', '.join(SERVER_ENGINES)}")
+    return named or required
 
 
 if __name__ == "__main__":

@@ -1,0 +1,76 @@
+"""Durable consumers for tests: two ways to claim rounds, and what is in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from queue_over_sql.rounds import DurableConsumer, Round, Want
+
+if TYPE_CHECKING:
+    from queue_over_sql import Queue
+
+
+class Query:
+    """A query as a streaming engine runs it, without the engine: it remembers its checkpoint.
+
+    Args:
+        queue: that it reads.
+        apart: whether its readers claim the rounds, where the engine can.
+        name: its consumerId.
+        timeout: as in ``Queue.durable_consumer``.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        *,
+        apart: bool = False,
+        name: str = "query",
+        timeout: float | None = 3600.0,
+        checkpoint: int = 0,
+    ) -> None:
+        self.queue = queue
+        self.consumer: DurableConsumer = queue.durable_consumer(
+            name, owner="here:1", timeout=timeout
+        )
+        self.apart = apart and self.consumer.claims_apart
+        self.checkpoint = checkpoint
+        self.consumer.take_over()
+
+    def want(self, most: int | None = None, each: int = 1000, **bounds: Any) -> Want:
+        """What to open next."""
+        return Want(most, each, executor=self.apart, **bounds)
+
+    def plan(self, most: int | None = None, each: int = 1000, **bounds: Any) -> list[Round]:
+        """Open the next rounds."""
+        end = self.consumer.advance(self.checkpoint, self.want(most, each, **bounds))
+        return self.consumer.rounds(self.checkpoint, end)
+
+    def read(self, wanted: Round) -> list[Any]:
+        """The payloads of a round, which is claimed first where that is the reader's part."""
+        consumer = self.consumer
+        connections = self.queue.context.connections
+        if self.apart:
+            epoch = consumer.epoch
+            connections.run(lambda c: consumer.claim_round(c, wanted, epoch), atomic=True)
+        rows = connections.run(lambda c: consumer.read_round(c, wanted.consumer_round))
+        return [self.queue.context.plain_message(row, self.queue).payload for row in rows]
+
+    def ids(self, wanted: Round) -> list[int]:
+        """The ids of a round that was claimed."""
+        consumer = self.consumer
+        connections = self.queue.context.connections
+        rows = connections.run(lambda c: consumer.read_round(c, wanted.consumer_round))
+        return [row.id for row in rows]
+
+    def batch(self, most: int | None = None, each: int = 1000, **bounds: Any) -> list[list[Any]]:
+        """Open rounds, read them and note the checkpoint, as one micro-batch does."""
+        opened = self.plan(most, each, **bounds)
+        payloads = [self.read(each_round) for each_round in opened]
+        if opened:
+            self.checkpoint = opened[-1].consumer_round
+        return payloads
+
+    def done(self) -> None:
+        """Acknowledge all batches so far."""
+        self.consumer.ack(self.checkpoint)

@@ -1,0 +1,468 @@
+"""Stages: many write, one publishes, all or none and only once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from sqlalchemy import Column, DateTime, Float, Integer, String, inspect, select, text, update
+
+from queue_over_sql import (
+    DuplicateKey,
+    PayloadInvalid,
+    QueueService,
+    StageLost,
+    UnsupportedByEngine,
+)
+from queue_over_sql.spark.spool import Spool
+from queue_over_sql.stages import Stage, StagedPublisher
+from queue_over_sql.store.stages import BatchName
+from queue_over_sql.sweeping import StageSweeper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Engine
+
+    from queue_over_sql import Queue
+
+pytestmark = pytest.mark.threads("only Spark's processes write stages, which have no event loop")
+
+BATCH = BatchName("writer", 7)
+TYPES = {
+    "message_key": pa.string(),
+    "payload": pa.string(),
+    "headers": pa.string(),
+    "priority": pa.int16(),
+    "_delay": pa.int64(),
+    "_at": pa.int64(),
+    "amount": pa.int64(),
+    "share": pa.float64(),
+    "city": pa.string(),
+}
+
+
+def batch_of(**columns: list[Any]) -> pa.RecordBatch:
+    """Messages by the names of their columns."""
+    arrays = [pa.array(values, TYPES[name]) for name, values in columns.items()]
+    return pa.RecordBatch.from_arrays(arrays, list(columns))
+
+
+def staged(publisher: StagedPublisher, batch: BatchName = BATCH, /, **columns: Any) -> Stage:
+    """A stage with these messages."""
+    return publisher.stage(batch, list(columns), [[batch_of(**columns)]])
+
+
+def stage_names(engine: Engine) -> list[str]:
+    """The stages that there are in the database."""
+    names = inspect(engine).get_table_names()
+    return [name for name in names if name.startswith("queue_over_sql_stage_")]
+
+
+def registered(engine: Engine) -> int:
+    """How many stages the register knows."""
+    with engine.connect() as connection:
+        return int(connection.scalar(text("SELECT COUNT(*) FROM queue_over_sql_stages")) or 0)
+
+
+@pytest.fixture
+def publisher(queue: Queue) -> StagedPublisher:
+    """What publishes to the queue."""
+    return StagedPublisher(queue.context)
+
+
+def test_nothing_is_there_before_the_publish(
+    queue: Queue, publisher: StagedPublisher, engine: Engine
+) -> None:
+    """Stages are no messages; the publish makes all of them messages at once, and drops them."""
+    stages = [
+        staged(publisher, payload=['"a"', '{"b": [1, 2.5, null]}']),
+        staged(publisher, payload=['"c\'\\\\é"']),
+    ]
+    assert [] == queue.consume(10)
+    published = publisher.publish(BATCH, stages)
+    assert (3, 0, 0, False) == (
+        published.created,
+        published.replaced,
+        published.left_out,
+        published.repeated,
+    )
+    found = queue.consume(10)
+    assert ["a", {"b": [1, 2.5, None]}, "c'\\é"] == [message.payload for message in found]
+    assert 1 == len({message.published_at for message in found})
+    assert all(message.available_at == message.published_at for message in found)
+    assert ([], 0) == (stage_names(engine), registered(engine))
+
+
+def test_a_batch_is_published_once(
+    queue: Queue, publisher: StagedPublisher, engine: Engine
+) -> None:
+    """A second publish of the same batch changes nothing, whatever it staged."""
+    assert not publisher.is_published(BATCH)
+    publisher.publish(BATCH, [staged(publisher, payload=["1"])])
+    assert publisher.is_published(BATCH)
+    again = publisher.publish(BATCH, [staged(publisher, payload=["1"])])
+    assert again.repeated
+    other = publisher.publish(BatchName("writer", 8), [staged(publisher, payload=["2"])])
+    assert (1, False) == (other.created, other.repeated)
+    assert [1, 2] == [message.payload for message in queue.consume(10)]
+    assert [] == stage_names(engine)
+
+
+def test_writers_and_parts_are_told_apart(queue: Queue, publisher: StagedPublisher) -> None:
+    """The same number of another writer, and each part of a batch, is a batch of its own."""
+    for name in (BatchName("a", 1), BatchName("b", 1), BatchName("b", 1, 0), BatchName("b", 1, 1)):
+        loose = Spool.of(["payload"], [batch_of(payload=["0"])])
+        assert not publisher.publish(name, [], loose=loose).repeated
+        assert publisher.publish(name, [], loose=loose).repeated
+    assert 4 == queue.stats().ready
+
+
+def test_messages_in_hand_go_with_the_staged_ones(queue: Queue, publisher: StagedPublisher) -> None:
+    """Small parts need no table: they are published in the same transaction."""
+    loose = Spool.of(["payload"], [batch_of(payload=['"in hand"']), batch_of(payload=['"too"'])])
+    published = publisher.publish(BATCH, [staged(publisher, payload=['"staged"'])], loose=loose)
+    assert 3 == published.created
+    assert {"staged", "in hand", "too"} == {message.payload for message in queue.consume(10)}
+
+
+def test_options_of_messages_arrive(service: QueueService) -> None:
+    """Keys, headers, priorities, delays, instants and own columns are as in a publish."""
+    columns = [Column("amount", Integer), Column("share", Float), Column("city", String(20))]
+    queue = service.create_queue("orders", priorities=3, columns=columns)
+    publisher = StagedPublisher(queue.context)
+    given: dict[str, list[Any]] = {
+        "message_key": ["k", None],
+        "payload": ["1", "2"],
+        "headers": ['{"trace": "x"}', None],
+        "priority": [2, 0],
+        "_delay": [3_600_000_000, None],
+        "_at": [None, 4_000_000_000_000_000],
+        "amount": [-5, None],
+        "share": [0.25, None],
+        "city": ["Köln 'am' Rhein\\", None],
+    }
+    loose = Spool.of(list(given), [batch_of(**given)])
+    publisher.publish(BATCH, [staged(publisher, **given)])
+    first, second = queue.messages().list()
+    assert ("k", 1, {"trace": "x"}, 2) == (first.key, first.payload, first.headers, first.priority)
+    assert 3600.0 == (first.scheduled_at - first.published_at).total_seconds()
+    assert {"amount": -5, "share": 0.25, "city": "Köln 'am' Rhein\\"} == dict(first.columns)
+    assert (None, 2, {}, 0) == (second.key, second.payload, second.headers, second.priority)
+    assert 4_000_000_000.0 == second.scheduled_at.timestamp()
+    assert {"amount": None, "share": None, "city": None} == dict(second.columns)
+    queue.purge()
+    publisher.publish(BatchName("writer", 8), [], loose=loose)
+    again = queue.messages().list()
+    assert [(m.key, m.headers, dict(m.columns)) for m in (first, second)] == [
+        (m.key, m.headers, dict(m.columns)) for m in again
+    ]
+
+
+def test_unusual_types_of_own_columns_arrive(service: QueueService) -> None:
+    """A column that no fast path knows goes by the driver's own conversion."""
+    from datetime import datetime
+
+    queue = service.create_queue("events", columns=[Column("seen_on", DateTime)])
+    publisher = StagedPublisher(queue.context)
+    seen = datetime(2026, 2, 3, 4, 5, 6)  # noqa: DTZ001 - a column without a time zone
+    moments = pa.array([seen, None], pa.timestamp("us"))
+    batch = pa.RecordBatch.from_arrays([pa.array(["1", "2"]), moments], ["payload", "seen_on"])
+    stage = publisher.stage(BATCH, ["payload", "seen_on"], [[batch]])
+    publisher.publish(BATCH, [stage])
+    assert [seen, None] == [message.columns["seen_on"] for message in queue.consume(2)]
+
+
+@pytest.mark.parametrize("payload", ["text", "bytes"])
+def test_other_payload_types_arrive(service: QueueService, payload: Any) -> None:
+    """Texts and bytes come back exactly, whatever characters they have."""
+    queue = service.create_queue("raw", payload=payload)
+    publisher = StagedPublisher(queue.context)
+    texts = ["", "it's", "back\\slash", '"', "línea\nñ\t%s :x", "\U0001f600", "?", "a,b),('c"]
+    values = (
+        texts if payload == "text" else [bytes(range(256)), b"'\\\x00", *map(str.encode, texts)]
+    )
+    array = pa.array(values, pa.string() if payload == "text" else pa.binary())
+    batch = pa.RecordBatch.from_arrays([array], ["payload"])
+    publisher.publish(BATCH, [publisher.stage(BATCH, ["payload"], [[batch]])])
+    publisher.publish(BatchName("w", 1), [], loose=Spool.of(["payload"], [batch]))
+    assert values * 2 == [message.payload for message in queue.consume(100)]
+
+
+def test_many_chunks_keep_their_order(queue: Queue, publisher: StagedPublisher) -> None:
+    """A stage is filled chunk by chunk; ids follow the rows."""
+    chunks = [
+        [batch_of(payload=[str(n) for n in range(start, start + 700)])]
+        for start in range(0, 21_000, 700)
+    ]
+    stage = publisher.stage(BATCH, ["payload"], chunks)
+    assert 21_000 == stage.rows
+    assert 21_000 == publisher.publish(BATCH, [stage]).created
+    listed = queue.messages().list(limit=500)
+    assert list(range(500)) == [message.payload for message in listed]
+    assert 21_000 == queue.stats().ready
+
+
+# -- keys
+
+
+def test_a_taken_key_is_refused_and_nothing_published(
+    queue: Queue, publisher: StagedPublisher, engine: Engine
+) -> None:
+    """As ``publish`` does by default; the batch may be written again."""
+    taken = queue.publish("first", key="b")
+    stages = [staged(publisher, message_key=["a", None, "b"], payload=["1", "2", "3"])]
+    with pytest.raises(DuplicateKey) as caught:
+        publisher.publish(BATCH, stages)
+    assert ("b", taken.id) == (caught.value.key, caught.value.id)
+    assert 1 == queue.stats().ready
+    assert not publisher.is_published(BATCH)
+    publisher.discard(stages)
+    assert [] == stage_names(engine)
+
+
+def test_a_key_that_is_given_twice_is_refused(queue: Queue, publisher: StagedPublisher) -> None:
+    """Across the stages of a batch as within one."""
+    stages = [
+        staged(publisher, message_key=["a", "b"], payload=["1", "2"]),
+        staged(publisher, message_key=["c", "a"], payload=["3", "4"]),
+    ]
+    with pytest.raises(DuplicateKey, match="Two messages of one batch") as caught:
+        publisher.publish(BATCH, stages)
+    assert ("a", None) == (caught.value.key, caught.value.id)
+    assert 0 == queue.stats().ready
+
+
+def test_taken_keys_are_skipped(queue: Queue) -> None:
+    """The live one stays, and of several new ones the first counts."""
+    publisher = StagedPublisher(queue.context, on_conflict="skip")
+    queue.publish("old", key="b")
+    stages = [
+        staged(publisher, message_key=["a", "b", "a", None], payload=["1", "2", "3", "4"]),
+        staged(publisher, message_key=["c", "a", None], payload=["5", "6", "7"]),
+    ]
+    published = publisher.publish(BATCH, stages)
+    assert (4, 0, 3) == (published.created, published.replaced, published.left_out)
+    found = {(message.key, message.payload) for message in queue.consume(10)}
+    assert {("b", "old"), ("a", 1), (None, 4), ("c", 5), (None, 7)} == found
+
+
+def test_live_messages_are_replaced(queue: Queue) -> None:
+    """Content and time are new, the id stays; the last of several new ones counts."""
+    publisher = StagedPublisher(queue.context, on_conflict="replace")
+    old = queue.publish("old", key="b", headers={"h": 1}, max_attempts=2)
+    same = queue.publish("same", key="s")
+    [held] = [m for m in queue.consume(2) if m.key == "s"]
+    given: dict[str, list[Any]] = {
+        "message_key": ["a", "b", "a", "b", None, "s"],
+        "payload": ["1", "2", "3", '"Old"', "5", '"same"'],
+    }
+    published = publisher.publish(BATCH, [staged(publisher, **given)])
+    assert (2, 1, 3) == (published.created, published.replaced, published.left_out)
+    listed = {message.key: message for message in queue.messages().list()}
+    assert (old.id, "Old", {}, 0) == (
+        listed["b"].id,
+        listed["b"].payload,
+        listed["b"].headers,
+        listed["b"].attempt,
+    )
+    assert (3, same.id, 4) == (listed["a"].payload, listed["s"].id, len(listed))
+    # Nothing about it changed, so its holder keeps it.
+    held.ack()
+
+
+def test_a_replace_by_case_alone_is_a_change(service: QueueService) -> None:
+    """Texts are compared by their characters, whatever the database's collation says."""
+    queue = service.create_queue("notes", payload="text")
+    publisher = StagedPublisher(queue.context, on_conflict="replace")
+    queue.publish("note", key="n")
+    batch = batch_of(message_key=["n"], payload=["NOTE"])
+    stage = publisher.stage(BATCH, ["message_key", "payload"], [[batch]])
+    assert 1 == publisher.publish(BATCH, [stage]).replaced
+    assert ["NOTE"] == [message.payload for message in queue.consume(5)]
+
+
+def test_a_replace_may_delay(queue: Queue) -> None:
+    """A delay makes the same content due at another instant."""
+    publisher = StagedPublisher(queue.context, on_conflict="replace")
+    queue.publish("x", key="k")
+    given: dict[str, list[Any]] = {
+        "message_key": ["k"],
+        "payload": ['"x"'],
+        "_delay": [3_600_000_000],
+    }
+    assert 1 == publisher.publish(BATCH, [staged(publisher, **given)]).replaced
+    assert (0, 1) == (queue.stats().ready, queue.stats().delayed)
+
+
+def test_keys_in_hand_are_looked_after_too(queue: Queue) -> None:
+    """Small keyed parts go by way of a stage."""
+    publisher = StagedPublisher(queue.context, on_conflict="skip")
+    queue.publish("old", key="a")
+    batch = batch_of(message_key=["a", "b"], payload=["1", "2"])
+    published = publisher.publish(BATCH, [], loose=Spool.of(["message_key", "payload"], [batch]))
+    assert (1, 1) == (published.created, published.left_out)
+
+
+@pytest.mark.parametrize("on_conflict", ["skip", "replace", "raise"])
+def test_keys_of_finished_messages_count_within_the_window(
+    service: QueueService, on_conflict: str
+) -> None:
+    """A ``dedup_window`` holds for batches as it does for single messages."""
+    queue = service.create_queue("once", dedup_window=600)
+    publisher = StagedPublisher(queue.context, on_conflict=on_conflict)
+    done = queue.publish("done", key="d")
+    queue.ack(queue.consume())
+    stage = staged(publisher, message_key=["d", "n", None], payload=["1", "2", "3"])
+    if on_conflict == "raise":
+        with pytest.raises(DuplicateKey, match="dedup_window") as caught:
+            publisher.publish(BATCH, [stage])
+        assert ("d", done.id) == (caught.value.key, caught.value.id)
+        assert 0 == queue.stats().ready
+        return
+    published = publisher.publish(BATCH, [stage])
+    assert (2, 0, 1) == (published.created, published.replaced, published.left_out)
+    assert {2, 3} == {message.payload for message in queue.consume(5)}
+
+
+# -- what goes wrong
+
+
+def test_what_is_no_json_is_named(queue: Queue, publisher: StagedPublisher, engine: Engine) -> None:
+    """Where the database checks payloads, its refusal is explained by the row."""
+    if not queue.context.tables.dialect.checks_json:
+        with pytest.raises(PayloadInvalid, match="row 1 of its partition is no JSON"):
+            publisher.explain([batch_of(payload=["1", "{x}"])])
+        return
+    with pytest.raises(PayloadInvalid, match=r"row 2 of its partition is no JSON.*'nope'"):
+        staged(publisher, payload=["1", "2", "nope"])
+    loose = Spool.of(["payload"], [batch_of(payload=["1"]), batch_of(payload=["NaN"])])
+    with pytest.raises(PayloadInvalid, match="row 1 of its partition is no JSON"):
+        publisher.publish(BATCH, [], loose=loose)
+    assert (0, [], 0) == (queue.stats().ready, stage_names(engine), registered(engine))
+
+
+def test_a_stage_that_lost_messages_is_not_published(
+    queue: Queue, publisher: StagedPublisher, engine: Engine
+) -> None:
+    """A crash of the server may empty stages; then nothing of the batch is published."""
+    whole, emptied = staged(publisher, payload=["1"]), staged(publisher, payload=["2", "3"])
+    with engine.begin() as connection:
+        connection.execute(text(f"DELETE FROM {emptied.name}"))
+    with pytest.raises(StageLost, match="0 of 2") as caught:
+        publisher.publish(BATCH, [whole, emptied])
+    assert emptied.name == caught.value.stage
+    assert (0, False) == (queue.stats().ready, publisher.is_published(BATCH))
+
+
+def test_a_table_of_the_users_own_is_refused(service: QueueService, engine: Engine) -> None:
+    """Its rows are written by whoever knows the table."""
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE orders (id INTEGER PRIMARY KEY, city VARCHAR(20))"))
+    queue = service.adopt_queue("orders_to_do", "orders")
+    with pytest.raises(UnsupportedByEngine, match="enqueue"):
+        StagedPublisher(queue.context)
+
+
+def test_a_consumer_that_went_on_finds_a_batch_that_commits_late(
+    queue: Queue, publisher: StagedPublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The instant of a batch is that of its beginning, below the marks of consumers by its end."""
+    monkeypatch.setattr("queue_over_sql.stages.SLACK_US", 0)
+    publisher.publish(BATCH, [staged(publisher, payload=["1"])])
+    system = queue.context.tables.system
+    counted = queue.context.run(lambda c: c.scalar(select(system.queues.c.edit_count)))
+    assert 1 == counted
+
+
+# -- what is left behind
+
+
+def test_orphans_are_swept_and_others_left_alone(
+    queue: Queue, publisher: StagedPublisher, service: QueueService, engine: Engine
+) -> None:
+    """A stage past its time goes, and one whose batch was published a while ago."""
+    sweeper = StageSweeper(service._parts)
+    young, old = staged(publisher, payload=["1"]), staged(publisher, payload=["2"])
+    late = staged(publisher, BatchName("writer", 8), payload=["3"])
+    assert 0 == sweeper.sweep()
+    publisher.publish(
+        BatchName("writer", 8), [], loose=Spool.of(["payload"], [batch_of(payload=["3"])])
+    )
+    assert 0 == sweeper.sweep()
+    stages, commits = queue.context.tables.system.stages, queue.context.tables.system.commits
+    with engine.begin() as connection:
+        connection.execute(update(stages).where(stages.c.name == old.name).values(expires_at=1))
+        connection.execute(update(commits).values(committed_at=1))
+    assert 2 == sweeper.sweep()
+    assert [young.name] == stage_names(engine)
+    assert 1 == registered(engine)
+    assert late.name not in stage_names(engine)
+    with pytest.raises(Exception, match=r"(?i)stage"):
+        publisher.publish(BATCH, [old])
+
+
+def test_all_stages_of_a_batch_can_be_discarded(publisher: StagedPublisher, engine: Engine) -> None:
+    """Those of tasks that died as well; other batches keep theirs."""
+    for _ in range(2):
+        staged(publisher, payload=["1"])
+    other = staged(publisher, BatchName("writer", 8), payload=["1"])
+    publisher.discard_all(BATCH)
+    assert ([other.name], 1) == (stage_names(engine), registered(engine))
+
+
+def test_the_register_cannot_make_the_sweeper_drop_other_tables(
+    publisher: StagedPublisher, queue: Queue, service: QueueService, engine: Engine
+) -> None:
+    """Only names that a stage may have are dropped."""
+    queue.publish("kept")
+    stage = staged(publisher, payload=["1"])
+    stages = queue.context.tables.system.stages
+    with engine.begin() as connection:
+        named = update(stages).where(stages.c.name == stage.name)
+        connection.execute(named.values(name=queue.table.name, expires_at=1))
+    StageSweeper(service._parts).sweep()
+    assert 1 == queue.stats().ready
+
+
+def test_the_reaper_sweeps(make_service: Callable[..., QueueService], engine: Engine) -> None:
+    """Its report says so; the register is not asked at each pass."""
+    service = make_service()
+    queue = service.create_queue("jobs")
+    stage = staged(StagedPublisher(queue.context), payload=["1"])
+    stages = queue.context.tables.system.stages
+    with engine.begin() as connection:
+        connection.execute(update(stages).values(expires_at=1))
+    assert 1 == service.reap().swept
+    assert stage.name not in stage_names(engine)
+    assert 0 == service.reap().swept
+
+
+def test_old_commits_are_forgotten(queue: Queue, service: QueueService, engine: Engine) -> None:
+    """Only the last batch of a writer can come again; the one before is known for a day more."""
+    publisher = StagedPublisher(queue.context)
+    for number in range(3):
+        loose = Spool.of(["payload"], [batch_of(payload=["1"])])
+        publisher.publish(BatchName("writer", number), [], loose=loose)
+    commits = queue.context.tables.system.commits
+    expiring = select(commits.c.batch_id).where(commits.c.expires_at.is_not(None))
+    with engine.connect() as connection:
+        assert [0, 1] == sorted(row[0] for row in connection.execute(expiring))
+    with engine.begin() as connection:
+        over = update(commits).where(commits.c.expires_at.is_not(None))
+        connection.execute(over.values(expires_at=1))
+    StageSweeper(service._parts).sweep()
+    with engine.connect() as connection:
+        known = list(connection.execute(select(commits.c.batch_id, commits.c.message_count)))
+    assert [(2, 1)] == [tuple(row) for row in known]
+
+
+def test_dropping_a_queue_forgets_its_batches(service: QueueService) -> None:
+    """A new queue of the same name gets the same batches anew."""
+    publisher = StagedPublisher(service.create_queue("jobs").context)
+    loose = Spool.of(["payload"], [batch_of(payload=["1"])])
+    publisher.publish(BATCH, [], loose=loose)
+    service.drop_queue("jobs")
+    fresh = StagedPublisher(service.create_queue("jobs").context)
+    assert not fresh.publish(BATCH, [], loose=loose).repeated

@@ -1,0 +1,44 @@
+"""URLs of databases: what messages show of them, and what they say of those that are none."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import make_url
+
+from queue_over_sql import DatabaseUnavailable, QueueService
+from queue_over_sql.dialects.engines import read_url, shown_url
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:hunter2@host/db", "postgresql://me:***@host/db"),
+        (
+            "postgresql://host/db?user=me&password=hunter2",
+            "postgresql://host/db?password=***&user=me",
+        ),
+        ("mysql+pymysql://host/db?passwd=hunter2", "mysql+pymysql://host/db?passwd=***"),
+        ("postgresql://host/db?sslpassword=hunter2", "postgresql://host/db?sslpassword=***"),
+        ("sqlite:///queue.db", "sqlite:///queue.db"),
+    ],
+)
+def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
+    """Also where it stands among the parameters, as drivers take it there."""
+    assert shown == shown_url(make_url(url))
+
+
+def test_an_error_does_not_tell_a_password_of_the_parameters() -> None:
+    """What cannot be reached is named, and ends up in logs."""
+    pytest.importorskip("psycopg")
+    service = QueueService("postgresql://127.0.0.1:1/db?user=me&password=hunter2")
+    with pytest.raises(DatabaseUnavailable, match=r"127\.0\.0\.1:1") as caught:
+        service.queue("orders")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_port_that_is_no_number() -> None:
+    """An unescaped character of a password can make a port of its rest, so it is not told."""
+    with pytest.raises(ValueError, match="SQLAlchemy URL whose port is no number") as caught:
+        read_url("postgresql://me@host:hunter2/db")
+    assert caught.value.__cause__ is None
+    assert "hunter2" not in str(caught.value)
