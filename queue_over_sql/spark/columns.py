@@ -1,0 +1,273 @@
+"""The columns of a DataFrame of messages, and the SELECT that yields them.
+
+Two styles: ``native`` has what a message has; ``kafka`` has the columns of Kafka's connector, so
+that a job written for it needs another format name only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+from sqlalchemy import Integer, func, literal_column, select
+
+from queue_over_sql.spark.choosing import chosen_names
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Select, Table
+
+    from queue_over_sql.queue import Queue
+    from queue_over_sql.schema import QueueTables
+    from queue_over_sql.spark.options import MessageOptions
+
+_HEADERS: Final = "headers"
+_CLAIM: Final = {"consumer_id": StringType(), "consumer_round": LongType()}
+_EPOCH: Final = "consumer_epoch"
+_TIMES: Final = ("published_at", "scheduled_at", "available_at")
+_ENDS: Final[Mapping[str, DataType]] = {
+    "claimed_at": TimestampType(),
+    "last_attempt_at": TimestampType(),
+    "last_error": StringType(),
+    "finished_at": TimestampType(),
+    "outcome": StringType(),
+}
+# What a live message has only where it is asked for by name: its last failure.
+_ATTEMPT: Final = ("claimed_at", "last_attempt_at", "last_error")
+_KAFKA_HEADERS: Final = ArrayType(
+    StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class MessageColumn:
+    """A column of the DataFrame.
+
+    Attributes:
+        name: its name there.
+        kind: its Spark type.
+        source: what is selected for it; None where it is the same for all messages.
+        constant: what it is then.
+        exact: whether a comparison in the database says what Spark's says, instead of letting
+            pass more.
+        comparable: whether it can be compared there at all.
+    """
+
+    name: str
+    kind: DataType
+    source: ColumnElement[Any] | None
+    constant: Any = None
+    exact: bool = True
+    comparable: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class MessageColumns:
+    """All columns of the DataFrame, in order."""
+
+    table: Table
+    columns: Sequence[MessageColumn]
+
+    @property
+    def struct(self) -> StructType:
+        """The schema, as Spark has it."""
+        return StructType([StructField(c.name, c.kind) for c in self.columns])
+
+    @functools.cached_property
+    def schema(self) -> pa.Schema:
+        """The schema, as Arrow has it."""
+        return to_arrow_schema(self.struct, timezone="UTC")
+
+    @functools.cached_property
+    def stored(self) -> pa.Schema:
+        """The part of the schema that is read from the database, at least one column."""
+        fields = [
+            field
+            for field, column in zip(self.schema, self.columns, strict=True)
+            if column.source is not None
+        ]
+        return pa.schema(fields or [pa.field("id", pa.int64())])
+
+    def select(self) -> Select[Any]:
+        """The SELECT of ``stored``, from all rows of the table."""
+        sources: list[ColumnElement[Any]] = [
+            column.source.label(f"c{index}")
+            for index, column in enumerate(self.columns)
+            if column.source is not None
+        ]
+        return select(*(sources or [self.table.c.id]))
+
+    def complete(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Add the columns that are the same for all messages."""
+        found = iter(batch.columns)
+        arrays = [
+            pa.array([column.constant] * batch.num_rows, field.type)
+            if column.source is None
+            else next(found)
+            for column, field in zip(self.columns, self.schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def find(self, name: str) -> MessageColumn | None:
+        """A column by its name; None where there is none."""
+        return next((column for column in self.columns if column.name == name), None)
+
+
+def message_columns(
+    queue: Queue, options: MessageOptions, *, archived: bool = False, epoch: int | None = None
+) -> MessageColumns:
+    """Which columns the messages of a queue have.
+
+    Args:
+        queue: whose messages.
+        options: style, headers, and the choice of columns.
+        archived: of the archive instead of the live messages.
+        epoch: of the streaming query that reads them, where that is to be a column.
+
+    Raises:
+        ValueError: an option names a column that there is not, or a style that the queue cannot
+            have.
+    """
+    tables = queue.context.tables
+    table = tables.archive if archived else tables.live
+    if options.schema_style == "kafka":
+        columns = _kafka(queue, table)
+    else:
+        columns = list(_native(queue, table, archived=archived, epoch=epoch))
+    if not options.include_headers:
+        columns = [column for column in columns if column.name != _HEADERS]
+    if options.columns:
+        if not archived and options.schema_style == "native":
+            columns += _ends(table, _ATTEMPT)
+        by_name = {column.name: column for column in columns}
+        columns = [by_name[name] for name in chosen_names(options.columns, list(by_name))]
+    return MessageColumns(table, columns)
+
+
+def read_batches(
+    queue: Queue, columns: MessageColumns, statement: Select[Any], batch_bytes: int
+) -> Generator[pa.RecordBatch]:
+    """Run a statement made of ``columns.select()`` and yield what it finds, as Spark wants it.
+
+    Nothing of the database's is held once the last batch was taken.
+
+    Raises:
+        DatabaseUnavailable, DatabaseRefused: as their names say.
+        ValueError: a value cannot be what its column's type says.
+    """
+    connections = queue.context.connections
+    with connections.reading() as connection:
+        read = connections.dialect.read_arrow
+        # Who stops in the middle must end the read before its connection.
+        with contextlib.closing(read(connection, statement, columns.stored, batch_bytes)) as found:
+            for batch in found:
+                yield columns.complete(batch)
+
+
+def _native(
+    queue: Queue, table: Table, *, archived: bool, epoch: int | None
+) -> Iterator[MessageColumn]:
+    tables, columns = queue.context.tables, table.c
+    yield MessageColumn("id", LongType(), columns.id)
+    if tables.adoption is None:
+        yield MessageColumn("key", StringType(), columns.message_key)
+        yield MessageColumn("kind", StringType(), columns.kind)
+        yield MessageColumn(
+            "payload", _payload_type(queue), _payload(tables, table), comparable=False
+        )
+    headers = tables.dialect.read_content(columns.headers)
+    yield MessageColumn(_HEADERS, MapType(StringType(), StringType()), headers)
+    yield MessageColumn("priority", IntegerType(), columns.priority)
+    yield MessageColumn("attempt", IntegerType(), columns.attempt_count)
+    for name in _TIMES:
+        yield MessageColumn(name, TimestampType(), _time(tables, table, name))
+    for name, claim_kind in _CLAIM.items():
+        yield MessageColumn(name, claim_kind, columns[name])
+    if epoch is not None:
+        yield MessageColumn(_EPOCH, LongType(), None, epoch)
+    yield from _own(tables, table)
+    if archived:
+        yield from _ends(table, list(_ENDS))
+
+
+def _ends(table: Table, names: Sequence[str]) -> Iterator[MessageColumn]:
+    for name in names:
+        yield MessageColumn(name, _ENDS[name], table.c[name], comparable=name != "last_error")
+
+
+def _own(tables: QueueTables, table: Table) -> Iterator[MessageColumn]:
+    """The queue's own columns; one with the name of a column above gets ``row_`` before it."""
+    taken = {"attempt", *_TIMES, *_CLAIM, _EPOCH, *_ENDS, _HEADERS, "id", "priority"}
+    if tables.adoption is None:
+        taken |= {"key", "kind", "payload"}
+    for key, name in zip(tables.own_columns, tables.own_names, strict=True):
+        if key == "id":
+            continue
+        shown = name
+        # Names differ by more than their case in Spark.
+        while shown.lower() in taken:
+            shown = f"row_{shown}"
+        taken.add(shown.lower())
+        column = table.c[key]
+        kind = from_arrow_type(tables.dialect.arrow_type(column.type))
+        source = tables.dialect.read_column(column)
+        # A time may be stored in more than one spelling; a text may have a collation.
+        comparable = source is column and not isinstance(kind, TimestampType)
+        exact = isinstance(column.type, Integer)
+        yield MessageColumn(shown, kind, source, exact=exact, comparable=comparable)
+
+
+def _kafka(queue: Queue, table: Table) -> list[MessageColumn]:
+    tables, columns = queue.context.tables, table.c
+    if tables.adoption is not None:
+        msg = (
+            f"option schemaStyle: the messages of queue {queue.name!r} are rows of a table, so "
+            "there is no value for the style kafka: leave it native"
+        )
+        raise ValueError(msg)
+    published = columns.published_at
+    return [
+        MessageColumn("key", BinaryType(), columns.message_key),
+        MessageColumn("value", BinaryType(), _payload(tables, table)),
+        MessageColumn("topic", StringType(), None, queue.name),
+        MessageColumn("partition", IntegerType(), None, 0),
+        MessageColumn("offset", LongType(), columns.id),
+        MessageColumn("timestamp", TimestampType(), published),
+        MessageColumn("timestampType", IntegerType(), None, 0),
+        MessageColumn(_HEADERS, _KAFKA_HEADERS, tables.dialect.read_content(columns.headers)),
+    ]
+
+
+def _payload_type(queue: Queue) -> DataType:
+    return BinaryType() if queue.context.known_settings.payload == "bytes" else StringType()
+
+
+def _payload(tables: QueueTables, table: Table) -> ColumnElement[Any]:
+    return tables.dialect.read_content(table.c.payload)
+
+
+def _time(tables: QueueTables, table: Table, name: str) -> ColumnElement[Any]:
+    """A time of a message; the owner of an adopted row may have set ``available_at`` alone."""
+    columns = table.c
+    if tables.adoption is None or name == "available_at":
+        return columns[name]
+    otherwise: ColumnElement[Any] = func.coalesce(
+        columns[name], columns.available_at, literal_column("0")
+    )
+    return otherwise

@@ -1,0 +1,53 @@
+"""Services of this process: one for each database, kept while the process lives.
+
+Spark uses its Python workers again and again, so a connection that is kept saves a login for each
+task. Nothing here is pickled: what travels to the executors is a ``Location``.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Final
+
+from queue_over_sql.service import QueueService
+
+if TYPE_CHECKING:
+    from queue_over_sql.queue import Queue
+    from queue_over_sql.spark.options import Location
+
+_lock: Final = threading.Lock()
+_services: Final[dict[tuple[int, str, str | None, str], QueueService]] = {}
+
+
+def service_at(location: Location) -> QueueService:
+    """The service of this process on a database; not started, so it is no consumer yet.
+
+    Raises:
+        ValueError: the URL cannot be found out here, or is none.
+        UnsupportedByEngine: the driver is not installed here.
+    """
+    url = location.resolve()
+    # A forked worker must not use its parent's connections.
+    key = (os.getpid(), url, location.schema, location.table_prefix)
+    with _lock:
+        service = _services.get(key)
+        if service is None:
+            service = QueueService(
+                url,
+                schema=location.schema,
+                table_prefix=location.table_prefix,
+                consumer_name="spark",
+            )
+            _services[key] = service
+        return service
+
+
+def queue_at(location: Location, name: str) -> Queue:
+    """A queue that exists.
+
+    Raises:
+        QueueNotFound: it does not.
+        DatabaseUnavailable: the database cannot be reached.
+    """
+    return service_at(location).queue(name)

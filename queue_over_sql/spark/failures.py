@@ -1,0 +1,138 @@
+"""Failures of single messages inside a stream: they go back to their queue, the rest goes on.
+
+In ``foreachBatch`` the rows that went well are written, and those that did not are given to
+``settle``: they leave their round, as messages that any worker nacked, so that the ack of the
+round does not end them. A replay of the batch does not see them again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from queue_over_sql.durations import Duration, to_microseconds
+from queue_over_sql.spark.databases import queue_at
+from queue_over_sql.spark.options import Location
+from queue_over_sql.spark.pipelines.places import location_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+_OWNER: Final = "settle"
+# Each list is one transaction under a lock of the consumer's row.
+_AT_ONCE: Final = 1000
+_SCHEMA: Final = "failed long, settled long"
+# The epoch is that of the query that has read a row: who is replaced meanwhile settles nothing.
+_STAMP: Final = ("consumer_epoch", "id", "consumer_round")
+
+
+@dataclasses.dataclass(frozen=True)
+class SettleReport:
+    """What became of the failures of a batch.
+
+    Attributes:
+        failed: rows whose message failed.
+        settled: those that were given back or ended as dead letters now. The others were before:
+            by an operator, or by this batch before it was repeated.
+    """
+
+    failed: int
+    settled: int
+
+
+def settle(
+    results: DataFrame,
+    queue: str,
+    consumer_id: str,
+    *,
+    url: str | None = None,
+    url_env: str | None = None,
+    url_file: str | None = None,
+    schema: str | None = None,
+    table_prefix: str = "queue_",
+    delay: Duration | None = None,
+) -> SettleReport:
+    """Report the failed messages of a streaming batch: retry later, or dead letter.
+
+    Call it in ``foreachBatch`` before the batch ends. Rows whose ``ok`` is not true have failed;
+    the queue's retry policy and ``max_attempts`` say what becomes of each, on the executors and
+    under the fence of the query.
+
+    Args:
+        results: has the columns ``id``, ``consumer_round`` and ``consumer_epoch`` of a stream with
+            the option ``includeEpoch``, ``ok`` (boolean) and perhaps ``error``, the reason. It
+            must be persisted: computed anew it might say something else than what was written,
+            and a message between the two would be lost.
+        queue: the queue that the stream reads.
+        consumer_id: the option ``consumerId`` of the stream.
+        url: an SQLAlchemy URL.
+        url_env: instead of it the environment variable that holds it, here and on the executors.
+        url_file: the same for a file.
+        schema: database schema of the tables.
+        table_prefix: what the names of the queues' tables begin with.
+        delay: until the next attempt, instead of what the retry policy says.
+
+    Raises:
+        ValueError: a column is missing, or ``results`` is not persisted.
+        ConsumerFenced: another query has taken over; as a failure of Spark's job, since it is
+            found out on the executors.
+        QueueNotFound, DatabaseUnavailable: as their names say.
+    """
+    _check(results)
+    if delay is not None:
+        to_microseconds(delay, "delay", zero=True)
+    place = location_of(url, url_env, url_file, schema, table_prefix)
+    # Asked here, so that a slip in a name is told before Spark works.
+    queue_at(place, queue).durable_consumer(consumer_id, owner=_OWNER)
+    reason = "error" if "error" in results.columns else "CAST(NULL AS STRING) AS error"
+    failures = results.where("ok IS NOT TRUE").selectExpr(
+        *(f"CAST({name} AS LONG) AS {name}" for name in _STAMP), reason
+    )
+    nack = nacking(place, queue, consumer_id, delay)
+    counts = failures.mapInArrow(nack, _SCHEMA).collect()
+    return SettleReport(
+        failed=sum(row["failed"] for row in counts), settled=sum(row["settled"] for row in counts)
+    )
+
+
+def nacking(
+    place: Location, queue: str, consumer_id: str, delay: Duration | None
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What a task of Spark runs over failures."""
+
+    def nack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        consumer = queue_at(place, queue).durable_consumer(consumer_id, owner=_OWNER)
+        for batch in batches:
+            epochs, *failures = (column.to_pylist() for column in batch.columns)
+            by_epoch: dict[int, list[Any]] = {}
+            for epoch, failure in zip(epochs, zip(*failures, strict=True), strict=True):
+                by_epoch.setdefault(epoch, []).append(failure)
+            settled = 0
+            for epoch, failed in by_epoch.items():
+                for start in range(0, len(failed), _AT_ONCE):
+                    part = failed[start : start + _AT_ONCE]
+                    settled += len(consumer.nack(part, delay=delay, epoch=epoch))
+            yield pa.RecordBatch.from_pydict({"failed": [batch.num_rows], "settled": [settled]})
+
+    return nack
+
+
+def _check(results: DataFrame) -> None:
+    missing = [name for name in (*_STAMP, "ok") if name not in results.columns]
+    if missing:
+        msg = (
+            f"results has no column {', '.join(missing)}: settle() needs {', '.join(_STAMP)} of a "
+            "stream with the option includeEpoch=true, and ok"
+        )
+        raise ValueError(msg)
+    level = results.storageLevel
+    if not (level.useMemory or level.useDisk):
+        msg = (
+            "results must be persisted before settle(), and before they are written: computed "
+            "twice they might differ, and what failed only the second time would be lost"
+        )
+        raise ValueError(msg)

@@ -1,0 +1,79 @@
+"""Calling a handler in the form that it wants, and counting what became of its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from queue_over_sql.message import Message
+
+if TYPE_CHECKING:
+    from queue_over_sql.queue import Queue
+    from queue_over_sql.spark.fleet_plan import FleetPlan
+    from queue_over_sql.spark.fleet_watch import Tally
+
+
+def calling(plan: FleetPlan, queue: Queue, tally: Tally) -> Callable[..., None]:
+    """The function that a worker calls with claimed messages, and perhaps a connection."""
+    call = _as_arrow(plan.handler, queue) if plan.form == "arrow" else _as_messages(plan.handler)
+
+    def handle(given: Message | Sequence[Message], *connection: Any) -> None:
+        messages = [given] if isinstance(given, Message) else given
+        with tally.calling():
+            try:
+                failed = call(given, *connection)
+            except BaseException:
+                tally.count(0, len(messages))
+                raise
+        tally.count(len(messages) - failed, failed)
+
+    return handle
+
+
+def reasons_of(answer: Any, count: int) -> dict[int, str]:
+    """What an Arrow handler says of its messages: why some failed, by their place in the batch.
+
+    Args:
+        answer: what it returned: None where all is well, else for each message None or a reason.
+        count: of the messages.
+
+    Raises:
+        TypeError, ValueError: it is neither.
+    """
+    if answer is None:
+        return {}
+    texts = answer.to_pylist() if hasattr(answer, "to_pylist") else answer
+    if isinstance(texts, str) or not isinstance(texts, Sequence):
+        msg = (
+            "a handler of Arrow batches must return None, or for each message None or the reason "
+            f"of its failure, not {type(answer).__name__}"
+        )
+        raise TypeError(msg)
+    if len(texts) != count:
+        msg = f"the handler returned {len(texts)} reasons for {count} messages"
+        raise ValueError(msg)
+    return {place: str(text) for place, text in enumerate(texts) if text is not None}
+
+
+def _as_messages(handler: Callable[..., Any]) -> Callable[..., int]:
+    def call(given: Any, *connection: Any) -> int:
+        handler(given, *connection)
+        return 0
+
+    return call
+
+
+def _as_arrow(handler: Callable[..., Any], queue: Queue) -> Callable[..., int]:
+    """Messages become a batch; those that the handler names are nacked, in its transaction."""
+
+    def call(messages: Sequence[Message], *connection: Any) -> int:
+        from queue_over_sql.dialects.arrow.handed_out import batch_of
+
+        batch = batch_of(queue.context.tables, [message.stored for message in messages])
+        reasons = reasons_of(handler(batch, *connection), len(messages))
+        for place, reason in reasons.items():
+            target = connection[0] if connection else None
+            queue.nack(messages[place], error=reason, connection=target)
+        return len(reasons)
+
+    return call

@@ -1,0 +1,86 @@
+"""Offsets of a stream: the last round of each database, as Spark keeps them in its checkpoint.
+
+One database: ``{"round": 7, "after": 5}``: a batch of the rounds 6 and 7. Several databases:
+``{"rounds": {"<label>": 7, …}, "after": {"<label>": 5, …}}``, so that a query may begin with one
+entry in ``urls`` and get more later. A batch's own start is kept in its end, because of the first
+batch of a checkpoint Spark keeps no other, and asks the source anew where the stream begins.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+_log = logging.getLogger(__name__)
+
+ONLY: Final = ""
+"""The label of a database that needs none, because it is the only one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Offset:
+    """Up to which round each database was read.
+
+    Attributes:
+        rounds: the last round by label; a database that came in later is not in it.
+        after: the round before the batch that ends here, by label; empty where a stream begins.
+    """
+
+    rounds: Mapping[str, int]
+    after: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    def written(self) -> dict[str, Any]:
+        """As Spark keeps it."""
+        alone = set(self.rounds) == {ONLY}
+        after = {"after": self.after[ONLY] if alone else _sorted(self.after)} if self.after else {}
+        if alone:
+            return {"round": self.rounds[ONLY], **after}
+        return {"rounds": _sorted(self.rounds), **after}
+
+
+def read_offset(
+    written: Mapping[str, Any], labels: Collection[str], *, strict: bool = True
+) -> Offset:
+    """Read what ``Offset.written`` made, perhaps long ago and for other databases.
+
+    Args:
+        written: the offset.
+        labels: of the databases of this query.
+        strict: refuse an offset that knows a database which this query leaves out.
+
+    Raises:
+        ValueError: the offset is of other databases.
+    """
+    alone = set(labels) == {ONLY}
+    rounds, after = written.get("round" if alone else "rounds"), written.get("after")
+    if alone:
+        rounds = None if rounds is None else {ONLY: rounds}
+        after = None if after is None else {ONLY: after}
+    if not isinstance(rounds, Mapping):
+        raise ValueError(_other_databases(written, labels))  # noqa: TRY004 - of a file
+    if missing := sorted(set(rounds) - set(labels)):
+        if strict:
+            raise ValueError(_other_databases(written, labels))
+        _log.warning("The stream goes on without the databases %s.", ", ".join(missing))
+    return Offset(_of(labels, rounds), _of(labels, after or {}))
+
+
+def _of(labels: Collection[str], rounds: Mapping[str, Any]) -> dict[str, int]:
+    return {label: int(last) for label, last in rounds.items() if label in labels}
+
+
+def _sorted(rounds: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(rounds.items()))
+
+
+def _other_databases(written: Mapping[str, Any], labels: Collection[str]) -> str:
+    theirs = written.get("rounds")
+    then = ", ".join(sorted(theirs)) if isinstance(theirs, Mapping) else "a single one, by url"
+    now = "a single one, by url" if set(labels) == {ONLY} else ", ".join(sorted(labels))
+    return (
+        f"The checkpoint is of a query over other databases: {then}; this query reads {now}. "
+        "Name the same ones (more may join by urls), or give the query a checkpoint of its own: "
+        "what it had claimed is read again from the queue."
+    )

@@ -1,0 +1,359 @@
+"""Options of the format: what ``.option(name, value)`` may say, checked at the edge.
+
+Spark hands options over as text under lower-case names. Each use of the format has one frozen
+class; an option that belongs to no class is refused with the nearest name that does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+from queue_over_sql.durations import Duration, to_timedelta
+from queue_over_sql.settings import check_choice, check_whole
+
+ALIASES: Final = {
+    "topic": "queue",
+    "subscribe": "queue",
+    "maxoffsetspertrigger": "maxmessagespertrigger",
+    "maxrecordsperpartition": "messagesperpartition",
+}
+"""Other names of options, lower-case: those of Kafka's connector."""
+
+_KAFKAS: Final = frozenset(
+    {"startingoffsets", "endingoffsets", "minpartitions", "groupidprefix", "assign"}
+)
+"""Options of Kafka's connector that mean nothing here."""
+
+_SPARKS_OWN: Final = frozenset(
+    {"checkpointlocation", "path", "outputmode", "queryname", "querytimeout"}
+)
+"""Options that Spark itself adds or reads."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Location:
+    """Where a queue's database is, without looking at it yet.
+
+    A password that stands in ``url`` travels to the executors with the query; one that is named
+    by ``url_env`` or ``url_file`` is read where it is used, and must be there.
+
+    Attributes:
+        url: an SQLAlchemy URL.
+        url_env: name of the environment variable that holds it.
+        url_file: path of the file that holds it.
+        schema: database schema of the tables; None for the connection's default.
+        table_prefix: what the names of the queues' tables begin with.
+    """
+
+    url: str | None = dataclasses.field(default=None, repr=False)
+    url_env: str | None = None
+    url_file: str | None = None
+    schema: str | None = None
+    table_prefix: str = "queue_"
+
+    def resolve(self) -> str:
+        """The URL.
+
+        Raises:
+            ValueError: the variable is not set, or the file cannot be read, on this host.
+        """
+        if self.url is not None:
+            return self.url
+        if self.url_env is not None:
+            found = os.environ.get(self.url_env)
+            if not found:
+                msg = (
+                    f"option urlEnv: the environment variable {self.url_env} is not set in this "
+                    "process; executors need it as well as the driver "
+                    "(spark.executorEnv.<NAME>)"
+                )
+                raise ValueError(msg)
+            return found
+        try:
+            return Path(str(self.url_file)).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            msg = f"option urlFile: {self.url_file} cannot be read on this host: {error.strerror}"
+            raise ValueError(msg) from error
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QueueOptions:
+    """What every use of the format needs.
+
+    Attributes:
+        locations: one for each database, by its label; a single one has the label "".
+        queue: name of the queue, the same in each.
+    """
+
+    locations: Mapping[str, Location]
+    queue: str
+
+    @classmethod
+    def parse(
+        cls, options: Mapping[str, str], *, others: Sequence[type[QueueOptions]] = ()
+    ) -> Self:
+        """Read what Spark hands over.
+
+        Args:
+            options: names in any case, and texts.
+            others: other uses of the format, whose options may be among them.
+
+        Raises:
+            ValueError: an option is unknown, missing or has no sensible value; the text names it
+                as the user writes it.
+        """
+        given = _canonical(options, cls, others=others)
+        values: dict[str, Any] = {"locations": _locations(given), "queue": _queue(given)}
+        for field in dataclasses.fields(cls):
+            text = given.get(camel(field.name).lower())
+            if field.name in values or text is None:
+                continue
+            read: Callable[[str, str], Any] = field.metadata["read"]
+            values[field.name] = read(camel(field.name), text)
+        return cls(**values)
+
+    @property
+    def location(self) -> Location:
+        """The only database.
+
+        Raises:
+            ValueError: there are several, and this use of the format takes one.
+        """
+        if len(self.locations) != 1:
+            msg = (
+                "option urls names several databases, which only a stream can read at once: "
+                "unite one DataFrame for each instead"
+            )
+            raise ValueError(msg)
+        return next(iter(self.locations.values()))
+
+
+def option(read: Callable[[str, str], Any], *, default: Any) -> Any:
+    """A field of an options class: how its text is read, and what holds without it."""
+    return dataclasses.field(default=default, metadata={"read": read})
+
+
+# -- how texts are read; each gets the option's name for its errors
+
+
+def a_text(name: str, text: str) -> str:
+    """Any text but an empty one."""
+    if not text.strip():
+        msg = f"option {name} is empty"
+        raise ValueError(msg)
+    return text.strip()
+
+
+def a_flag(name: str, text: str) -> bool:
+    """``true`` or ``false``."""
+    found = {"true": True, "false": False}.get(text.strip().lower())
+    if found is None:
+        msg = f"option {name} must be true or false, not {text!r}"
+        raise ValueError(msg)
+    return found
+
+
+def a_count(name: str, text: str) -> int:
+    """A whole number from 1 on; ``_`` may group its digits."""
+    try:
+        number = int(text.strip())
+    except ValueError:
+        msg = f"option {name} must be a whole number, not {text!r}"
+        raise ValueError(msg) from None
+    return check_whole(f"option {name}", number)
+
+
+_BYTE_UNITS: Final = {"b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30}
+
+
+def some_bytes(name: str, text: str) -> int:
+    """A number of bytes, with or without a unit: ``4MB``, ``512k``, ``65536``."""
+    plain = text.strip().lower().replace("ib", "b")
+    digits = plain.rstrip("bkmg").strip()
+    unit = _BYTE_UNITS.get(plain[len(digits) :].strip() or "b")
+    if not digits.isdecimal() or unit is None or int(digits) == 0:
+        msg = f"option {name} must be a number of bytes such as 4MB, not {text!r}"
+        raise ValueError(msg)
+    return int(digits) * unit
+
+
+_TIME_UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def some_seconds(name: str, text: str) -> float:
+    """A duration in seconds, with or without a unit: ``200ms``, ``1.5``, ``30s``, ``7d``."""
+    plain = text.strip().lower()
+    digits = plain.rstrip("mshd").strip()
+    try:
+        seconds: Duration = float(digits) * _TIME_UNITS[plain[len(digits) :].strip() or "s"]
+        return to_timedelta(seconds, f"option {name}").total_seconds()
+    except (KeyError, ValueError):
+        msg = f"option {name} must be a duration such as 200ms, 30s or 7d, not {text!r}"
+        raise ValueError(msg) from None
+
+
+def one_of(*choices: str) -> Callable[[str, str], str]:
+    """One of some words, in any case."""
+
+    def read(name: str, text: str) -> str:
+        word = text.strip().lower()
+        check_choice(f"option {name}", word, choices)
+        return word
+
+    return read
+
+
+def names(name: str, text: str) -> tuple[str, ...]:
+    """Names with commas between them."""
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not found:
+        msg = f"option {name} names nothing"
+        raise ValueError(msg)
+    return found
+
+
+SchemaStyle = Literal["native", "kafka"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MessageOptions(QueueOptions):
+    """What decides which columns a message has.
+
+    Attributes:
+        schema_style: ``native``, or ``kafka`` for the columns of Kafka's connector.
+        include_headers: whether there is a column ``headers``.
+        columns: only these columns, since Spark does not tell a source which ones it needs.
+        batch_bytes: how large an Arrow batch becomes, about.
+    """
+
+    schema_style: SchemaStyle = option(one_of("native", "kafka"), default="native")
+    include_headers: bool = option(a_flag, default=True)
+    columns: tuple[str, ...] = option(names, default=())
+    batch_bytes: int = option(some_bytes, default=4 * 2**20)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReadOptions(MessageOptions):
+    """What ``spark.read`` reads.
+
+    Attributes:
+        table: the ``live`` messages or those in the ``archive``.
+        num_partitions: into how many ranges of ids the messages are cut; None for one per about
+            250,000 messages.
+        pushdown: let the database filter. Spark's setting
+            ``spark.sql.python.filterPushdown.enabled`` must then be true.
+    """
+
+    table: Literal["live", "archive"] = option(one_of("live", "archive"), default="live")
+    num_partitions: int | None = option(a_count, default=None)
+    pushdown: bool = option(a_flag, default=False)
+
+    @property
+    def archived(self) -> bool:
+        """Whether the archive is meant."""
+        return self.table == "archive"
+
+
+def camel(name: str) -> str:
+    """A field's name as an option is written: ``maxMessagesPerTrigger``."""
+    first, *others = name.split("_")
+    return first + "".join(other.capitalize() for other in others)
+
+
+_PLACES: Final = ("url", "urls", "urlEnv", "urlFile", "schema", "tablePrefix", "queue")
+
+
+def known_names(options: type[QueueOptions]) -> list[str]:
+    """The options of a use of the format as they are written."""
+    own = [camel(f.name) for f in dataclasses.fields(options) if "read" in f.metadata]
+    return [*_PLACES, *own]
+
+
+def _canonical(
+    options: Mapping[str, str],
+    use: type[QueueOptions],
+    *,
+    others: Sequence[type[QueueOptions]],
+) -> dict[str, str]:
+    spelled = {name.lower(): name for each in (use, *others) for name in known_names(each)}
+    given: dict[str, str] = {}
+    for name, text in options.items():
+        lower = ALIASES.get(name.lower(), name.lower())
+        if lower in _SPARKS_OWN:
+            continue
+        if lower not in spelled:
+            raise ValueError(_unknown(name, lower, spelled))
+        if given.get(lower, text) != text:
+            msg = f"option {spelled[lower]} is given twice, under two names"
+            raise ValueError(msg)
+        given[lower] = text
+    return given
+
+
+def _unknown(name: str, lower: str, spelled: Mapping[str, str]) -> str:
+    near = difflib.get_close_matches(lower, [*spelled, *ALIASES], n=1, cutoff=0.7)
+    hint = f": did you mean {spelled.get(near[0], near[0])}?" if near else "."
+    if lower in _KAFKAS or lower.startswith("kafka."):
+        hint = ", which is of Kafka's connector: a queue has no offsets or brokers; leave it out."
+    return f"unknown option {name}{hint} There are: {', '.join(sorted(spelled.values()))}."
+
+
+def _queue(given: Mapping[str, str]) -> str:
+    if not given.get("queue", "").strip():
+        msg = "option queue is missing: name the queue to read or write"
+        raise ValueError(msg)
+    return given["queue"].strip()
+
+
+def _locations(given: Mapping[str, str]) -> dict[str, Location]:
+    places = [name for name in ("url", "urls", "urlenv", "urlfile") if given.get(name)]
+    if len(places) != 1:
+        msg = (
+            "name the database by exactly one of the options url (an SQLAlchemy URL), urlEnv, "
+            "urlFile, or urls (a JSON list or object of URLs)"
+        )
+        raise ValueError(msg)
+    base = Location(schema=given.get("schema"), table_prefix=given.get("tableprefix", "queue_"))
+    text = given[places[0]].strip()
+    if places[0] == "urls":
+        return {label: dataclasses.replace(base, url=url) for label, url in _several(text).items()}
+    field = {"url": "url", "urlenv": "url_env", "urlfile": "url_file"}[places[0]]
+    return {"": dataclasses.replace(base, **{field: text})}
+
+
+def labels_of(urls: Sequence[str]) -> dict[str, str]:
+    """Databases by what tells them apart: host, port and database, without user and password.
+
+    Raises:
+        ValueError: one is there twice, or is no URL.
+    """
+    from queue_over_sql.dialects.engines import read_url
+
+    labels: dict[str, str] = {}
+    for url in urls:
+        parts = read_url(url)
+        host = f"{parts.host}:{parts.port}" if parts.port else parts.host or ""
+        labels[f"{host}/{parts.database or ''}"] = url
+    if len(labels) != len(urls):
+        msg = "option urls names a database twice; give each a name by a JSON object, or a mapping"
+        raise ValueError(msg)
+    return labels
+
+
+def _several(text: str) -> dict[str, str]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if isinstance(found, dict) and all(isinstance(url, str) for url in found.values()) and found:
+        return dict(found)
+    if not isinstance(found, list) or not found or not all(isinstance(u, str) for u in found):
+        msg = "option urls must be a JSON list of URLs, or a JSON object of names and URLs"
+        raise ValueError(msg)
+    return labels_of(found)

@@ -1,0 +1,153 @@
+"""`process`: a queue through a transformation of yours into Parquet, another queue, or both."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from queue_over_sql.durations import MICROSECOND, Duration, to_timedelta
+from queue_over_sql.spark.pipelines.files import files_at
+from queue_over_sql.spark.pipelines.places import location_of, options_of
+from queue_over_sql.spark.pipelines.staged import Commit, StagedFolder, commit_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    Transform = Callable[[DataFrame], DataFrame]
+
+_FORMAT: Final = "queue_over_sql"
+_CONSUMER_LENGTH: Final = 36
+# Spark can repeat its last batch only; so many more are kept for people to look at.
+_REMEMBERED: Final = 100
+
+
+def process(
+    spark: SparkSession,
+    queue: str,
+    transform: Transform,
+    *,
+    checkpoint: str | os.PathLike[str],
+    output: str | os.PathLike[str] | None = None,
+    to: str | None = None,
+    message: Transform | None = None,
+    url: str | None = None,
+    url_env: str | None = None,
+    url_file: str | None = None,
+    schema: str | None = None,
+    table_prefix: str = "queue_",
+    consumer_id: str | None = None,
+    every: Duration | None = None,
+    max_messages: int | None = None,
+    partition_by: Sequence[str] = (),
+    options: Mapping[str, str] | None = None,
+) -> StreamingQuery:
+    """Start a streaming query from a queue through a transformation into Parquet or a queue.
+
+    Exactly once, whatever is killed when: start it again with the same arguments. A batch is
+    committed to ``output`` as a whole, no reader sees a row twice; what is published to ``to`` is
+    made of what was written there, so that both agree even where the transformation does not
+    give the same again.
+
+    Args:
+        spark: the session.
+        queue: the queue to consume.
+        transform: makes the result out of a streaming data frame of messages.
+        checkpoint: a folder for Spark's own account of the query, of this query alone.
+        output: the folder of Parquet files to add to; of this query alone.
+        to: the queue to publish to, in the same database.
+        message: makes messages out of the result, for ``to``: the columns of the format's sink.
+            Without it the result has these columns and no others.
+        url: the database, as in the format's options.
+        url_env: the same by the name of an environment variable.
+        url_file: the same by the path of a file.
+        schema: database schema of the tables.
+        table_prefix: what the names of the queues' tables begin with.
+        consumer_id: under which name it claims; ``process-<queue>`` by default.
+        every: begin a batch so often, until the query is stopped. Without it: process what is
+            there now, and end.
+        max_messages: the most that one batch takes.
+        partition_by: columns of the result that become folders of ``output``.
+        options: more options of the format's stream, and of Spark's.
+
+    Returns:
+        The running query; ``awaitTermination()`` waits for its end and raises what ended it.
+
+    Raises:
+        ValueError: neither ``output`` nor ``to`` is given, or an argument has no sensible value.
+    """
+    if output is None and to is None:
+        raise ValueError("name what to write to: output (a folder), to (a queue), or both")
+    location = location_of(url, url_env, url_file, schema, table_prefix)
+    stream = {**options_of(location), "queue": queue, **(options or {})}
+    stream["consumerId"] = consumer_id or f"process-{queue}"[:_CONSUMER_LENGTH]
+    if max_messages is not None:
+        stream["maxMessagesPerTrigger"] = str(max_messages)
+    result = transform(spark.readStream.format(_FORMAT).options(**stream).load())
+    sink = None if to is None else {**options_of(location), "queue": to}
+    if output is None:
+        rows = result if message is None else message(result)
+        writer = rows.writeStream.format(_FORMAT).options(**(sink or {}))
+    else:
+        batches = _Batches(
+            StagedFolder(files_at(spark, output)),
+            os.fspath(checkpoint),
+            tuple(partition_by),
+            sink,
+            message,
+        )
+        writer = result.writeStream.foreachBatch(batches.write)
+    writer = writer.option("checkpointLocation", os.fspath(checkpoint))
+    writer = writer.queryName(stream["consumerId"])
+    if every is None:
+        return writer.trigger(availableNow=True).start()
+    milliseconds = to_timedelta(every, "every", zero=True) // (1000 * MICROSECOND)
+    return writer.trigger(processingTime=f"{milliseconds} milliseconds").start()
+
+
+@dataclasses.dataclass
+class _Batches:
+    """Writes each batch once: its files by a commit, its messages by the sink's own account."""
+
+    folder: StagedFolder
+    checkpoint: str
+    partition_by: tuple[str, ...]
+    sink: Mapping[str, str] | None
+    message: Transform | None
+    query_id: str | None = None
+
+    def write(self, batch: DataFrame, number: int) -> None:
+        """Write a batch, or what is left of it after a crash."""
+        if self.query_id is None:
+            self.query_id = _query_id(batch.sparkSession, self.checkpoint)
+            self.folder.recover()
+        name = commit_name(self.query_id, number)
+        commit = self.folder.find(name) or self._commit(batch, name)
+        if self.sink is not None and commit.files:
+            self._publish(batch, commit, self.sink)
+
+    def _commit(self, batch: DataFrame, name: str) -> Commit:
+        staged = self.folder.begin(name)
+        writer = batch.write
+        if self.partition_by:
+            writer = writer.partitionBy(*self.partition_by)
+        writer.parquet(self.folder.place_of(staged))
+        facts = {"query": self.query_id}
+        return self.folder.commit(name, staged, facts, remembered=_REMEMBERED)
+
+    def _publish(self, batch: DataFrame, commit: Commit, sink: Mapping[str, str]) -> None:
+        root = self.folder.files.root
+        reader = batch.sparkSession.read.schema(batch.schema).option("basePath", root)
+        rows = reader.parquet(*[f"{root}/{file}" for file in commit.files])
+        messages = rows if self.message is None else self.message(rows)
+        account = {"writerId": commit.series, "batchId": str(commit.number)}
+        messages.write.format(_FORMAT).options(**sink, **account).mode("append").save()
+
+
+def _query_id(spark: SparkSession, checkpoint: str) -> str:
+    """The id that Spark gave the query when its checkpoint was made, and that stays with it."""
+    found = json.loads(files_at(spark, checkpoint).read("metadata"))
+    return str(found["id"])

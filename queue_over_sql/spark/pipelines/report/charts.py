@@ -1,0 +1,64 @@
+"""The plots of one queue: what became of its messages, how long they waited and ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from queue_over_sql.spark.pipelines.report.plots import Series, Times, lines, stacked_bars
+from queue_over_sql.spark.pipelines.report.words import clean, duration_words, short_count
+
+_OUTCOMES: Final = ("done", "failed", "rejected", "expired")
+_QUANTILES: Final = ("p50", "p90", "p99")
+_BIN_NAMES: Final = (
+    (86_400, "day", "days"),
+    (3_600, "hour", "hours"),
+    (60, "minute", "minutes"),
+    (1, "second", "seconds"),
+)
+
+Row = Mapping[str, Any]
+
+
+def charts_of(rows: Sequence[Row], seconds: int) -> Iterator[str]:
+    """The plots of one queue as HTML.
+
+    Args:
+        rows: what happened per bin, in their order.
+        seconds: the length of a bin.
+    """
+    times = Times([int(row["bin"].timestamp()) for row in rows], seconds)
+    series = [Series(name, name, [row[name] for row in rows]) for name in _OUTCOMES]
+    series = [one for one in series if any(one.values)]
+    published = Series("published", "born", [row["published"] for row in rows])
+    keys = [(one.look, one.name) for one in series] + [("born", "published")]
+    yield '<div class="plots">'
+    drawn = stacked_bars(times, series, published, short_count)
+    yield _figure(f"Messages per {bin_words(seconds)}", keys, drawn)
+    yield _durations("Wait until claimed", "wait", times, rows)
+    yield _durations("Run time", "run", times, rows)
+    yield "</div>"
+
+
+def bin_words(seconds: int) -> str:
+    """The length of a bin: ``hour``, ``6 hours``."""
+    length, one, many = next(entry for entry in _BIN_NAMES if seconds % entry[0] == 0)
+    count = seconds // length
+    return one if count == 1 else f"{count} {many}"
+
+
+def _durations(title: str, kind: str, times: Times, rows: Sequence[Row]) -> str:
+    series = [Series(name, name, [row[f"{kind}_{name}"] for row in rows]) for name in _QUANTILES]
+    drawn = lines(times, series, _short_duration)
+    return _figure(title, [(name, name) for name in _QUANTILES], drawn)
+
+
+def _short_duration(seconds: float) -> str:
+    return duration_words(seconds)
+
+
+def _figure(title: str, keys: Sequence[tuple[str, str]], drawn: str) -> str:
+    legend = "".join(f'<span class="key {look}"><i>{clean(name)}</i></span>' for look, name in keys)
+    shown = drawn or '<p class="empty">nothing to show</p>'
+    caption = f"<b>{clean(title)}</b>{legend if drawn else ''}"
+    return f"<figure><figcaption>{caption}</figcaption>{shown}</figure>"

@@ -1,0 +1,228 @@
+"""`report`: from a history and a database to a folder of tables and a page."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as sql
+
+from queue_over_sql.durations import Duration
+from queue_over_sql.settings import check_whole
+from queue_over_sql.spark.pipelines.files import files_at
+from queue_over_sql.spark.pipelines.frames import HOUR
+from queue_over_sql.spark.pipelines.places import location_of
+from queue_over_sql.spark.pipelines.report import measures
+from queue_over_sql.spark.pipelines.report.page import Facts, Row, page
+from queue_over_sql.spark.pipelines.report.sources import Source, gathered
+from queue_over_sql.spark.pipelines.report.tables import computed, write_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from queue_over_sql.spark.options import Location
+    from queue_over_sql.spark.pipelines.files import Files
+    from queue_over_sql.spark.pipelines.report.measures import Measures
+
+    Progress = Callable[[str, int, int], None]
+
+_PAGE: Final = "report.html"
+_TITLE: Final = "Queue report"
+_BINS: Final = 120
+_LENGTHS: Final = (60, 300, 900, HOUR, 3 * HOUR, 6 * HOUR, 24 * HOUR, 7 * 24 * HOUR)
+_CONSUMERS_SHOWN: Final = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportFiles:
+    """What a report has written.
+
+    Attributes:
+        page: the page.
+        tables: of each table its folder of Parquet, by name; a CSV file lies beside it.
+        queues, finished, live: how many queues and messages it is about.
+    """
+
+    page: str
+    tables: dict[str, str]
+    queues: int
+    finished: int
+    live: int
+
+
+def report(
+    spark: SparkSession,
+    output: str | os.PathLike[str],
+    *,
+    history: str | os.PathLike[str] | None = None,
+    url: str | None = None,
+    url_env: str | None = None,
+    url_file: str | None = None,
+    schema: str | None = None,
+    table_prefix: str = "queue_",
+    queues: Sequence[str] | None = None,
+    since: datetime | Duration | None = None,
+    title: str = _TITLE,
+    top: int = 20,
+    progress: Progress | None = None,
+) -> ReportFiles:
+    """Say what happened in the queues: throughput, waiting, run times, retries, failures.
+
+    Finished messages come from a history that ``export_history`` has written, or without one from
+    the archives; live ones from the database, where one is named. All are only looked at.
+
+    Args:
+        spark: the session.
+        output: the folder to write to; a report that is there is replaced.
+        history: the folder of the history.
+        url: the database, as in the format's options.
+        url_env: the same by the name of an environment variable.
+        url_file: the same by the path of a file.
+        schema: database schema of the tables.
+        table_prefix: what the names of the queues' tables begin with.
+        queues: only these; all without.
+        since: only what finished from this instant on, or in this last time.
+        title: of the page.
+        top: how many reasons and dead letters of each queue are named.
+        progress: called with what is being done, and how many of how many steps are.
+
+    Returns:
+        What was written.
+
+    Raises:
+        ValueError: neither a history nor a database is named, or an argument has no sensible value.
+        FileNotFoundError: there is no history.
+        QueueNotFound: there is no such queue.
+        DatabaseUnavailable: the database cannot be reached.
+    """
+    check_whole("top", top)
+    location: Location | None = None
+    if history is None or any((url, url_env, url_file)):
+        location = location_of(url, url_env, url_file, schema, table_prefix)
+    steps = _Steps(progress)
+    files = files_at(spark, output)
+    with _work_folder(files) as work:
+        steps.next("reading live messages")
+        source = gathered(spark, location, history, work, queues=queues, since=since)
+        found = _computed(measures.measure(source.finished, source.live, top=top), steps)
+        steps.next("drawing")
+        facts = _facts(source, found, title)
+        tables = {name: write_table(files, name, table) for name, table in found.items()}
+        files.write(_PAGE, page(facts).encode())
+    steps.next("done")
+    return ReportFiles(
+        page=f"{files.root}/{_PAGE}",
+        tables=tables,
+        queues=len(facts.queues),
+        finished=sum(row["finished"] for row in facts.queues),
+        live=sum(row["live"] for row in facts.queues),
+    )
+
+
+class _Steps:
+    """How far it is: reading, one step for each table, drawing."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self._done = 0
+        self._all = len(dataclasses.fields(measures.Measures)) + 2
+
+    def next(self, what: str) -> None:
+        """Say what begins now."""
+        if self._progress is not None:
+            self._progress(what, self._done, self._all)
+        self._done += 1
+
+
+@contextmanager
+def _work_folder(files: Files) -> Iterator[str]:
+    name = f"_work.{uuid.uuid4().hex[:12]}"
+    try:
+        yield f"{files.root}/{name}"
+    finally:
+        files.remove(name)
+
+
+def _computed(found: Measures, steps: _Steps) -> dict[str, pa.Table]:
+    tables: dict[str, pa.Table] = {}
+    for name, frame in found.tables().items():
+        steps.next(f"computing {name.replace('_', ' ')}")
+        tables[name] = computed(frame, measures.ORDERS[name])
+    return tables
+
+
+def _facts(source: Source, found: Mapping[str, pa.Table], title: str) -> Facts:
+    """What the page shows, of the tables that are written."""
+    rows = {name: table.to_pylist() for name, table in found.items() if name != "hourly"}
+    shown = Facts(
+        title=title,
+        source=source.words,
+        made_at=source.now,
+        queues=rows["queues"],
+        failures=rows["failures"],
+        dead_letters=rows["dead_letters"],
+        lost_claims=_by_cause(rows["lost_claims"]),
+        consumers=_busiest(rows["consumers"]),
+        consumers_of=Counter(row["queue"] for row in rows["consumers"]),
+        timeline=[],
+        bin_seconds=HOUR,
+    )
+    seconds = _bin_length(found["hourly"])
+    timeline = _timeline(source, found["hourly"], shown.drawn(), seconds)
+    return dataclasses.replace(shown, timeline=timeline, bin_seconds=seconds)
+
+
+def _by_cause(lost: Sequence[Row]) -> list[Row]:
+    """All hours together."""
+    causes: dict[tuple[str, str], Row] = {}
+    for row in lost:
+        before = causes.get((row["queue"], row["cause"]))
+        total = row["messages"] + (before["messages"] if before else 0)
+        # The rows are ordered by hour, so this one is the last so far.
+        causes[row["queue"], row["cause"]] = {**row, "messages": total}
+    return list(causes.values())
+
+
+def _busiest(consumers: Sequence[Row]) -> list[Row]:
+    """The first of each queue."""
+    seen = Counter[str]()
+    found = []
+    for row in consumers:
+        seen[row["queue"]] += 1
+        if seen[row["queue"]] <= _CONSUMERS_SHOWN:
+            found.append(row)
+    return found
+
+
+def _bin_length(hourly: pa.Table) -> int:
+    """The shortest bins of which all fit into a plot."""
+    hours = hourly["hour"].drop_null()
+    if not len(hours):
+        return HOUR
+    ends = pc.min_max(hours).as_py()
+    span = (ends["max"] - ends["min"]).total_seconds() + HOUR
+    fitting = [length for length in _LENGTHS if span / length <= _BINS]
+    return fitting[0] if fitting else _LENGTHS[-1] * int(span / _LENGTHS[-1] / _BINS + 1)
+
+
+def _timeline(
+    source: Source, hourly: pa.Table, queues: Sequence[str], seconds: int
+) -> Sequence[Row]:
+    """What happened per bin, in the queues that are drawn."""
+    if seconds == HOUR:
+        names = pa.array(queues, pa.string())
+        rows = hourly.filter(pc.field("queue").isin(names)).to_pylist()
+        return [{**row, "bin": row["hour"]} for row in rows]
+    drawn = sql.col("queue").isin(list(queues))
+    timed = measures.with_durations(source.finished.where(drawn))
+    bins = measures.binned(timed, source.live.where(drawn), seconds, "bin")
+    found: Sequence[Row] = computed(bins, ("queue", "bin")).to_pylist()
+    return found

@@ -1,0 +1,241 @@
+"""What a report says, as Spark computes it from finished and live messages.
+
+``finished`` has the columns of a history; ``live`` has ``queue``, ``status`` and those columns that
+a live message has. All instants are in UTC, all durations in seconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Window
+from pyspark.sql import functions as sql
+
+from queue_over_sql.restoring import CONSUMER_DIED, LEASE_EXPIRED
+from queue_over_sql.spark.pipelines.frames import HOUR, bin_start, seconds_between
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+OUTCOMES: Final = ("done", "failed", "rejected", "expired")
+STATUSES: Final = ("ready", "delayed", "claimed", "held")
+DURATIONS: Final = ("wait", "run", "total")
+QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+_ACCURACY: Final = 2_000
+_ERROR_LENGTH: Final = 500
+_REASON_LENGTH: Final = 200
+OUT_OF_ATTEMPTS: Final = "out of attempts: "
+
+# What differs between two failures for one reason, and what is put in its place.
+_PARTICULARS: Final = (
+    (rf"(?s)^{OUT_OF_ATTEMPTS}", ""),
+    (r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", "<uuid>"),
+    (r"(?i)\b(?:0x)?(?=[0-9a-f]*[0-9])[0-9a-f]{8,}\b", "<hex>"),
+    (r"'[^'\n]{1,200}'|\"[^\"\n]{1,200}\"", "<text>"),
+    (r"\d+(?:[.,:]\d+)*", "<n>"),
+    (r"\s+", " "),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Measures:
+    """The tables of a report, each a data frame that is small enough to be written at once.
+
+    Attributes:
+        hourly: per queue and hour of UTC: published, finished by outcome, retries, durations.
+        queues: per queue the same over all, and what is live.
+        failures: per queue the most frequent reasons, with the oldest and the newest example.
+        dead_letters: the newest dead letters of each queue.
+        lost_claims: per queue and hour, messages that came back from a dead consumer or an
+            expired lease and whose last failure that was.
+        consumers: per queue what each consumer finished, and its share.
+    """
+
+    hourly: DataFrame
+    queues: DataFrame
+    failures: DataFrame
+    dead_letters: DataFrame
+    lost_claims: DataFrame
+    consumers: DataFrame
+
+    def tables(self) -> dict[str, DataFrame]:
+        """The tables by name."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
+ORDERS: Final = {
+    "hourly": ("queue", "hour"),
+    "queues": ("queue",),
+    "failures": ("queue", "rank"),
+    "dead_letters": ("queue", "rank"),
+    "lost_claims": ("queue", "hour", "cause"),
+    "consumers": ("queue", "-finished", "consumer_id"),
+}
+"""By what the rows of each table are ordered; with a ``-`` from the highest on."""
+
+
+def measure(finished: DataFrame, live: DataFrame, *, top: int) -> Measures:
+    """Compute all tables; nothing is read before one of them is.
+
+    Args:
+        finished: finished messages.
+        live: those that are not.
+        top: how many reasons and dead letters of each queue are named.
+    """
+    timed = with_durations(finished)
+    return Measures(
+        hourly=binned(timed, live, HOUR, "hour"),
+        queues=_queues(timed, live),
+        failures=_failures(finished, live, top),
+        dead_letters=_dead_letters(finished, top),
+        lost_claims=_lost_claims(finished, live),
+        consumers=_consumers(timed),
+    )
+
+
+def with_durations(finished: DataFrame) -> DataFrame:
+    """Finished messages with what their last attempt waited and ran, and how long it took in all.
+
+    ``wait``: from when it was due to its claim. ``run``: from the claim to the end. ``total``: from
+    when it was first due to the end, all attempts included.
+    """
+    return finished.withColumns(
+        {
+            "wait": seconds_between("available_at", "claimed_at"),
+            "run": seconds_between("claimed_at", "finished_at"),
+            "total": seconds_between("scheduled_at", "finished_at"),
+        }
+    )
+
+
+def binned(timed: DataFrame, live: DataFrame, seconds: int, name: str) -> DataFrame:
+    """What happened per queue and bin of time."""
+    ended = timed.groupBy("queue", bin_start("finished_at", seconds).alias(name)).agg(*_ended())
+    born = timed.select("queue", "published_at").unionByName(live.select("queue", "published_at"))
+    published = born.groupBy("queue", bin_start("published_at", seconds).alias(name)).agg(
+        sql.count("*").alias("published")
+    )
+    joined = published.join(ended, ["queue", name], "full")
+    return _without_nulls(joined)
+
+
+def _ended() -> list[Column]:
+    """What is said of finished messages, however they are grouped."""
+    attempts_before = sql.greatest(sql.col("attempt") - 1, sql.lit(0))
+    return [
+        sql.count("*").alias("finished"),
+        *[sql.count_if(sql.col("outcome") == outcome).alias(outcome) for outcome in OUTCOMES],
+        sql.count_if(attempts_before > 0).alias("retried"),
+        sql.coalesce(sql.sum(attempts_before), sql.lit(0)).alias("retries"),
+        *[column for name in DURATIONS for column in _quantiles(name)],
+    ]
+
+
+def _quantiles(name: str) -> list[Column]:
+    found = sql.percentile_approx(name, list(QUANTILES.values()), _ACCURACY)
+    columns = [found[place].alias(f"{name}_{label}") for place, label in enumerate(QUANTILES)]
+    return [*columns, sql.max(name).alias(f"{name}_max")]
+
+
+def _without_nulls(frame: DataFrame) -> DataFrame:
+    """Zero where there was nothing to count."""
+    counts = ["published", "finished", *OUTCOMES, "retried", "retries", *STATUSES]
+    return frame.fillna(0, [name for name in counts if name in frame.columns])
+
+
+def _queues(timed: DataFrame, live: DataFrame) -> DataFrame:
+    ended = timed.groupBy("queue").agg(
+        *_ended(),
+        sql.min("finished_at").alias("first_finished_at"),
+        sql.max("finished_at").alias("last_finished_at"),
+    )
+    status, due = sql.col("status"), sql.col("available_at")
+    waiting = live.groupBy("queue").agg(
+        sql.count("*").alias("live"),
+        *[sql.count_if(status == name).alias(name) for name in STATUSES],
+        sql.min(sql.when(status == "ready", due)).alias("oldest_ready_at"),
+    )
+    joined = ended.join(waiting, "queue", "full").fillna(0, ["live"])
+    published = sql.col("finished") + sql.col("live")
+    return _without_nulls(joined).withColumn("published", published)
+
+
+def _failures(finished: DataFrame, live: DataFrame, top: int) -> DataFrame:
+    dead = finished.where(_is_dead()).withColumn("fate", sql.lit("dead"))
+    retried = finished.where(sql.col("outcome") == "done").withColumn("fate", sql.lit("done later"))
+    open_ones = live.withColumns({"fate": sql.lit("live"), "finished_at": sql.col("published_at")})
+    columns = ["queue", "id", "fate", "finished_at", "last_attempt_at", "last_error"]
+    failed = dead.select(columns).unionByName(retried.select(columns))
+    failed = failed.unionByName(open_ones.select(columns)).where("last_error is not null")
+    at = sql.coalesce("last_attempt_at", "finished_at")
+    example = sql.struct("id", sql.substring("last_error", 1, _ERROR_LENGTH).alias("error"))
+    grouped = failed.groupBy("queue", reason_of(sql.col("last_error")).alias("reason")).agg(
+        sql.count("*").alias("messages"),
+        *[
+            sql.count_if(sql.col("fate") == fate).alias(name)
+            for fate, name in (("dead", "dead"), ("done later", "done_later"), ("live", "live"))
+        ],
+        sql.min(at).alias("first_at"),
+        sql.max(at).alias("last_at"),
+        sql.min_by(example, at).alias("oldest"),
+        sql.max_by(example, at).alias("newest"),
+    )
+    order = Window.partitionBy("queue").orderBy(sql.desc("messages"), "reason")
+    ranked = grouped.withColumn("rank", sql.row_number().over(order)).where(sql.col("rank") <= top)
+    return ranked.select(
+        *["queue", "rank", "reason", "messages", "dead", "done_later", "live"],
+        *["first_at", "last_at"],
+        *[
+            sql.col(f"{which}.{field}").alias(f"{which}_{field}")
+            for which in ("oldest", "newest")
+            for field in ("id", "error")
+        ],
+    )
+
+
+def reason_of(error: Column) -> Column:
+    """The reason of a failure without what is particular to one message."""
+    reason = sql.substring(error, 1, _ERROR_LENGTH)
+    for pattern, instead in _PARTICULARS:
+        reason = sql.regexp_replace(reason, pattern, instead)
+    return sql.substring(sql.trim(reason), 1, _REASON_LENGTH)
+
+
+def _is_dead() -> Column:
+    return sql.col("outcome") != "done"
+
+
+def _dead_letters(finished: DataFrame, top: int) -> DataFrame:
+    order = Window.partitionBy("queue").orderBy(sql.desc("finished_at"), sql.desc("id"))
+    dead = finished.where(_is_dead()).withColumn("rank", sql.row_number().over(order))
+    error = sql.substring("last_error", 1, _ERROR_LENGTH).alias("last_error")
+    columns = ["queue", "rank", "id", "key", "kind", "outcome", "attempt", "finished_at"]
+    return dead.where(sql.col("rank") <= top).select(*columns, error)
+
+
+def _lost_claims(finished: DataFrame, live: DataFrame) -> DataFrame:
+    columns = ["queue", "last_attempt_at", "last_error", "finished_at"]
+    open_ones = live.withColumn("finished_at", sql.lit(None).cast("timestamp"))
+    both = finished.select(columns).unionByName(open_ones.select(columns))
+    error = sql.col("last_error")
+    cause = sql.when(error.endswith(LEASE_EXPIRED), "lease expired").when(
+        error.endswith(CONSUMER_DIED), "consumer died"
+    )
+    hour = bin_start(sql.coalesce("last_attempt_at", "finished_at"))
+    lost = both.select("queue", hour.alias("hour"), cause.alias("cause"))
+    counted = lost.where("cause is not null").groupBy("queue", "hour", "cause")
+    return counted.agg(sql.count("*").alias("messages"))
+
+
+def _consumers(timed: DataFrame) -> DataFrame:
+    named = timed.where("consumer_id is not null")
+    each = named.groupBy("queue", "consumer_id").agg(
+        sql.count("*").alias("finished"),
+        sql.count_if(_is_dead()).alias("dead"),
+        *_quantiles("run"),
+        sql.min("finished_at").alias("first_finished_at"),
+        sql.max("finished_at").alias("last_finished_at"),
+    )
+    of_queue = sql.sum("finished").over(Window.partitionBy("queue"))
+    return each.withColumn("share", sql.col("finished") / of_queue)

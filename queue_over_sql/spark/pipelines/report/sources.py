@@ -1,0 +1,138 @@
+"""What a report is about: finished messages from a history or the archives, and live ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as sql
+
+from queue_over_sql.durations import Duration, instant, to_timedelta
+from queue_over_sql.spark.databases import service_at
+from queue_over_sql.spark.pipelines.archives import Part, archive_parts, live_parts, read_parts
+from queue_over_sql.spark.pipelines.frames import (
+    empty_history,
+    microseconds,
+    utc_date,
+)
+from queue_over_sql.spark.pipelines.history import history_of
+from queue_over_sql.spark.pipelines.places import label_of, queues_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from queue_over_sql.queue import Queue
+    from queue_over_sql.spark.options import Location
+
+_NEEDED: Final = (
+    *("id", "key", "kind", "attempt", "published_at", "scheduled_at", "available_at"),
+    *("claimed_at", "last_attempt_at", "finished_at", "outcome", "last_error", "consumer_id"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """What a report is about.
+
+    Attributes:
+        finished: with the columns of a history that a report needs.
+        live: the same of live messages, and their ``status``.
+        now: when the live ones were looked at.
+        words: where they come from.
+    """
+
+    finished: DataFrame
+    live: DataFrame
+    now: datetime
+    words: str
+
+
+def gathered(
+    spark: SparkSession,
+    location: Location | None,
+    history: str | os.PathLike[str] | None,
+    work: str,
+    *,
+    queues: Sequence[str] | None,
+    since: datetime | Duration | None,
+) -> Source:
+    """Read the database once, into files, so that all tables are about the same messages.
+
+    Args:
+        spark: the session.
+        location: the database; None for a report on a history alone.
+        history: its folder; None for the archives.
+        work: a folder for files that last as long as the report is made.
+        queues: only these.
+        since: only what finished from then on.
+    """
+    now, live, words = datetime.now(UTC), _slim(empty_history(spark)), []
+    found: list[Queue] = []
+    if location is not None:
+        found = queues_of(service_at(location), queues)
+        if found:
+            now = instant(found[0].archive.history.now())
+        parts = [part for queue in found for part in live_parts(queue)]
+        live = _copied(spark, location, parts, f"{work}/live")
+        words.append(f"database {label_of(location)}")
+    if history is None:
+        assert location is not None  # noqa: S101 - report() has checked it
+        parts = [part for queue in found for part in archive_parts(queue)]
+        finished = _copied(spark, location, parts, f"{work}/archive")
+    else:
+        finished = _slim(history_of(spark, history))
+        words.insert(0, f"history {os.fspath(history)}")
+    finished = _chosen(finished, queues, since, now)
+    status = _status(now).alias("status")
+    return Source(finished, live.select("*", status), now, " and ".join(words))
+
+
+def _slim(frame: DataFrame) -> DataFrame:
+    return frame.select("queue", "date", *_NEEDED)
+
+
+def _copied(
+    spark: SparkSession, location: Location, parts: Sequence[Part], place: str
+) -> DataFrame:
+    """Messages of all queues, written to files first."""
+    rows = read_parts(spark, location, parts, ["queue", *_NEEDED])
+    rows = _slim(rows.withColumn("date", utc_date("finished_at")))
+    rows.write.parquet(place)
+    return spark.read.schema(rows.schema).parquet(place)
+
+
+def _chosen(
+    finished: DataFrame,
+    queues: Sequence[str] | None,
+    since: datetime | Duration | None,
+    now: datetime,
+) -> DataFrame:
+    if queues is not None:
+        finished = finished.where(sql.col("queue").isin(list(queues)))
+    if since is None:
+        return finished
+    start = _instant(since, now)
+    at = sql.timestamp_micros(sql.lit(int(start.timestamp() * 1_000_000)))
+    # The day prunes partitions, the instant chooses.
+    return finished.where((sql.col("date") >= utc_date(at)) & (sql.col("finished_at") >= at))
+
+
+def _instant(since: datetime | Duration, now: datetime) -> datetime:
+    if not isinstance(since, datetime):
+        return now - to_timedelta(since, "since")
+    if since.tzinfo is None:
+        raise ValueError("since must know its time zone: give datetime(…, tzinfo=…)")
+    return since
+
+
+def _status(now: datetime) -> Column:
+    due, at = microseconds("available_at"), sql.lit(int(now.timestamp() * 1_000_000))
+    return (
+        sql.when(sql.col("consumer_id").isNotNull(), "claimed")
+        .when(due.isNull(), "held")
+        .when(due > at, "delayed")
+        .otherwise("ready")
+    )

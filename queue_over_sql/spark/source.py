@@ -1,0 +1,74 @@
+"""The format ``queue_over_sql``: which reader or writer serves which use of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from queue_over_sql.spark.databases import queue_at
+from queue_over_sql.spark.options import ReadOptions, a_flag
+from queue_over_sql.spark.stream_options import StreamOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+    from queue_over_sql.spark.batch_reader import QueueBatchReader
+    from queue_over_sql.spark.stream_reader import QueueStreamReader
+    from queue_over_sql.spark.writer import QueueBatchWriter, QueueStreamWriter
+
+
+class QueueDataSource(DataSource):
+    """Queues as a data source of Spark; used by the name ``queue_over_sql``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "queue_over_sql"
+
+    def schema(self) -> StructType:
+        """The columns of the queue's messages."""
+        from queue_over_sql.spark.columns import message_columns
+
+        # Spark does not say here whether it will read a batch or a stream; it writes without this.
+        options = ReadOptions.parse(self.options, others=(StreamOptions,))
+        queue = queue_at(next(iter(options.locations.values())), options.queue)
+        given = {name.lower(): text for name, text in self.options.items()}
+        epoch = 0 if a_flag("includeEpoch", given.get("includeepoch", "false")) else None
+        return message_columns(queue, options, archived=options.archived, epoch=epoch).struct
+
+    def reader(self, schema: StructType) -> QueueBatchReader:
+        """Look at a queue or its archive."""
+        from queue_over_sql.spark.batch_reader import QueueBatchReader, QueuePushdownReader
+
+        options = ReadOptions.parse(self.options)
+        return (QueuePushdownReader if options.pushdown else QueueBatchReader)(options, schema)
+
+    def streamReader(self, schema: StructType) -> QueueStreamReader:  # noqa: N802
+        """Consume a queue as a stream."""
+        from queue_over_sql.spark.stream_reader import QueueStreamReader
+
+        del schema
+        return QueueStreamReader(StreamOptions.parse(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> QueueBatchWriter:
+        """What writes a DataFrame to a queue."""
+        from queue_over_sql.spark.writer import QueueBatchWriter
+
+        return QueueBatchWriter(dict(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> QueueStreamWriter:  # noqa: N802
+        """What writes a stream to a queue."""
+        from queue_over_sql.spark.writer import QueueStreamWriter
+
+        return QueueStreamWriter(dict(self.options), schema, overwrite=overwrite)
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format known to a session.
+
+    Only needed where Spark cannot find it by itself, that is where the module
+    ``pyspark_queue_over_sql`` is not on the driver's path, as on a Connect server.
+    """
+    spark.dataSource.register(QueueDataSource)

@@ -1,0 +1,132 @@
+"""What a task of a stream does: claim one round, unless that was done, and read it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import InputPartition
+
+from queue_over_sql.dialects.requests import lease_of_round
+from queue_over_sql.spark.columns import message_columns, read_batches
+from queue_over_sql.spark.databases import queue_at
+from queue_over_sql.spark.patience import outlast
+from queue_over_sql.store import rounds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from sqlalchemy import Connection
+
+    from queue_over_sql.connections import Connections
+    from queue_over_sql.queue import Queue
+    from queue_over_sql.rounds import DurableConsumer
+    from queue_over_sql.spark.options import Location
+    from queue_over_sql.spark.stream_options import StreamOptions
+    from queue_over_sql.store.rounds import Round
+
+
+@dataclasses.dataclass
+class RoundPart(InputPartition):
+    """One round as a partition.
+
+    Attributes:
+        label: of its database.
+        wanted: the round as the driver knows it.
+        epoch: of the query; the tasks of another one are refused.
+    """
+
+    label: str
+    wanted: Round
+    epoch: int
+
+
+def consumer_at(location: Location, options: StreamOptions) -> DurableConsumer:
+    """The durable consumer of a stream in one database, as this process sees it."""
+    return queue_at(location, options.queue).durable_consumer(
+        options.consumer_id,
+        owner=f"{socket.gethostname()}:{os.getpid()}",
+        timeout=options.consumer_timeout,
+    )
+
+
+def read_part(options: StreamOptions, part: RoundPart) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a round, oldest first.
+
+    It is claimed in a transaction that is over before the first message is handed on, so that a
+    slow sink holds no lock. At the end the fence is looked at once more: who takes the consumer
+    over or releases it while this task reads may have changed what it has read.
+
+    Raises:
+        ConsumerFenced: another query has taken the consumer over.
+        RoundsGone: the round was given back, or is acknowledged.
+        DatabaseUnavailable: the database is away for longer than ``reconnectTimeout``.
+    """
+    task = _Task(options, part)
+    if not outlast(task.claimed, options.reconnect_timeout):
+        return
+    came = 0
+    for batch in task.messages():
+        came += batch.num_rows
+        yield batch
+    outlast(lambda: task.check(came), options.reconnect_timeout)
+
+
+class _Task:
+    """One partition on an executor."""
+
+    def __init__(self, options: StreamOptions, part: RoundPart) -> None:
+        self._options = options
+        self._part = part
+        self._location = options.locations[part.label]
+
+    def claimed(self) -> int:
+        """How many messages the round stamped, claiming it now where nobody has."""
+        return self._connections.run(self._claim, atomic=True)
+
+    def messages(self) -> Iterator[pa.RecordBatch]:
+        """Read what the round stamped and still holds."""
+        queue, number = self._queue, self._part.wanted.consumer_round
+        epoch = self._part.epoch if self._options.include_epoch else None
+        columns = message_columns(queue, self._options, epoch=epoch)
+        live = queue.context.tables.live.c
+        stamped = columns.select().where(
+            live.consumer_id == self._options.consumer_id,
+            live.consumer_round == number,
+            live.lease_expires_at == lease_of_round(number),
+        )
+        ordered = stamped.order_by(live.priority, live.available_at, live.id)
+        yield from read_batches(queue, columns, ordered, self._options.batch_bytes)
+
+    def check(self, came: int) -> None:
+        """Make sure that the round is still the query's, and that all of it came."""
+        number = self._part.wanted.consumer_round
+
+        def act(connection: Connection) -> int:
+            claimed = self._claim(connection)
+            if came >= claimed:
+                return 0
+            # Those that failed, or that an operator removed, are not there any more.
+            sql, consumer_id = self._queue.context.sql, self._options.consumer_id
+            return rounds.count_rounds(connection, sql, consumer_id, number - 1, number)
+
+        there = self._connections.run(act, atomic=True)
+        if there > came:
+            name = self._options.consumer_id
+            msg = f"round {number} of {name!r}: {came} of {there} messages were read"
+            raise RuntimeError(msg)
+
+    @property
+    def _queue(self) -> Queue:
+        return queue_at(self._location, self._options.queue)
+
+    @property
+    def _connections(self) -> Connections:
+        return self._queue.context.connections
+
+    def _claim(self, connection: Connection) -> int:
+        consumer = consumer_at(self._location, self._options)
+        return consumer.claim_round(connection, self._part.wanted, self._part.epoch)

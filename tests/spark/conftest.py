@@ -1,0 +1,49 @@
+"""One Spark session for all tests of a process: its start costs more than most of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[2]
+# They start sessions of another kind than the one that all others share.
+WITH_SESSIONS_OF_THEIR_OWN = {"test_connect.py", "test_sink_connect.py", "test_submit.py"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what runs on Spark; the rest of this folder only needs its Python package."""
+    for item in items:
+        if not item.path.is_relative_to(Path(__file__).parent):
+            continue
+        shared = "spark" in getattr(item, "fixturenames", ())
+        if shared or item.path.name in WITH_SESSIONS_OF_THEIR_OWN:
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A local session with two cores."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    # Python workers import the tree under test.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    scratch = tmp_path_factory.mktemp("spark")
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("tests")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", "1g")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+        .config("spark.local.dir", str(scratch / "local"))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()

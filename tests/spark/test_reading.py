@@ -1,0 +1,298 @@
+"""Results as Arrow batches: each engine, each way that its drivers offer, no Spark needed."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import sys
+import uuid
+from decimal import Decimal
+from operator import methodcaller
+from typing import Any, Literal
+
+import pyarrow as pa
+import pytest
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Date,
+    DateTime,
+    Enum,
+    Float,
+    Integer,
+    LargeBinary,
+    Numeric,
+    Select,
+    SmallInteger,
+    String,
+    Time,
+    Uuid,
+    text,
+)
+
+from queue_over_sql import DatabaseRefused, Publication, Queue, QueueService
+from queue_over_sql.spark.columns import MessageColumns, message_columns, read_batches
+from queue_over_sql.spark.options import MessageOptions
+
+# What the faster ways need; without them the driver of the URL reads.
+FASTER = ("adbc_driver_postgresql.dbapi", "MySQLdb")
+NEWS = "žluťoučký kůň 😀 \u202e % :x $1 ' \" \\ \n\t"
+
+
+@pytest.fixture(params=["fast", "plain"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """With all drivers that are installed, and with none but that of the URL."""
+    for module in FASTER if request.param == "plain" else ():
+        monkeypatch.setitem(sys.modules, module, None)
+    return str(request.param)
+
+
+def columns_of(queue: Queue, *, archived: bool = False, **options: str) -> MessageColumns:
+    """The columns of a queue under some options."""
+    given = MessageOptions.parse({"url": "unused://", "queue": queue.name, **options})
+    return message_columns(queue, given, archived=archived)
+
+
+def read(
+    queue: Queue,
+    columns: MessageColumns,
+    statement: Select[Any] | None = None,
+    batch_bytes: int = 4 << 20,
+) -> list[pa.RecordBatch]:
+    """All batches of a statement, or of the whole table by id."""
+    wanted = columns.select().order_by(columns.table.c.id) if statement is None else statement
+    return list(read_batches(queue, columns, wanted, batch_bytes))
+
+
+def rows_of(batches: list[pa.RecordBatch]) -> list[dict[str, Any]]:
+    """The rows of batches, one after another."""
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def test_messages_come_back_as_they_were_published(queue: Queue, way: str) -> None:
+    """Text of any script, NULLs, times to the microsecond, headers as a map of texts."""
+    before = queue.publish(
+        {"news": NEWS}, key="ключ 😀", kind="kind", headers={"n": 1, "text": NEWS, "none": None}
+    )
+    queue.publish(None)
+    [claimed] = queue.consume()
+    first, second = rows_of(read(queue, columns_of(queue)))
+    assert before.id == first["id"] == claimed.id
+    assert {"news": NEWS} == json.loads(first["payload"])
+    assert ("ключ 😀", "kind", 1) == (first["key"], first["kind"], first["attempt"])
+    assert [("n", "1"), ("text", NEWS), ("none", None)] == first["headers"]
+    assert (claimed.consumer_id, claimed.consumer_round) == (
+        first["consumer_id"],
+        first["consumer_round"],
+    )
+    for name in ("published_at", "scheduled_at", "available_at"):
+        assert getattr(claimed, name) == first[name], way
+    assert "null" == second["payload"]
+    empty = ("key", "kind", "headers", "consumer_id", "consumer_round")
+    assert [None] * 5 == [second[name] for name in empty]
+
+
+@pytest.mark.parametrize("payload", ["text", "bytes"])
+def test_payloads_that_are_no_json(
+    service: QueueService, way: str, payload: Literal["text", "bytes"]
+) -> None:
+    """Text stays text; bytes are binary, zero bytes and all."""
+    queue = service.create_queue("other", payload=payload)
+    content: Any = NEWS if payload == "text" else bytes(range(256))
+    queue.publish(content)
+    [row] = rows_of(read(queue, columns_of(queue)))
+    assert content == row["payload"], way
+
+
+MOMENT = dt.datetime(2026, 2, 3, 4, 5, 6)  # noqa: DTZ001 - the column has no zone either
+
+OWN: dict[str, tuple[Any, Any, Any]] = {
+    "whole": (Integer(), -5, -5),
+    "large": (BigInteger(), 2**62, 2**62),
+    "small": (SmallInteger(), 7, 7),
+    "flag": (Boolean(), True, True),
+    "words": (String(60), NEWS, NEWS),
+    "price": (Numeric(12, 3), Decimal("-12.345"), Decimal("-12.345")),
+    "ratio": (Float(), 1.25, 1.25),
+    "day": (Date(), dt.date(2026, 2, 28), dt.date(2026, 2, 28)),
+    "moment": (DateTime(), MOMENT, MOMENT),
+    "raw": (LargeBinary(), b"\x00\xff", b"\x00\xff"),
+    "mood": (Enum("glad", "sad", native_enum=False), "sad", "sad"),
+}
+
+
+def test_own_columns_have_the_types_of_their_values(
+    service: QueueService, make_service: Any, way: str
+) -> None:
+    """Also for a service that only found the queue, and knows its columns from the database."""
+    definitions: list[Column[Any]] = [Column(name, kind) for name, (kind, _, _) in OWN.items()]
+    others: list[Column[Any]] = [
+        Column("other_id", Uuid()),
+        Column("facts", JSON()),
+        Column("clock", Time()),
+    ]
+    queue = service.create_queue("typed", columns=[*definitions, *others])
+    values = {name: value for name, (_, value, _) in OWN.items()}
+    apart = {"other_id": uuid.UUID(int=5), "facts": {"a": [NEWS]}, "clock": dt.time(1, 2, 3)}
+    queue.publish_many([Publication(1, columns=values | apart), Publication(2)])
+    for each in (queue, make_service().queue("typed")):
+        columns = columns_of(each)
+        first, second = rows_of(read(each, columns))
+        assert {name: want for name, (_, _, want) in OWN.items()} == {n: first[n] for n in OWN}, way
+        assert uuid.UUID(int=5) == uuid.UUID(first["other_id"])
+        assert {"a": [NEWS]} == json.loads(first["facts"])
+        assert first["clock"].startswith("01:02:03")
+        assert all(second[name] is None for name in OWN)
+
+
+def test_the_archive_says_how_messages_ended(service: QueueService, way: str) -> None:
+    """With the times of the last attempt and the reason."""
+    queue = service.create_queue("ended", archive="all")
+    queue.publish({"n": 1})
+    queue.consume()[0].reject(f"no: {NEWS}")
+    [kept] = queue.archive.messages().list()
+    [row] = rows_of(read(queue, columns_of(queue, archived=True)))
+    assert ("rejected", kept.last_error) == (row["outcome"], row["last_error"]), way
+    assert kept.finished_at == row["finished_at"]
+
+
+def test_values_are_bound(queue: Queue, way: str) -> None:
+    """Quotes, percent signs, colons and dollars in a value are nothing but a value."""
+    keys = ["a'; --", "100%", ":x", "$1", "\\", '"', "%s", "plain"]
+    for key in keys:
+        queue.publish(1, key=key)
+    columns = columns_of(queue, columns="key,id")
+    table = columns.table.c
+    one = columns.select().where(table.message_key == keys[0], table.id > 0)
+    assert [keys[0]] == [row["key"] for row in rows_of(read(queue, columns, one))], way
+    some = columns.select().where(table.message_key.in_(keys[:7])).order_by(table.id).limit(100)
+    assert keys[:7] == [row["key"] for row in rows_of(read(queue, columns, some))]
+    none = columns.select().where(table.message_key == "nothing")
+    assert [] == read(queue, columns, none)
+
+
+def test_batches_stay_within_their_size(queue: Queue, way: str) -> None:
+    """However the sizes of messages vary; a single message may be larger than a batch."""
+    sizes = [10, 300_000, 20, 150_000, *[2_000] * 600, 900_000, 5]
+    queue.publish_many(["x" * size for size in sizes])
+    limit = 200_000
+    batches = read(queue, columns_of(queue), batch_bytes=limit)
+    found = rows_of(batches)
+    assert [size + 2 for size in sizes] == [len(row["payload"]) for row in found], way
+    assert all(batch.nbytes <= limit or batch.num_rows == 1 for batch in batches)
+    assert len(batches) < 60
+
+
+def test_a_read_may_end_before_its_result(queue: Queue, way: str) -> None:
+    """What is left is given up, and the next read is not disturbed by it."""
+    queue.publish_many(["x" * 500 for _ in range(600)])
+    columns = columns_of(queue)
+    for _ in range(3):
+        batches = read_batches(queue, columns, columns.select(), 20_000)
+        assert next(batches).num_rows > 0, way
+        batches.close()
+    assert 600 == sum(batch.num_rows for batch in read(queue, columns))
+
+
+def test_a_read_holds_up_no_publisher(queue: Queue, way: str) -> None:
+    """It takes no lock, on SQLite neither, and does not see what comes in meanwhile twice."""
+    queue.publish_many(["x" * 500 for _ in range(600)])
+    columns = columns_of(queue)
+    batches = read_batches(queue, columns, columns.select(), 20_000)
+    seen = next(batches).num_rows
+    queue.publish("meanwhile")
+    seen += sum(batch.num_rows for batch in batches)
+    assert seen in {600, 601}, way
+
+
+def test_errors_are_in_our_words(queue: Queue, way: str) -> None:
+    """No driver's error leaks; the text has no password."""
+    columns = columns_of(queue)
+    broken = columns.select().where(text("no_such_column = 1"))
+    with pytest.raises(DatabaseRefused, match=r"(?i)no_such_column"):
+        read(queue, columns, broken)
+    assert [] == read(queue, columns), way
+
+
+@pytest.mark.engines("sqlite")
+def test_a_value_that_does_not_fit_names_its_column(service: QueueService) -> None:
+    """SQLite keeps whatever it is given."""
+    queue = service.create_queue("loose", columns=[Column("day", Date())])
+    queue.publish(1)
+    table = queue.table
+    queue.context.run(
+        lambda connection: connection.execute(text(f"UPDATE {table.name} SET day = 'some day'"))
+    )
+    with pytest.raises(ValueError, match=r"column day holds a value that is no date32"):
+        read(queue, columns_of(queue))
+
+
+def test_kafkas_columns_are_those_of_its_connector(queue: Queue, way: str) -> None:
+    """Key and value as bytes, headers as a list of names and bytes, the rest as it must be."""
+    published = queue.publish({"a": NEWS}, key="k", headers={"h": "é", "none": None})
+    columns = columns_of(queue, schemaStyle="kafka")
+    assert (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
+        "timestamp:timestamp,timestampType:int,headers:array<struct<key:string,value:binary>>>"
+        == columns.struct.simpleString()
+    )
+    [row] = rows_of(read(queue, columns))
+    assert (b"k", "jobs", 0, published.id, 0) == tuple(
+        row[name] for name in ("key", "topic", "partition", "offset", "timestampType")
+    ), way
+    assert {"a": NEWS} == json.loads(row["value"])
+    headers = [{"key": "h", "value": "é".encode()}, {"key": "none", "value": None}]
+    assert headers == row["headers"]
+
+
+@pytest.mark.engines("sqlite")
+def test_columns_may_be_chosen(queue: Queue) -> None:
+    """In the order that the user names them, in any case; what is constant may be all."""
+    queue.publish({"a": 1}, key="k")
+    assert ["payload", "id"] == columns_of(queue, columns="Payload, ID").schema.names
+    assert "headers" not in columns_of(queue, includeHeaders="false").schema.names
+    constant = columns_of(queue, columns="topic", schemaStyle="kafka")
+    assert [{"topic": "jobs"}] == rows_of(read(queue, constant))
+    with pytest.raises(ValueError, match=r"no column payloud: did you mean payload\?"):
+        columns_of(queue, columns="id,payloud")
+    with pytest.raises(ValueError, match="names id twice"):
+        columns_of(queue, columns="id,ID")
+
+
+@pytest.mark.engines("sqlite")
+def test_a_name_that_is_taken_gets_a_prefix(service: QueueService) -> None:
+    """Spark tells names apart without their case, and a message has an ``attempt`` itself."""
+    queue = service.create_queue("named", columns=[Column("attempt", Integer())])
+    queue.publish(1, attempt=7)
+    [row] = rows_of(read(queue, columns_of(queue)))
+    assert (0, 7) == (row["attempt"], row["row_attempt"])
+
+
+@pytest.fixture
+def adopted(service: QueueService) -> Queue:
+    """A queue over a table of the user's with two rows, one of them a message."""
+    queue = service.create_queue("outline")
+    connections = queue.context.connections
+    for statement in (
+        "CREATE TABLE orders (nr INTEGER NOT NULL PRIMARY KEY, status VARCHAR(20), kind INTEGER)",
+        "INSERT INTO orders VALUES (1, 'new', 10)",
+        "INSERT INTO orders VALUES (2, 'old', 20)",
+    ):
+        connections.run(methodcaller("exec_driver_sql", statement))
+    found = service.adopt_queue("orders", "orders", column_prefix="q_")
+    found.enqueue(found.table.c.id == 2)
+    return found
+
+
+def test_rows_of_an_adopted_table_are_their_own_payload(adopted: Queue, way: str) -> None:
+    """Their columns stand where key, kind and payload would be."""
+    columns = columns_of(adopted)
+    assert "payload" not in columns.schema.names
+    wanted = columns.select().where(columns.table.c.available_at.is_not(None))
+    [row] = rows_of(read(adopted, columns, wanted))
+    assert (2, 20, 0) == (row["id"], row["kind"], row["attempt"]), way
+    assert "old" == row.get("status", row.get("row_status"))
+    with pytest.raises(ValueError, match=r"schemaStyle.*leave it native"):
+        columns_of(adopted, schemaStyle="kafka")

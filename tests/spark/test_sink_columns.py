@@ -1,0 +1,279 @@
+"""Which columns a queue takes, and which values: refused by name, on the driver where possible."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as spark_types
+from sqlalchemy import Boolean, Column, Date, DateTime, Float, Integer, Numeric, String
+
+from queue_over_sql import PayloadInvalid, PayloadTooLarge, QueueService
+from queue_over_sql.spark.columns_in import Encoder
+from queue_over_sql.spark.encoding import plan_of
+from queue_over_sql.spark.writer import WriteOptions
+
+if TYPE_CHECKING:
+    from queue_over_sql import Queue
+
+# Spark reads the text of a schema only where a session is.
+pytestmark = [pytest.mark.engines("sqlite"), pytest.mark.usefixtures("spark")]
+
+COLUMNS = (
+    Column("amount", Integer, nullable=False),
+    Column("city", String(5)),
+    Column("share", Float),
+    Column("price", Numeric(10, 2)),
+    Column("paid", Boolean),
+    Column("seen_at", DateTime),
+    Column("day", Date),
+)
+
+
+@pytest.fixture
+def orders(service: QueueService) -> Queue:
+    """A queue with columns of its own."""
+    return service.create_queue("orders", priorities=3, max_payload_bytes=100, columns=COLUMNS)
+
+
+def schema_of(text: str) -> spark_types.StructType:
+    """A schema from its DDL."""
+    schema = spark_types.StructType.fromDDL(text)
+    assert isinstance(schema, spark_types.StructType)
+    return schema
+
+
+def planned(queue: Queue, ddl: str) -> list[str]:
+    """The roles of the columns of a schema."""
+    return [plan.role for plan in plan_of(schema_of(ddl), queue.context.tables)]
+
+
+def encoder(queue: Queue, **types: spark_types.DataType) -> Encoder:
+    """An encoder of columns of these types."""
+    fields = [spark_types.StructField(name, kind) for name, kind in types.items()]
+    plans = plan_of(spark_types.StructType(fields), queue.context.tables)
+    return Encoder(queue.context, plans)
+
+
+def encoded(queue: Queue, **columns: tuple[spark_types.DataType, Any]) -> dict[str, Any]:
+    """What becomes of the values of columns, as Python's."""
+    coder = encoder(queue, **{name: kind for name, (kind, _) in columns.items()})
+    arrays = [values for _, values in columns.values()]
+    batch = pa.RecordBatch.from_arrays(arrays, list(columns))
+    found: dict[str, Any] = coder.encode(batch).to_pydict()
+    return found
+
+
+TEXT = spark_types.StringType()
+
+
+def test_columns_are_told_by_their_names(queue: Queue) -> None:
+    """In any case, as in Spark, and ``value`` is the payload as in Kafka's connector."""
+    ddl = "Value STRING, KEY STRING, headers MAP<STRING, STRING>, delay INTERVAL DAY TO SECOND"
+    assert ["payload", "key", "headers", "delay"] == planned(queue, ddl)
+    assert ["payload", "at", "lease"] == planned(
+        queue, "payload BINARY, at TIMESTAMP, lease DOUBLE"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ddl", "error", "text"),
+    [
+        ("payload STRING, prioritty INT", ValueError, "no column prioritty: did you mean priority"),
+        ("payload STRING, zzz INT", ValueError, "no column zzz: drop it"),
+        ("key STRING", ValueError, "no column payload"),
+        ("payload STRING, value STRING", ValueError, "payload and value are both the payload"),
+        ("payload STRUCT<a: INT>", TypeError, "payload must be a string.*to_json"),
+        ("payload INT", TypeError, "payload must be a string"),
+        ("payload STRING, key INT", TypeError, "key must be a string, not int"),
+        ("payload STRING, priority STRING", TypeError, "priority must be a whole number"),
+        ("payload STRING, at TIMESTAMP_NTZ", TypeError, "at must be a timestamp with a time zone"),
+        ("payload STRING, headers MAP<STRING, INT>", TypeError, "headers must be a map"),
+        ("payload STRING, headers ARRAY<STRING>", TypeError, "headers must be a map"),
+        ("payload STRING, id BIGINT", ValueError, "takes no column id"),
+    ],
+)
+def test_wrong_columns_are_refused_by_name(
+    queue: Queue, ddl: str, error: type[Exception], text: str
+) -> None:
+    """Before anything is written, with the nearest name that there is."""
+    with pytest.raises(error, match=text):
+        planned(queue, ddl)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "error", "text"),
+    [
+        ("payload STRING", ValueError, "needs values of its column amount"),
+        ("payload STRING, amount STRING", TypeError, "amount must be a whole number"),
+        ("payload STRING, amount INT, city INT", TypeError, "city must be a string"),
+        ("payload STRING, amount INT, day STRING", TypeError, "day must be a date"),
+        ("payload STRING, amout INT", ValueError, "did you mean amount"),
+    ],
+)
+def test_own_columns_are_checked_by_their_types(
+    orders: Queue, ddl: str, error: type[Exception], text: str
+) -> None:
+    """As the queue was created with them."""
+    with pytest.raises(error, match=text):
+        planned(orders, ddl)
+
+
+def test_own_columns_are_encoded_by_their_types(orders: Queue) -> None:
+    """Narrow numbers become wide ones, instants without a zone are in UTC."""
+    seen = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    found = encoded(
+        orders,
+        payload=(TEXT, pa.array(["1"])),
+        amount=(spark_types.ByteType(), pa.array([7], pa.int8())),
+        share=(spark_types.FloatType(), pa.array([0.5], pa.float32())),
+        price=(spark_types.DecimalType(8, 2), pa.array([Decimal("1.25")])),
+        paid=(spark_types.BooleanType(), pa.array([True])),
+        seen_at=(spark_types.TimestampType(), pa.array([seen], pa.timestamp("us", "UTC"))),
+        day=(spark_types.DateType(), pa.array([seen.date()])),
+    )
+    assert (7, 0.5, Decimal("1.25"), True) == tuple(
+        found[name][0] for name in ("amount", "share", "price", "paid")
+    )
+    assert (seen.replace(tzinfo=None), seen.date()) == (found["seen_at"][0], found["day"][0])
+
+
+def test_delays_and_instants_become_microseconds(queue: Queue) -> None:
+    """Seconds as numbers or as an interval."""
+    at = datetime(2027, 1, 1, tzinfo=UTC)
+    found = encoded(
+        queue,
+        payload=(TEXT, pa.array(["1", "2", "3"])),
+        delay=(spark_types.DoubleType(), pa.array([1.5, None, None])),
+        at=(spark_types.TimestampType(), pa.array([None, at, None], pa.timestamp("us", "UTC"))),
+        lease=(
+            spark_types.DayTimeIntervalType(),
+            pa.array([timedelta(minutes=1), None, None], pa.duration("us")),
+        ),
+    )
+    assert [1_500_000, None, None] == found["_delay"]
+    assert [None, int(at.timestamp()) * 1_000_000, None] == found["_at"]
+    assert [60_000_000, None, None] == found["lease_us"]
+
+
+def test_headers_come_in_three_forms(queue: Queue) -> None:
+    """A map, the text of an object, or Kafka's array; an empty one is none."""
+    kafka = spark_types.StructType.fromDDL("key STRING, value BINARY")
+    pairs = pa.map_(pa.string(), pa.string())
+    forms = {
+        "map": (
+            spark_types.MapType(TEXT, TEXT),
+            pa.array([[("a", "1")], [], None], pairs),
+        ),
+        "text": (TEXT, pa.array(['{"a":"1"}', "{}", None])),
+        "kafka": (
+            spark_types.ArrayType(kafka),
+            pa.array([[{"key": "a", "value": b"1"}], [], None]),
+        ),
+    }
+    for form in forms.values():
+        found = encoded(queue, payload=(TEXT, pa.array(["1"] * 3)), headers=form)
+        assert ['{"a":"1"}', None, None] == found["headers"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "value", "text"),
+    [
+        ("payload", TEXT, None, "Row 1 .* has no payload"),
+        ("payload", TEXT, "{x", "row 1 .* is no JSON"),
+        ("payload", TEXT, "NaN", "row 1 .* is no JSON"),
+        ("payload", TEXT, "[" * 5_000 + "]" * 5_000, "nested too deeply"),
+        ("key", TEXT, "", "Row 1 .* key that is not 1 to 200"),
+        ("key", TEXT, "k" * 201, "Row 1 .* key"),
+        ("key", TEXT, "a\0b", "Row 1 .* key"),
+        ("kind", TEXT, "k" * 101, "Row 1 .* kind that is not 1 to 100"),
+        ("priority", spark_types.IntegerType(), 1, "Row 1 .* priority that is not 0 to 0"),
+        ("delay", spark_types.DoubleType(), -1.0, "Row 1 .* delay"),
+        ("delay", spark_types.DoubleType(), float("nan"), "Row 1 .* delay"),
+        ("lease", spark_types.IntegerType(), 0, "Row 1 .* lease"),
+        ("max_attempts", spark_types.IntegerType(), 0, "Row 1 .* max_attempts"),
+        ("headers", TEXT, "[1]", "Row 1 .*must be a JSON object"),
+        ("headers", TEXT, "{", "Row 1 .*no JSON"),
+    ],
+)
+def test_wrong_values_are_refused_with_their_row(
+    queue: Queue, name: str, kind: spark_types.DataType, value: Any, text: str
+) -> None:
+    """The rules of ``publish`` hold for each row; the first that breaks one is named."""
+    good: dict[str, Any] = {"payload": "1", "key": "k", "kind": "k", "headers": "{}"}
+    columns: dict[str, tuple[spark_types.DataType, Any]] = {
+        "payload": (TEXT, pa.array(["1", "2"])),
+        name: (kind, pa.array([good.get(name), value])),
+    }
+    with pytest.raises(PayloadInvalid, match=text):
+        encoded(queue, **columns)
+
+
+def test_both_a_delay_and_an_instant_are_refused(queue: Queue) -> None:
+    """In one row, as in ``publish``."""
+    at = pa.array([datetime(2027, 1, 1, tzinfo=UTC)], pa.timestamp("us", "UTC"))
+    with pytest.raises(PayloadInvalid, match=r"Row 0 .* delay and at"):
+        encoded(
+            queue,
+            payload=(TEXT, pa.array(["1"])),
+            delay=(spark_types.IntegerType(), pa.array([1])),
+            at=(spark_types.TimestampType(), at),
+        )
+
+
+def test_large_payloads_are_refused(orders: Queue) -> None:
+    """By their bytes in UTF-8, at the queue's own limit."""
+    fits = '"' + "é" * 49 + '"'
+    columns = {"amount": (spark_types.IntegerType(), pa.array([1]))}
+    encoded(orders, payload=(TEXT, pa.array([fits])), **columns)
+    with pytest.raises(PayloadTooLarge, match="102 bytes"):
+        encoded(orders, payload=(TEXT, pa.array([f'"{"é" * 50}"'])), **columns)
+
+
+def test_long_values_of_own_columns_are_refused(orders: Queue) -> None:
+    """SQLite would keep them."""
+    columns: dict[str, tuple[spark_types.DataType, Any]] = {
+        "amount": (spark_types.IntegerType(), pa.array([1]))
+    }
+    with pytest.raises(PayloadInvalid, match="more than 5 characters in column city"):
+        encoded(
+            orders, payload=(TEXT, pa.array(["1"])), city=(TEXT, pa.array(["Zürich"])), **columns
+        )
+
+
+def test_missing_values_of_own_columns_are_refused(orders: Queue) -> None:
+    """Where the column must have one."""
+    with pytest.raises(PayloadInvalid, match=r"Row 1 .* no value of column amount"):
+        encoded(
+            orders,
+            payload=(TEXT, pa.array(["1", "2"])),
+            amount=(spark_types.IntegerType(), pa.array([1, None])),
+        )
+
+
+def test_bytes_that_are_no_text_are_refused(queue: Queue) -> None:
+    """A binary payload of a queue of JSON has to be UTF-8."""
+    binary = spark_types.BinaryType()
+    assert ['"é"'] == encoded(queue, payload=(binary, pa.array(['"é"'.encode()])))["payload"]
+    with pytest.raises(PayloadInvalid, match="no UTF-8"):
+        encoded(queue, payload=(binary, pa.array([b"\xff"])))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("commitMode", "both", "commitMode"),
+        ("onConflict", "merge", "onConflict"),
+        ("comitMode", "task", "did you mean commitMode"),
+        ("writerId", "w" * 101, "writerId"),
+        ("batchId", "-1", "batchId"),
+        ("stageTtl", "soon", "stageTtl"),
+    ],
+)
+def test_wrong_options_are_refused(name: str, value: str, text: str) -> None:
+    """By the name as it was written."""
+    with pytest.raises(ValueError, match=text):
+        WriteOptions.parse({"url": "sqlite://", "queue": "q", name: value})

@@ -1,0 +1,47 @@
+"""Offsets of streams: what Spark keeps in its checkpoint, and which checkpoints are refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from queue_over_sql.spark.offsets import Offset, read_offset
+
+
+@pytest.mark.parametrize(
+    ("offset", "written"),
+    [
+        (Offset({"": 0}), {"round": 0}),
+        (Offset({"": 7}, {"": 5}), {"round": 7, "after": 5}),
+        (Offset({"b": 2, "a": 1}), {"rounds": {"a": 1, "b": 2}}),
+        (Offset({"a": 1}, {"a": 0}), {"rounds": {"a": 1}, "after": {"a": 0}}),
+    ],
+)
+def test_an_offset_comes_back_as_it_was_written(offset: Offset, written: dict[str, object]) -> None:
+    """Plain JSON with its keys in one order, so that Spark takes equal offsets for equal."""
+    assert json.dumps(written) == json.dumps(offset.written())
+    assert offset == read_offset(json.loads(json.dumps(written)), list(offset.rounds))
+
+
+def test_a_database_may_join() -> None:
+    """What the checkpoint does not know of has no round yet."""
+    found = read_offset({"rounds": {"a": 3}, "after": {"a": 1}}, ["a", "b"])
+    assert Offset({"a": 3}, {"a": 1}) == found
+
+
+def test_a_database_may_leave_if_the_user_says_so() -> None:
+    """It would be lost in silence otherwise."""
+    written = {"rounds": {"a": 3, "b": 4}}
+    with pytest.raises(ValueError, match=r"other databases: a, b; this query reads a\."):
+        read_offset(written, ["a"])
+    assert Offset({"a": 3}) == read_offset(written, ["a"], strict=False)
+
+
+@pytest.mark.parametrize(
+    ("written", "labels"), [({"round": 3}, ["a", "b"]), ({"rounds": {"a": 3}}, [""])]
+)
+def test_one_database_is_not_several(written: dict[str, object], labels: list[str]) -> None:
+    """Nothing says which of them the single one was."""
+    with pytest.raises(ValueError, match="other databases"):
+        read_offset(written, labels)

@@ -1,0 +1,122 @@
+"""Options of the Spark format: read from text, refused by the names that users write."""
+
+from __future__ import annotations
+
+import pytest
+
+from queue_over_sql.spark.options import (
+    Location,
+    MessageOptions,
+    ReadOptions,
+    some_bytes,
+    some_seconds,
+)
+from queue_over_sql.spark.stream_options import StreamOptions
+
+PLACE = {"url": "sqlite:///queues.db", "queue": "orders"}
+
+
+def test_names_are_read_in_any_case_and_by_their_aliases() -> None:
+    """Spark lower-cases names, and users of Kafka's connector write ``subscribe``."""
+    found = MessageOptions.parse(
+        {
+            "URL": PLACE["url"],
+            "subscribe": "orders",
+            "includeheaders": "FALSE",
+            "columns": "id, key",
+        }
+    )
+    assert found.queue == "orders"
+    assert found.location.resolve() == "sqlite:///queues.db"
+    assert not found.include_headers
+    assert found.columns == ("id", "key")
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_known_one() -> None:
+    """A slip of the pen must not be silently without effect."""
+    with pytest.raises(ValueError, match=r"unknown option batchByte: did you mean batchBytes\?"):
+        MessageOptions.parse({**PLACE, "batchByte": "4MB"})
+
+
+@pytest.mark.parametrize(("wrong", "meant"), [("queu", "queue"), ("maxMessagePerTrigger", "max")])
+def test_a_slip_is_told_before_what_is_missing_for_it(wrong: str, meant: str) -> None:
+    """Spark asks for the columns first, when it does not say yet what the format is used for."""
+    given = {"url": PLACE["url"], wrong: "5"}
+    with pytest.raises(ValueError, match=f"unknown option {wrong}: did you mean {meant}"):
+        ReadOptions.parse(given, others=(StreamOptions,))
+
+
+@pytest.mark.parametrize("name", ["startingOffsets", "kafka.bootstrap.servers"])
+def test_options_of_kafka_that_mean_nothing_here(name: str) -> None:
+    """A job for Kafka's connector is told what to leave out."""
+    with pytest.raises(ValueError, match=r"Kafka's connector: .* leave it out"):
+        ReadOptions.parse({**PLACE, name: "x"})
+
+
+@pytest.mark.parametrize("use", ["stream", "batch"])
+def test_a_name_that_is_only_somewhat_alike_is_not_proposed(use: str) -> None:
+    """A wrong proposal leads astray: `table` of a stream is no slip for `tablePrefix`."""
+    wrong = {"stream": "table", "batch": "consumerId"}[use]
+    with pytest.raises(ValueError, match=f"unknown option {wrong}. There are"):
+        (StreamOptions if use == "stream" else ReadOptions).parse(
+            {**PLACE, wrong: "x", **({"consumerId": "a"} if use == "stream" else {})}
+        )
+
+
+def test_options_of_spark_itself_pass() -> None:
+    """Spark hands its own options to the source, too."""
+    MessageOptions.parse({**PLACE, "checkpointlocation": "/x", "path": "y"})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"queue": "orders"}, "exactly one of the options url"),
+        ({**PLACE, "urlEnv": "X"}, "exactly one of the options url"),
+        ({"url": "sqlite://"}, "option queue is missing"),
+        ({**PLACE, "topic": "others"}, "given twice"),
+        ({**PLACE, "batchBytes": "many"}, "option batchBytes must be a number of bytes"),
+        ({**PLACE, "includeHeaders": "yes"}, "option includeHeaders must be true or false"),
+        ({**PLACE, "schemaStyle": "avro"}, "option schemaStyle must be one of 'native', 'kafka'"),
+        ({"urls": "a,b", "queue": "orders"}, "option urls must be a JSON list"),
+        ({"urls": '["a b"]', "queue": "orders"}, "database is no SQLAlchemy URL"),
+        ({"urls": '["jdbc:h2:x"]', "queue": "orders"}, "URL of JDBC"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(given: dict[str, str], message: str) -> None:
+    """The text says which option, as the user writes it."""
+    with pytest.raises(ValueError, match=message):
+        MessageOptions.parse(given)
+
+
+def test_several_databases_have_labels_without_secrets() -> None:
+    """Labels stand in checkpoints and in progress."""
+    urls = '["postgresql+psycopg://u:secret@a:5432/q", "postgresql+psycopg://u:secret@b/q"]'
+    found = MessageOptions.parse({"urls": urls, "queue": "orders"})
+    assert list(found.locations) == ["a:5432/q", "b/q"]
+    assert "secret" not in repr(found)
+
+
+def test_a_url_is_read_where_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What travels to the executors is the name of the variable."""
+    place = Location(url_env="ORDERS_URL")
+    with pytest.raises(ValueError, match=r"ORDERS_URL is not set in this process"):
+        place.resolve()
+    monkeypatch.setenv("ORDERS_URL", "sqlite:///x.db")
+    assert place.resolve() == "sqlite:///x.db"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("200ms", 0.2), ("1.5", 1.5), ("30s", 30), ("7d", 7 * 86_400)]
+)
+def test_durations_may_have_units(text: str, seconds: float) -> None:
+    """As at the command line."""
+    assert some_seconds("pollInterval", text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("4MB", 4 << 20), ("512k", 512 << 10), ("65536", 65536)]
+)
+def test_sizes_may_have_units(text: str, count: int) -> None:
+    """As in Spark's own options."""
+    assert some_bytes("batchBytes", text) == count
