@@ -11,6 +11,7 @@ from queue_over_sql.cli import (
     adoption,
     archiving,
     consume,
+    durable,
     editing,
     messages,
     monitoring,
@@ -20,6 +21,7 @@ from queue_over_sql.cli import (
     running,
     schedules,
     searching,
+    spark,
     sql_api,
     topics,
 )
@@ -35,7 +37,7 @@ from queue_over_sql.cli.session import (
 
 COMMANDS = (
     *(queues, adoption, messages, requesting, consume, searching, editing, requeueing, archiving),
-    *(schedules, topics, monitoring, running, demo, sql_api),
+    *(schedules, topics, monitoring, durable, running, demo, sql_api, spark),
 )
 HELP = """Message queues inside the SQL database that you already run.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from queue_over_sql import (
+    ConsumerNotFound,
     DatabaseUnavailable,
     QueueError,
     QueueNotFound,
@@ -31,8 +32,8 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.FAILED: "the operation was refused or failed; the reason is on standard error",
     ExitCode.USAGE: "wrong usage: an unknown option, a value that cannot be read, no database URL",
     ExitCode.NOTHING: (
-        "nothing there: no such queue, topic or schedule, no message or reply in time, an empty "
-        "list"
+        "nothing there: no such queue, topic, schedule or durable consumer, no message or reply in "
+        "time, an empty list"
     ),
     ExitCode.UNAVAILABLE: "the database cannot be reached",
     ExitCode.INCOMPLETE: (
@@ -44,9 +45,12 @@ MEANINGS: dict[ExitCode, str] = {
 }
 
 
+_NOT_THERE = (QueueNotFound, TopicNotFound, ScheduleNotFound, ConsumerNotFound, RequestTimeout)
+
+
 def exit_code_for(error: QueueError) -> ExitCode:
     """The exit code that tells a script what kind of `error` this was."""
-    if isinstance(error, QueueNotFound | TopicNotFound | ScheduleNotFound | RequestTimeout):
+    if isinstance(error, _NOT_THERE):
         return ExitCode.NOTHING
     if isinstance(error, DatabaseUnavailable):
         return ExitCode.UNAVAILABLE

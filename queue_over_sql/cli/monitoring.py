@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from queue_over_sql import ConsumerInfo, QueueService, QueueStats
+from queue_over_sql.cli import durable as durables
 from queue_over_sql.cli.exits import ExitCode
 from queue_over_sql.cli.options import MONITORING_PANEL
 from queue_over_sql.cli.output import build_table
@@ -116,18 +117,26 @@ def consumers(session: Session) -> None:
     """List the consumers that are registered; exit code 3 when there is none.
 
     A person sees the first characters of each id and ages; --json has ids and instants in full.
+    Durable consumers, which are streaming queries, have a table of their own: the epoch of the
+    query that has it, the rounds and messages that it has claimed and not acknowledged, and how
+    long these are kept for it without a sign of life.
     """
     with session.connect() as service:
         found = service.consumers()
+        durable = [consumer for consumer in found if consumer.durable]
+        held = [durables.outstanding(service, consumer) for consumer in durable]
+    running = [consumer for consumer in found if not consumer.durable]
     if session.output.machine:
-        for consumer in found:
+        for consumer in running:
             session.output.record(dataclasses.asdict(consumer))
-    elif found:
-        session.output.table(
-            None,
-            CONSUMER_COLUMNS,
-            [_consumer_row(consumer) for consumer in found],
-        )
+        for consumer, count in zip(durable, held, strict=True):
+            session.output.record({**dataclasses.asdict(consumer), "outstanding": count})
+    else:
+        if running:
+            rows = [_consumer_row(consumer) for consumer in running]
+            session.output.table(None, CONSUMER_COLUMNS, rows)
+        if durable:
+            durables.show(session, durable, held)
     if not found:
         session.output.note("No consumer is registered.")
         raise typer.Exit(ExitCode.NOTHING)

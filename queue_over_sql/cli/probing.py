@@ -41,7 +41,8 @@ def first_refused(
         raise _EnoughError
 
     try:
-        service.connections.run(probe, atomic=True, repeat=False)
+        with service.connections.transaction() as connection:
+            probe(connection)
     except (_EnoughError, QueueError):
         return found[0] if found else None
     return None

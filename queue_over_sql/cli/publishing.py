@@ -37,15 +37,21 @@ def publish_one(
 ) -> None:
     """Publish the message of the argument `text` and report its id and outcome."""
     publication = read_argument(reader, text)
-    try:
+    with wrong_columns_told():
         [published] = queue.publish_many([publication], on_conflict=on_conflict)
-    except TypeError as error:
-        # A column that the queue does not have, or a value of the wrong type.
-        raise ValueError(str(error)) from error
     output.record(
         {"queue": queue.name, "id": published.id, "outcome": published.outcome},
         human=f"Message {published.id} {published.outcome} in queue {queue.name}.",
     )
+
+
+@contextmanager
+def wrong_columns_told() -> Iterator[None]:
+    """Tell of a column that the queue does not have, or of a value of the wrong type, as usual."""
+    try:
+        yield
+    except TypeError as error:
+        raise ValueError(str(error)) from error
 
 
 def read_argument(

@@ -14,7 +14,7 @@ from queue_over_sql.cli.options import (
     PriorityOption,
     QueueName,
 )
-from queue_over_sql.cli.publishing import argument_format, read_argument
+from queue_over_sql.cli.publishing import argument_format, read_argument, wrong_columns_told
 from queue_over_sql.cli.session import Session, command
 from queue_over_sql.cli.values import parse_duration, parse_pairs
 from queue_over_sql.cli.wire import LineFormat, LineReader, payload_line
@@ -82,11 +82,8 @@ def request(
     with session.queue(queue) as asked:
         reader = LineReader(asked.settings.payload, line_format or argument_format(asked), {})
         question = read_argument(reader, payload).payload
-        try:
+        with wrong_columns_told():
             reply = asked.request(question, timeout=timeout, **options)
-        except TypeError as error:
-            # A column that the queue does not have, or a value of the wrong type.
-            raise ValueError(str(error)) from error
         if session.output.machine:
             session.output.record(message_fields(reply))
         else:

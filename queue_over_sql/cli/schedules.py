@@ -22,7 +22,7 @@ from queue_over_sql.cli.options import (
     PriorityOption,
     QueueName,
 )
-from queue_over_sql.cli.publishing import argument_format, read_argument
+from queue_over_sql.cli.publishing import argument_format, read_argument, wrong_columns_told
 from queue_over_sql.cli.session import Session, command
 from queue_over_sql.cli.values import exact_duration, format_instant, parse_duration, parse_pairs
 from queue_over_sql.cli.wire import LineReader
@@ -130,7 +130,7 @@ def add(
     }
     with session.connect() as service:
         target = service.queue(queue)
-        try:
+        with wrong_columns_told():
             added = service.schedules.add(
                 name,
                 target,
@@ -141,9 +141,6 @@ def add(
                 missed=missed,
                 **options,
             )
-        except TypeError as error:
-            # A column that the queue does not have, or a value of the wrong type.
-            raise ValueError(str(error)) from error
     session.output.record(
         fields(added), human=f"Schedule {name} publishes to queue {queue}{_next(added)}."
     )

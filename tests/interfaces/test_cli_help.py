@@ -48,9 +48,16 @@ EXPECTED = [
     "topic show",
     "topic publish",
     "topic drop",
+    "consumer release",
+    "consumer drop",
     "sql-api install",
     "sql-api uninstall",
     "sql-api print",
+    "spark load",
+    "spark process",
+    "spark workers",
+    "spark export-history",
+    "spark report",
 ]
 
 

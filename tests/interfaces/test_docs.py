@@ -36,6 +36,10 @@ NOT_RUN = {
     ("docs/quickstart.md", "python3 -m venv .venv"): "installs from a package index",
     ("docs/engines.md", "apt-get install"): "installs system packages as root",
     ("docs/operations.md", "docker compose"): "builds images; test_compose_file.py checks the file",
+    ("docs/operations.md", "rounds out"): "shows a streaming query; test_cli_durable.py runs it",
+    ("docs/operations.md", "consumer release"): "stops such a query; test_cli_durable.py runs it",
+    ("docs/spark.md", "spark-submit"): "needs a cluster; test_submit.py submits to local cores",
+    ("docs/spark-source.md", "jdbc:h2:tcp"): "needs the jar of H2 and a server of it",
 }
 # Its blocks are the usage lines of the commands.
 GENERATED = "docs/cli.md"

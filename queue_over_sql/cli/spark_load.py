@@ -1,0 +1,145 @@
+"""`spark load`: files or a table of another database become messages."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from queue_over_sql.cli.exits import ExitCode
+from queue_over_sql.cli.options import QueueName
+from queue_over_sql.cli.session import Session, command
+from queue_over_sql.cli.spark_options import PANEL, ConfOption, MasterOption, spark_session
+from queue_over_sql.cli.values import counted
+
+if TYPE_CHECKING:
+    from queue_over_sql.spark.pipelines.load import LoadReport
+
+FromOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--from",
+        metavar="FIELD=EXPRESSION",
+        help="Where a field of the message comes from: payload, key, kind, headers, priority, "
+        "delay, at, or a column of the queue's own, as a column of the input or an expression of "
+        "Spark SQL over it; repeatable. Without a payload all columns of the input become one "
+        "JSON object.",
+    ),
+]
+
+
+def register(group: typer.Typer) -> None:
+    """Add this module's command to `group`."""
+    command(group, "load", panel=PANEL)(load)
+
+
+def load(
+    session: Session,
+    *,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            show_default=False,
+            help="A file, a folder or a pattern; with --format jdbc the name of a table.",
+        ),
+    ],
+    queue: QueueName,
+    file_format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            show_default="by the file's ending",
+            help="parquet, csv, json, jdbc, or another that Spark reads.",
+        ),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            metavar="NAME=VALUE",
+            help="An option of Spark's reader, such as header=true or url=jdbc:…; repeatable.",
+        ),
+    ] = None,
+    fields: FromOption = None,
+    on_conflict: Annotated[
+        Literal["skip", "replace", "raise"],
+        typer.Option("--on-conflict", help="What to do with a message whose key is live."),
+    ] = "skip",
+    rejected: Annotated[
+        str | None,
+        typer.Option(
+            "--rejected",
+            metavar="FOLDER",
+            help="Where rows go that can be no message, with the reason. Without it one such row "
+            "ends the load, and nothing is published.",
+        ),
+    ] = None,
+    rejected_format: Annotated[
+        Literal["parquet", "json"], typer.Option("--rejected-format", help="Format of --rejected.")
+    ] = "parquet",
+    also: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--also",
+            metavar="URL",
+            help="One more database with this queue: messages are spread over all of them by "
+            "their keys; repeatable.",
+        ),
+    ] = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Publish the rows of files, or of a table of any database, as messages.
+
+    A row that can be no message goes to --rejected. A second run publishes nothing twice where
+    messages have keys. Exit code 5 when rows were rejected.
+    """
+    given, columns = session.connection, _pairs(fields, "--from")
+    options, urls = _pairs(option, "--option"), [session.url, *(also or ())]
+    with spark_session(session, master, conf) as spark:
+        from queue_over_sql.spark.pipelines.load import load as run
+
+        with session.output.progress(total_known=False) as bar:
+            task = bar.add_task("Reading", total=None)
+            report = run(
+                spark,
+                source,
+                queue,
+                urls=urls,
+                schema=given.schema,
+                table_prefix=given.table_prefix or "queue_",
+                format=file_format,
+                options=options,
+                columns=columns,
+                on_conflict=on_conflict,
+                rejected=rejected,
+                rejected_format=rejected_format,
+                progress=lambda state: bar.update(
+                    task, description=state.doing, completed=state.messages
+                ),
+            )
+    _tell(session, report, rejected)
+    if report.rejected:
+        raise typer.Exit(ExitCode.INCOMPLETE)
+
+
+def _pairs(given: list[str] | None, option: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for pair in given or ():
+        name, separator, value = pair.partition("=")
+        if not separator or not name:
+            raise typer.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint=option)
+        found[name] = value
+    return found
+
+
+def _tell(session: Session, report: LoadReport, rejected: str | None) -> None:
+    where = f" to {rejected}" if rejected and report.rejected else ""
+    session.output.record(
+        dataclasses.asdict(report),
+        human=f"{counted(report.read, 'row')} read: {report.published:,} published, "
+        f"{report.skipped:,} skipped, {report.rejected:,} rejected{where}.",
+    )

@@ -1,0 +1,212 @@
+"""`spark process`: a queue through a transformation of yours into Parquet, a queue, or both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from queue_over_sql.cli.imports import import_object
+from queue_over_sql.cli.options import QueueName
+from queue_over_sql.cli.session import Session, command
+from queue_over_sql.cli.signals import Stop, stop_on_signals
+from queue_over_sql.cli.spark_options import PANEL, ConfOption, MasterOption, spark_session
+from queue_over_sql.cli.values import counted, parse_duration
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+    from rich.progress import Progress, TaskID
+
+NO_SESSION = "SESSION_OR_CONTEXT_NOT_EXISTS"
+_POLL_SECONDS = 1
+
+
+def register(group: typer.Typer) -> None:
+    """Add this module's command to `group`."""
+    command(group, "process", panel=PANEL)(process)
+
+
+def process(
+    session: Session,
+    *,
+    queue: QueueName,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:FUNCTION",
+            show_default=False,
+            help="Import path of the transformation: it gets a streaming DataFrame of messages and "
+            "returns the result. Without a colon the function is named transform.",
+        ),
+    ],
+    checkpoint: Annotated[
+        str,
+        typer.Option(
+            "--checkpoint",
+            metavar="FOLDER",
+            show_default=False,
+            help="Spark's account of this query; start again with the same to go on.",
+        ),
+    ],
+    output: Annotated[
+        str | None,
+        typer.Option("--output", metavar="FOLDER", help="Parquet files to add to."),
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="QUEUE", help="The queue to publish to.")
+    ] = None,
+    message: Annotated[
+        str | None,
+        typer.Option(
+            "--message",
+            metavar="MODULE:FUNCTION",
+            help="Makes messages out of the result for --to: a column payload, and key, kind ….",
+        ),
+    ] = None,
+    consumer: Annotated[
+        str | None,
+        typer.Option(
+            "--consumer",
+            metavar="ID",
+            show_default="process-QUEUE",
+            help="Under which name it claims, the same at each start.",
+        ),
+    ] = None,
+    every: Annotated[
+        float | None,
+        typer.Option(
+            "--every",
+            metavar="DURATION",
+            parser=parse_duration,
+            show_default=False,
+            help="Go on for ever, with a batch so often. Without it: what is there now.",
+        ),
+    ] = None,
+    max_messages: Annotated[
+        int | None,
+        typer.Option("--max-messages", metavar="N", min=1, help="The most that one batch takes."),
+    ] = None,
+    partition_by: Annotated[
+        list[str] | None,
+        typer.Option("--partition-by", metavar="COLUMN", help="Folders of --output; repeatable."),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option", metavar="NAME=VALUE", help="An option of the format's stream; repeatable."
+        ),
+    ] = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Consume a queue as a stream, transform it, and write it to Parquet, to a queue, or to both.
+
+    Exactly once: killed at any point and started again with the same arguments, it goes on.
+
+    Example: queue-over-sql spark process files work:hashes --output hashes --checkpoint state
+    """
+    if output is None and to is None:
+        raise typer.BadParameter("name what to write to: --output, --to, or both")
+    # What is wrong with a name is told before Spark is started.
+    for name in filter(None, (target, message)):
+        check_function(name)
+    url, given = session.url, session.connection
+    _let_workers_import(os.getcwd())  # noqa: PTH109 - an import path is a string
+    with spark_session(session, master, conf) as spark, stop_on_signals() as stop:
+        from queue_over_sql.spark import process as start
+
+        transform = _function(target)
+        made = None if message is None else _function(message)
+        query = start(
+            spark,
+            queue,
+            transform,
+            checkpoint=checkpoint,
+            output=output,
+            to=to,
+            message=made,
+            url=url,
+            schema=given.schema,
+            table_prefix=given.table_prefix or "queue_",
+            consumer_id=consumer,
+            every=every,
+            max_messages=max_messages,
+            partition_by=partition_by or (),
+            options=dict(_pair(each) for each in option or ()),
+        )
+        with session.output.progress(total_known=False) as bar:
+            done = _follow(query, bar, bar.add_task(f"Processing {queue}", total=None), stop)
+    session.output.record(
+        {"queue": queue, "messages": done.messages, "batches": done.batches},
+        human=f"Processed {counted(done.messages, 'message')} of queue {queue} in "
+        f"{counted(done.batches, 'batch').replace('batchs', 'batches')}.",
+    )
+
+
+class _Done:
+    """What the query has told so far."""
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.batches = 0
+        self._last = -1
+
+    def take(self, progress: list[Any]) -> None:
+        for each in progress:
+            if each["batchId"] > self._last and each["numInputRows"]:
+                self._last = each["batchId"]
+                self.messages += each["numInputRows"]
+                self.batches += 1
+
+
+def _follow(query: StreamingQuery, bar: Progress, task: TaskID, stop: Stop) -> _Done:
+    done = _Done()
+    while not query.awaitTermination(_POLL_SECONDS):
+        done.take(query.recentProgress)
+        bar.update(task, completed=done.messages)
+        if stop.asked.is_set():
+            query.stop()
+    done.take(query.recentProgress)
+    return done
+
+
+def _let_workers_import(folder: str) -> None:
+    """Let Spark's workers find the module of the transformation where this process found it."""
+    paths = [folder, os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+
+
+def check_function(target: str) -> None:
+    """Refuse what is no function, unless its module can only be imported in a session.
+
+    ``@udf("string")`` asks the session what its type is, as soon as it is written.
+
+    Raises:
+        typer.BadParameter: there is no such function.
+    """
+    try:
+        _function(target)
+    except Exception as error:
+        # By its name, since PySpark may not be installed.
+        if type(error).__name__ != "PySparkRuntimeError" or NO_SESSION not in str(error):
+            raise
+
+
+def _function(target: str) -> Callable[[DataFrame], DataFrame]:
+    try:
+        found = import_object(target, "transform")
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    if not callable(found):
+        raise typer.BadParameter(f"{target} is a {type(found).__name__}, not a function")
+    return found
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--option")
+    return name, value

@@ -1,0 +1,159 @@
+"""`spark workers`: a function of yours, run over a queue by Spark's executors."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from queue_over_sql.cli.imports import import_object
+from queue_over_sql.cli.options import ConsumerTimeoutOption, QueueName
+from queue_over_sql.cli.session import Session, command
+from queue_over_sql.cli.signals import Stop, stop_on_signals
+from queue_over_sql.cli.spark_options import PANEL, ConfOption, MasterOption, spark_session
+from queue_over_sql.cli.values import counted, format_duration, parse_duration
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from queue_over_sql.handlers import HandlerFunction
+    from queue_over_sql.spark.fleet import FleetProgress, FleetReport
+
+FormOption = Annotated[
+    Literal["message", "batch", "arrow"],
+    typer.Option(
+        "--form",
+        help="What the function gets: one message, a list of messages, or an Arrow batch.",
+    ),
+]
+
+
+def register(group: typer.Typer) -> None:
+    """Add this module's command to `group`."""
+    command(group, "workers", panel=PANEL)(workers)
+
+
+def workers(
+    session: Session,
+    *,
+    queue: QueueName,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:FUNCTION",
+            show_default=False,
+            help="Import path of the handler. The current folder is importable. Without a colon "
+            "the function is named handle.",
+        ),
+    ],
+    number: Annotated[
+        int, typer.Option("--workers", metavar="N", min=1, help="Workers, each a task of Spark.")
+    ] = 2,
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            "--batch",
+            metavar="N",
+            min=1,
+            show_default="100; as Arrow batches 500, transactional 10,000",
+            help="Messages claimed at once.",
+        ),
+    ] = None,
+    until: Annotated[
+        str,
+        typer.Option(
+            "--until",
+            metavar="empty|forever|DURATION",
+            help="When to end: when each message that is due has met its fate, never, or after a "
+            "time. Ctrl-C finishes the messages at hand.",
+        ),
+    ] = "empty",
+    form: FormOption = "message",
+    transactional: Annotated[
+        bool,
+        typer.Option(
+            "--transactional",
+            help="Call the function with a connection as well, and commit its writes with the ack.",
+        ),
+    ] = False,
+    consumer_timeout: ConsumerTimeoutOption = 30.0,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Let Spark's executors work through a queue by a function of yours.
+
+    Each worker is an ordinary consumer, with heartbeat, leases, retries and dead letters. The
+    report at the end counts what became of the messages; with --json it is one line.
+    """
+    handler, ends, given = _handler(target), _until(until), session.connection
+    url = session.url
+    with spark_session(session, master, conf) as spark, stop_on_signals() as stop:
+        from queue_over_sql.spark.fleet import run_workers
+
+        with session.output.progress() as bar:
+            shown = _Shown(bar, queue, stop)
+            report = run_workers(
+                spark,
+                queue,
+                handler,
+                url=url,
+                schema=given.schema,
+                table_prefix=given.table_prefix or "queue_",
+                workers=number,
+                batch=batch,
+                until=ends,
+                form=form,
+                transactional=transactional,
+                consumer_timeout=consumer_timeout,
+                progress=shown.show,
+                stop=stop.asked,
+            )
+    _tell(session, report)
+
+
+class _Shown:
+    """Shows how far the fleet is; a second signal ends it without waiting for handlers."""
+
+    def __init__(self, bar: Progress, queue: str, stop: Stop) -> None:
+        self._bar = bar
+        self._stop = stop
+        self._task = bar.add_task(f"Working on {queue}", total=None)
+        self._total = 0
+
+    def show(self, state: FleetProgress) -> None:
+        if self._stop.now.is_set():
+            raise KeyboardInterrupt
+        self._total = max(self._total, state.left)
+        self._bar.update(self._task, completed=self._total - state.left, total=self._total)
+
+
+def _handler(target: str) -> HandlerFunction:
+    try:
+        found = import_object(target, "handle")
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    if not callable(found):
+        raise typer.BadParameter(f"{target} is a {type(found).__name__}, not a function")
+    return found
+
+
+def _until(text: str) -> Literal["empty"] | float | None:
+    if text == "empty":
+        return "empty"
+    return None if text == "forever" else parse_duration(text)
+
+
+def _tell(session: Session, report: FleetReport) -> None:
+    workers = [dataclasses.asdict(worker) for worker in report.workers]
+    fields = {**dataclasses.asdict(report), "workers": workers}
+    session.output.record(
+        fields,
+        human=f"{counted(report.handled, 'message')} handled, {report.failed:,} failures, in "
+        f"{format_duration(report.seconds)} by {counted(len(report.workers), 'worker')}.",
+    )
+    if report.restarts:
+        session.output.note(
+            f"Spark's job was started again {counted(report.restarts, 'time')} after a worker was "
+            "lost; what the lost ones handled is not counted here."
+        )

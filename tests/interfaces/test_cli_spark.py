@@ -1,0 +1,94 @@
+"""`spark load` and `spark workers` from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from queue_over_sql import QueueService
+from queue_over_sql.testing.plugin import TestDatabase
+from tests.interfaces.command_line import Ended, run
+
+MINUTES = 300.0
+HANDLER = """
+def handle(batch):
+    payloads = batch.column("payload").to_pylist()
+    return ["too large" if '"n":7' in text else None for text in payloads]
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.engines("sqlite")
+def test_from_a_file_to_the_end_of_its_messages(
+    database: TestDatabase, service: QueueService, tmp_path: Path
+) -> None:
+    """Rows become messages, a bad one is kept apart, and workers finish all others as JSON says."""
+    queue = service.create_queue("jobs", archive="all", max_attempts=1)
+    rows = [json.dumps({"n": number}) for number in range(30)]
+    (tmp_path / "in.json").write_text("\n".join([*rows, '{"n": ']))
+    (tmp_path / "handlers.py").write_text(HANDLER)
+    ended = _spark(
+        *("load", "in.json", "jobs", "--from", "key=cast(n AS string)", "--rejected", "bad"),
+        url=database.url,
+        cwd=tmp_path,
+    )
+    assert (5, 31, 30, 0, 1) == (
+        ended.exit_code,
+        *(ended.record[name] for name in ("read", "published", "skipped", "rejected")),
+    ), ended.err
+    assert 30 == queue.stats().ready
+
+    ended = _spark(
+        *("workers", "jobs", "handlers", "--form", "arrow", "--batch", "10"),
+        url=database.url,
+        cwd=tmp_path,
+    )
+    assert (0, 29, 1) == (ended.exit_code, ended.record["handled"], ended.record["failed"])
+    assert {"empty"} == {worker["ended"] for worker in ended.record["workers"]}
+    [dead] = queue.archive.messages(status="failed").list()
+    assert ({"n": 7}, "too large", 29) == (dead.payload, dead.last_error, queue.stats().done)
+    # What Spark itself has to say is not the command's output.
+    assert 1 == len(ended.out.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("workers", "jobs", "nosuchmodule"), "nosuchmodule"),
+        (("workers", "jobs", "json:__name__"), "not a function"),
+        (("workers", "jobs", "json:dumps", "--until", "later"), "not a duration"),
+        (("workers", "jobs", "json:dumps", "--workers", "0"), "--workers"),
+        (("workers", "jobs", "json:dumps", "--conf", "memory=1"), "--conf"),
+        (("load", "in.csv", "jobs", "--from", "key"), "NAME=VALUE"),
+        (("load", "in.csv", "jobs", "--on-conflict", "ignore"), "--on-conflict"),
+    ],
+)
+def test_wrong_usage_is_said_before_spark_starts(
+    sqlite_url: str, arguments: tuple[str, ...], words: str
+) -> None:
+    """What cannot work ends with code 2 at once."""
+    ended = run("spark", *arguments, url=sqlite_url)
+    assert (2, True) == (ended.exit_code, words in ended.err), ended.err
+
+
+@pytest.mark.parametrize(
+    "arguments", [("load", "in.csv", "jobs"), ("workers", "jobs", "json:dumps")]
+)
+def test_without_a_database(arguments: tuple[str, ...]) -> None:
+    """Commands that need a database say how to name one."""
+    ended = run("spark", *arguments)
+    assert (2, True) == (ended.exit_code, "--url" in ended.err)
+
+
+def _spark(*arguments: str, url: str, cwd: Path) -> Ended:
+    return run(
+        *("spark", *arguments, "--json", "--master", "local[2]"),
+        *("--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.driver.memory=1g"),
+        url=url,
+        cwd=cwd,
+        seconds=MINUTES,
+    )

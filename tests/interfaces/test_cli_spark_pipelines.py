@@ -1,0 +1,84 @@
+"""`spark process`, `export-history` and `report` from the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from queue_over_sql import QueueService
+from queue_over_sql.testing.plugin import TestDatabase
+from tests.interfaces.command_line import Ended, run
+
+MINUTES = 300.0
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.engines("sqlite")
+def test_from_a_queue_to_a_report(
+    database: TestDatabase, service: QueueService, tmp_path: Path
+) -> None:
+    """The three commands one after another say as JSON what they did, and do it."""
+    queue = service.create_queue("jobs", archive="all")
+    queue.publish_many([{"n": number} for number in range(30)])
+    (tmp_path / "work.py").write_text("def transform(messages): return messages.select('id')\n")
+    written, state = str(tmp_path / "written"), str(tmp_path / "state")
+    ended = _spark(
+        *("process", "jobs", "work", "--output", written, "--checkpoint", state),
+        *("--max-messages", "20"),
+        url=database.url,
+        cwd=tmp_path,
+    )
+    assert {"queue": "jobs", "messages": 30, "batches": 2} == ended.record, ended.err
+    history, made = str(tmp_path / "history"), tmp_path / "report"
+    ended = _spark("export-history", history, "--prune", url=database.url)
+    exported = {name: ended.record[name] for name in ("number", "exported", "pruned", "messages")}
+    assert {
+        "number": 1,
+        "exported": {"jobs": 30},
+        "pruned": {"jobs": 30},
+        "messages": 30,
+    } == exported
+    ended = _spark("report", str(made), "--history", history, url=database.url)
+    assert (1, 30, 0) == tuple(ended.record[name] for name in ("queues", "finished", "live"))
+    assert (made / "report.html").exists()
+    # What Spark itself has to say is not the command's output.
+    assert 1 == len(ended.out.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("process", "jobs", "nosuchmodule", "--checkpoint", "x", "--output", "y"), "nosuchmodule"),
+        (("process", "jobs", "json:dumps", "--checkpoint", "x"), "--output"),
+        (("process", "jobs", "json:__name__", "--checkpoint", "x", "--to", "y"), "not a function"),
+        (("report", "folder", "--no-live"), "--history"),
+    ],
+)
+def test_wrong_usage_is_said_before_spark_starts(
+    sqlite_url: str, arguments: tuple[str, ...], words: str
+) -> None:
+    """A pipeline that cannot work ends with code 2 at once."""
+    ended = run("spark", *arguments, url=sqlite_url)
+    assert (2, True) == (ended.exit_code, words in ended.err)
+
+
+@pytest.mark.parametrize("arguments", [("export-history", "folder"), ("report", "folder")])
+def test_without_a_database(arguments: tuple[str, ...]) -> None:
+    """Commands that need a database say how to name one."""
+    ended = run("spark", *arguments)
+    assert (2, True) == (ended.exit_code, "--url" in ended.err)
+
+
+def _spark(*arguments: str, url: str, cwd: Path | None = None) -> Ended:
+    ended = run(
+        *("spark", *arguments, "--json", "--master", "local[2]"),
+        *("--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.driver.memory=1g"),
+        url=url,
+        cwd=cwd,
+        seconds=MINUTES,
+    )
+    assert 0 == ended.exit_code, ended.err
+    return ended
