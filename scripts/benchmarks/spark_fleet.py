@@ -1,0 +1,211 @@
+"""Spark's executors as workers: how many messages a second a fleet finishes that does nothing.
+
+Each round fills the same queue with messages of ``--bytes`` bytes and lets two workers drain it, in
+each of the forms that ``run_workers`` has. What is timed is the workers' own time, from the first
+that connects to the last that ends; starting Spark and its Python is not in it.
+
+``taken`` is ``form="arrow", transactional=True``: a batch is removed in the handler's transaction.
+The others claim and ack.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+from rich.progress import Progress
+from sqlalchemy import text
+
+from queue_over_sql import QueueService
+from queue_over_sql.spark import run_workers
+from scripts.benchmarks.harness import (
+    databases_of,
+    origin_of,
+    progress_bar,
+    read_result,
+    write_result,
+)
+
+NAME: Final = "spark_fleet"
+SIZES: Final = (10_000, 100_000, 1_000_000, 5_000_000)
+ROUNDS: Final = 5
+WORKERS: Final = 2
+# The slower forms say nothing new about very many messages.
+MOST_CLAIMED: Final = 1_000_000
+TITLES: Final = {
+    "postgresql": "PostgreSQL",
+    "mariadb": "MariaDB",
+    "sqlite": "SQLite",
+    "h2": "H2",
+}
+AFTER_FILLING: Final[Mapping[str, Sequence[str]]] = {
+    "postgresql": ["VACUUM ANALYZE queue_jobs", "CHECKPOINT"],
+    "mariadb": ["ANALYZE TABLE queue_jobs"],
+}
+
+
+def of_one(given: object) -> None:
+    """Does nothing with a message, or with several."""
+    del given
+
+
+def of_taken(batch: object, connection: object) -> None:
+    """Does nothing with a batch in a transaction."""
+    del batch, connection
+
+
+FORMS: Final[Mapping[str, tuple[Callable[..., None], Mapping[str, Any]]]] = {
+    "taken": (of_taken, {"form": "arrow", "transactional": True}),
+    "arrow": (of_one, {"form": "arrow"}),
+    "batch": (of_one, {"form": "batch"}),
+    "message": (of_one, {"form": "message"}),
+}
+
+
+@contextmanager
+def session() -> Iterator[SparkSession]:
+    """A session on this machine with as many tasks at a time as there are workers."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    root = str(Path(__file__).parents[2])
+    os.environ["PYTHONPATH"] = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
+    with tempfile.TemporaryDirectory(prefix="queue-over-sql-benchmark-") as scratch:
+        settings: dict[str, bool | float | str | None] = {
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.memory": "1g",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.local.dir": scratch,
+        }
+        builder = SparkSession.builder.master(f"local[{WORKERS}]").appName(NAME)
+        spark = builder.config(map=settings).getOrCreate()
+        spark.sparkContext.setLogLevel("ERROR")
+        try:
+            # The first use of Python workers costs seconds.
+            spark.range(0, WORKERS, 1, WORKERS).mapInArrow(
+                lambda batches: batches, "id long"
+            ).count()
+            yield spark
+        finally:
+            spark.stop()
+
+
+def fill(service: QueueService, engine: str, count: int, size: int) -> None:
+    """Put messages into the emptied queue, and let the server tidy up."""
+    queue = service.queue("jobs")
+    queue.purge(claimed=True)
+    queue.load(f"{number:012}".ljust(size, "x") for number in range(count))
+    own = service.connections.engine
+    with own.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        for statement in AFTER_FILLING.get(engine, ()):
+            connection.execute(text(statement)).close()
+
+
+def rate(spark: SparkSession, service: QueueService, url: str, form: str, count: int) -> float:
+    """Messages a second of one fleet.
+
+    Raises:
+        RuntimeError: it did not finish each message once.
+    """
+    handler, arguments = FORMS[form]
+    report = run_workers(spark, "jobs", handler, url=url, workers=WORKERS, **arguments)
+    left = service.queue("jobs").stats().live
+    if report.handled != count or report.failed or left:
+        raise RuntimeError(f"{form}: {report}, {left} messages are left")
+    return count / max(worker.seconds for worker in report.workers)
+
+
+def measure(
+    spark: SparkSession, engine: str, options: argparse.Namespace, bar: Progress
+) -> list[dict[str, Any]]:
+    """The rates of one engine, form by form in turns."""
+    measured: list[dict[str, Any]] = []
+    task = bar.add_task(TITLES[engine], total=len(options.sizes) * options.rounds)
+    with databases_of(engine) as new_database:
+        url = new_database("fleet")
+        service = QueueService(url)
+        service.create_queue("jobs", payload="text")
+        for count in options.sizes:
+            rates: dict[str, list[float]] = defaultdict(list)
+            for _ in range(options.rounds):
+                for form in options.forms:
+                    if form == "taken" or count <= MOST_CLAIMED:
+                        fill(service, engine, count, options.bytes)
+                        rates[form].append(rate(spark, service, url, form, count))
+                bar.advance(task)
+            measured += [
+                {"engine": engine, "count": count, "form": form, "rates": found}
+                for form, found in rates.items()
+            ]
+        service.stop()
+    return measured
+
+
+def section() -> str:
+    """What the page says of it."""
+    result = read_result(NAME)
+    sizes = sorted({each["count"] for each in result["measured"]})
+    lines = [
+        "## Workers on Spark",
+        "",
+        f"""\
+Two workers on two cores, a handler that does nothing, messages of {result["bytes"]} bytes: messages
+a second, median of {result["rounds"]} rounds. `taken` removes a batch in the handler's transaction,
+the others claim and ack; see [workers on Spark](spark-workers.md).""",
+        "",
+        "| engine | form | " + " | ".join(f"{size:,}" for size in sizes) + " |",
+        "|---|---|" + "--:|" * len(sizes),
+    ]
+    rows = {(each["engine"], each["form"]) for each in result["measured"]}
+    order = list(TITLES), list(FORMS)
+    for engine, form in sorted(rows, key=lambda r: (order[0].index(r[0]), order[1].index(r[1]))):
+        found = {
+            each["count"]: f"{median(each['rates']):,.0f}"
+            for each in result["measured"]
+            if (each["engine"], each["form"]) == (engine, form)
+        }
+        cells = " | ".join(found.get(size, "") for size in sizes)
+        lines.append(f"| {TITLES[engine]} | {form} | {cells} |")
+    return "\n".join([*lines, "", origin_of(result), ""])
+
+
+def arguments() -> argparse.Namespace:
+    """What the command line says."""
+    parser = argparse.ArgumentParser(prog=NAME, description=__doc__)
+    parser.add_argument("--engines", default="postgresql,mariadb,sqlite")
+    parser.add_argument("--forms", default=",".join(FORMS))
+    parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--bytes", type=int, default=200)
+    found = parser.parse_args()
+    found.engines, found.forms = found.engines.split(","), found.forms.split(",")
+    found.sizes = [int(size) for size in found.sizes.split(",")]
+    return found
+
+
+def main() -> None:
+    """Measure, and write the result file."""
+    options = arguments()
+    measured: list[dict[str, Any]] = []
+    with progress_bar() as bar, session() as spark:
+        for engine in options.engines:
+            measured += measure(spark, engine, options, bar)
+    command = " ".join(["python -m scripts.benchmarks.spark_fleet", *sys.argv[1:]])
+    content = {"bytes": options.bytes, "rounds": options.rounds, "measured": measured}
+    write_result(NAME, command, content)
+    for each in measured:
+        found = f"{each['count']:9,} {median(each['rates']):12,.0f}/s"
+        print(f"{each['engine']:11} {each['form']:8} {found}")
+
+
+if __name__ == "__main__":
+    main()

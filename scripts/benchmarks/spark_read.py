@@ -1,0 +1,259 @@
+"""A queue into Spark: the format of this package against Spark's own JDBC reader, same columns.
+
+Both read the same messages of ``--bytes`` bytes, in two partitions, to nowhere. JDBC is told the
+bounds of the ids and fetches 10,000 rows at once, as one would tune it; this package finds its
+partitions itself. ``message`` are the columns that most jobs need, ``all`` is whatever a message
+has. Round after round all readers take their turn.
+
+JDBC needs the drivers' jars: ``--jars FILE,FILE``, or the variable ``QUEUE_OVER_SQL_JDBC_JARS``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.progress import Progress
+from sqlalchemy import func, make_url, select
+
+from queue_over_sql import QueueService
+from scripts.benchmarks.harness import (
+    databases_of,
+    origin_of,
+    progress_bar,
+    read_result,
+    write_result,
+)
+from scripts.benchmarks.spark_write import JARS, PARTITIONS, TITLES, session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NAME: Final = "spark_read"
+SIZES: Final = (10_000, 100_000, 1_000_000, 5_000_000)
+ROUNDS: Final = 5
+FETCH: Final = 10_000
+# Of each choice: the names in Spark, and what JDBC selects for them.
+CHOICES: Final[Mapping[str, Mapping[str, str]]] = {
+    "message": {
+        "id": "id",
+        "key": "message_key",
+        "payload": "payload",
+        "priority": "priority",
+        "attempt": "attempt_count",
+        "published_at": "published_at",
+    },
+    "all": {
+        "id": "id",
+        "key": "message_key",
+        "kind": "kind",
+        "payload": "payload",
+        "headers": "headers",
+        "priority": "priority",
+        "attempt": "attempt_count",
+        "published_at": "published_at",
+        "scheduled_at": "scheduled_at",
+        "available_at": "available_at",
+        "consumer_id": "consumer_id",
+        "consumer_round": "consumer_round",
+    },
+}
+READERS: Final = ("queue_over_sql", "JDBC")
+DRIVERS: Final = {"postgresql": "org.postgresql.Driver", "mariadb": "org.mariadb.jdbc.Driver"}
+# The package that reads faster than the driver of the URL, where it is installed.
+FASTER: Final = {"postgresql": "adbc_driver_postgresql", "mariadb": "MySQLdb"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A queue full of messages, and how each way finds it."""
+
+    engine: str
+    url: str
+    rows: int
+
+    def frame(self, spark: SparkSession, reader: str, choice: str) -> DataFrame:
+        """What a reader makes of it."""
+        columns = CHOICES[choice]
+        return self._ours(spark, columns) if reader == READERS[0] else self._theirs(spark, columns)
+
+    def _ours(self, spark: SparkSession, columns: Mapping[str, str]) -> DataFrame:
+        options = {"url": self.url, "queue": "jobs", "columns": ",".join(columns)}
+        ours = spark.read.format("queue_over_sql").options(**options)
+        return ours.option("numPartitions", PARTITIONS).load()
+
+    def _theirs(self, spark: SparkSession, columns: Mapping[str, str]) -> DataFrame:
+        parts = make_url(self.url)
+        given = {
+            "url": f"jdbc:{self.engine}://{parts.host}:{parts.port}/{parts.database}",
+            "driver": DRIVERS[self.engine],
+            "user": str(parts.username),
+            "dbtable": f"(SELECT {', '.join(columns.values())} FROM queue_jobs) AS messages",
+            "partitionColumn": "id",
+            "lowerBound": "1",
+            "upperBound": str(self.rows),
+            "numPartitions": str(PARTITIONS),
+            "fetchsize": str(FETCH),
+        }
+        if parts.password:
+            given["password"] = str(parts.password)
+        return spark.read.format("jdbc").options(**given).load()
+
+
+def timed(spark: SparkSession, source: Source, reader: str, choice: str) -> float:
+    """What one read takes, in seconds, from naming the source to its last row."""
+    began = time.perf_counter()
+    source.frame(spark, reader, choice).write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - began
+
+
+def payloads(first: int, count: int, size: int) -> Iterator[Any]:
+    """Payloads of about ``size`` bytes."""
+    for number in range(first, first + count):
+        head = len(json.dumps({"number": number, "text": ""}, separators=(",", ":")))
+        yield {"number": number, "text": "x" * max(0, size - head)}
+
+
+def measure(
+    spark: SparkSession, engine: str, bar: Progress, *, sizes: Sequence[int], rounds: int, size: int
+) -> dict[str, Any]:
+    """Let both readers take turns on one engine.
+
+    Raises:
+        ServerMissing: the engine has no server here.
+        SystemExit: a reader finds another number of messages than there are.
+    """
+    with databases_of(engine) as new_database:
+        url = new_database("spark_read")
+        with QueueService(url) as service:
+            queue = service.create_queue("jobs", max_payload_bytes=max(size * 2, 1 << 20))
+            found: dict[str, Any] = {}
+            filled = 0
+            for rows in sorted(sizes):
+                queue.load(payloads(filled, rows - filled, size))
+                filled = rows
+                source = Source(engine, url, rows)
+                check(spark, source, service)
+                found[str(rows)] = rounds_of(spark, source, bar, rounds)
+            info = service.connections.engine.dialect.server_version_info or ()
+    version = ".".join(str(part) for part in info)
+    faster = FASTER[engine] if importlib.util.find_spec(FASTER[engine]) else None
+    return {"version": version, "through": faster, "sizes": found}
+
+
+def check(spark: SparkSession, source: Source, service: QueueService) -> None:
+    """Warm up, and see that everybody reads everything.
+
+    Raises:
+        SystemExit: not so.
+    """
+    table = service.queue("jobs").table
+    with service.connections.engine.connect() as connection:
+        there = int(connection.scalar(select(func.count()).select_from(table)) or 0)
+    for reader in READERS:
+        found = source.frame(spark, reader, "message").select("payload").count()
+        if not found == there == source.rows:
+            raise SystemExit(f"{source.engine}, {reader}: {found} of {source.rows} messages")
+        for choice in CHOICES:
+            timed(spark, source, reader, choice)
+
+
+def rounds_of(
+    spark: SparkSession, source: Source, bar: Progress, rounds: int
+) -> dict[str, dict[str, Any]]:
+    """All readers and choices in turns; the order is turned around in each round."""
+    ways = [(reader, choice) for choice in CHOICES for reader in READERS]
+    doing = bar.add_task(f"{source.engine}: {source.rows:,}", total=rounds * len(ways))
+    seconds: defaultdict[str, dict[str, list[float]]] = defaultdict(
+        lambda: {reader: [] for reader in READERS}
+    )
+    for number in range(rounds):
+        for reader, choice in ways[:: 1 if number % 2 else -1]:
+            seconds[choice][reader].append(timed(spark, source, reader, choice))
+            bar.advance(doing)
+    return {choice: compared(taken, source.rows) for choice, taken in seconds.items()}
+
+
+def compared(taken: Mapping[str, Sequence[float]], rows: int) -> dict[str, Any]:
+    """Seconds round by round, the median rates, and ours by theirs, round by round."""
+    ours, theirs = (taken[reader] for reader in READERS)
+    return {
+        "seconds": {reader: [round(one, 4) for one in each] for reader, each in taken.items()},
+        "rows_per_second": {reader: round(rows / median(each)) for reader, each in taken.items()},
+        "times": round(median(t / o for o, t in zip(ours, theirs, strict=True)), 3),
+    }
+
+
+# ---------------------------------------------------------------- the page
+
+
+def section() -> str:
+    """The part of the page that shows the result."""
+    result = read_result(NAME)
+    lines = [
+        "## A queue into Spark, against Spark's JDBC reader",
+        "",
+        f"""\
+Messages of {result["bytes"]} bytes are read in {PARTITIONS} partitions to nowhere, by this
+package's format and by Spark's own JDBC reader, which is told the bounds of the ids and fetches
+{FETCH:,} rows at once; in turns, {result["rounds"]} rounds. `message` are six columns that most
+jobs need, `all` is whatever a message has, {len(CHOICES["all"])} columns. Rates are medians in rows
+per second; the ratio is ours by theirs, the median over the rounds, and more is better.""",
+        "",
+        "| engine | rows | columns | queue_over_sql | JDBC | ratio |",
+        "|---|---|---|---|---|---|",
+    ]
+    for engine, found in result["engines"].items():
+        through = f" through `{found['through']}`" if found["through"] else ""
+        label = f"{TITLES[engine]} {found['version']}{through}"
+        for rows, choices in found["sizes"].items():
+            for choice, measured in choices.items():
+                lines.append(row(label, rows, choice, measured))
+                label = ""
+    return "\n".join([*lines, "", origin_of(result)]) + "\n"
+
+
+def row(label: str, rows: str, choice: str, measured: Mapping[str, Any]) -> str:
+    """One row of the table."""
+    rates = " | ".join(f"{measured['rows_per_second'][reader]:,}" for reader in READERS)
+    return f"| {label} | {int(rows):,} | {choice} | {rates} | {measured['times']:.2f} |"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the benchmark and write its result."""
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n", 1)[0])
+    parser.add_argument("--engines", default=",".join(DRIVERS), help="separated by commas")
+    parser.add_argument("--rows", default=",".join(map(str, SIZES)), help="separated by commas")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--bytes", type=int, default=200, help="of one message")
+    parser.add_argument("--jars", default=os.environ.get(JARS, ""), help="of JDBC drivers")
+    parser.add_argument("--dry", action="store_true", help="print, and write no result")
+    given = parser.parse_args(arguments)
+    engines, sizes = given.engines.split(","), [int(rows) for rows in given.rows.split(",")]
+    with session(given.jars) as spark, progress_bar() as bar:
+        found = {
+            engine: measure(spark, engine, bar, sizes=sizes, rounds=given.rounds, size=given.bytes)
+            for engine in engines
+        }
+    for engine, result in found.items():
+        for rows, choices in result["sizes"].items():
+            for choice, measured in choices.items():
+                print(row(engine, rows, choice, measured))
+    if not given.dry:
+        command = f"python -m scripts.benchmarks.{NAME} " + " ".join(
+            f"--{name} {getattr(given, name)}" for name in ("engines", "rows", "rounds", "bytes")
+        )
+        measured = {"rounds": given.rounds, "bytes": given.bytes, "engines": found}
+        write_result(NAME, command, measured)
+
+
+if __name__ == "__main__":
+    main()

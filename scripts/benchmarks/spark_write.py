@@ -1,0 +1,284 @@
+"""Spark into a queue: the format of this package against Spark's own JDBC writer, same table.
+
+Each writer puts the same DataFrame, two partitions of messages of ``--bytes`` bytes, into the same
+queue's table, which is emptied before. JDBC fills the columns that a message needs, in the ways
+that its drivers offer; it knows nothing of batches that are repeated or half done. Round after
+round all writers take their turn, and each time the table is counted.
+
+``atomic`` and ``task`` are the two values of ``commitMode``.
+
+JDBC needs the drivers' jars: ``--jars FILE,FILE``, or the variable ``QUEUE_OVER_SQL_JDBC_JARS``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+from rich.progress import Progress
+from sqlalchemy import func, make_url, select
+
+from queue_over_sql import QueueService
+from scripts.benchmarks.harness import (
+    databases_of,
+    origin_of,
+    progress_bar,
+    read_result,
+    write_result,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+NAME: Final = "spark_write"
+JARS: Final = "QUEUE_OVER_SQL_JDBC_JARS"
+SIZES: Final = (10_000, 100_000, 1_000_000, 5_000_000)
+ROUNDS: Final = 5
+PARTITIONS: Final = 2
+OURS: Final = ("atomic", "task")
+# What each driver is told in the URL. PostgreSQL's has to be told that a text may be JSON.
+JDBC: Final[Mapping[str, Mapping[str, str]]] = {
+    "postgresql": {
+        "default": "stringtype=unspecified",
+        "reWriteBatchedInserts": "stringtype=unspecified&reWriteBatchedInserts=true",
+    },
+    "mariadb": {
+        "default": "",
+        "rewriteBatchedStatements": "rewriteBatchedStatements=true",
+        "useBulkStmts": "useBulkStmts=true",
+    },
+    "sqlite": {},
+    "h2": {},
+}
+DRIVERS: Final[Mapping[str, str]] = {
+    "postgresql": "org.postgresql.Driver",
+    "mariadb": "org.mariadb.jdbc.Driver",
+}
+TIDY: Final[Mapping[str, Sequence[str]]] = {
+    "postgresql": ["TRUNCATE queue_jobs", "CHECKPOINT"],
+    "mariadb": ["TRUNCATE queue_jobs"],
+    "sqlite": ["DELETE FROM queue_jobs", "PRAGMA wal_checkpoint(TRUNCATE)"],
+    "h2": ["TRUNCATE TABLE queue_jobs"],
+}
+TITLES: Final = {
+    "postgresql": "PostgreSQL",
+    "mariadb": "MariaDB",
+    "sqlite": "SQLite",
+    "h2": "H2",
+}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A queue to write to, and how each way finds it."""
+
+    engine: str
+    service: QueueService
+    url: str
+
+    def tidy(self) -> None:
+        """Empty the table, and let the server do what it would do about that later."""
+        engine = self.service.connections.engine
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            for statement in TIDY[self.engine]:
+                connection.exec_driver_sql(statement).close()
+
+    def count(self) -> int:
+        """How many messages there are."""
+        table = self.service.queue("jobs").table
+        with self.service.connections.engine.connect() as connection:
+            return int(connection.scalar(select(func.count()).select_from(table)) or 0)
+
+    def write(self, frame: DataFrame, writer: str) -> None:
+        """Write a DataFrame in one of the ways."""
+        if writer in OURS:
+            ours = frame.select("payload").write.format("queue_over_sql")
+            ours.options(url=self.url, queue="jobs", commitMode=writer).mode("append").save()
+            return
+        parts = make_url(self.url)
+        # Spark quotes names as MySQL does only where the URL says so.
+        scheme = "mysql" if self.engine == "mariadb" else self.engine
+        url = f"jdbc:{scheme}://{parts.host}:{parts.port}/{parts.database}"
+        options = JDBC[self.engine][writer]
+        theirs = frame.write.format("jdbc").option("dbtable", "queue_jobs")
+        theirs = theirs.option("driver", DRIVERS[self.engine])
+        theirs = theirs.option("url", f"{url}?{options}" if options else url)
+        if parts.password:
+            theirs = theirs.option("password", str(parts.password))
+        theirs.option("user", str(parts.username)).mode("append").save()
+
+
+@contextmanager
+def session(jars: str) -> Iterator[SparkSession]:
+    """A session on this machine with two tasks at a time, as all ways get it."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    root = str(Path(__file__).parents[2])
+    os.environ["PYTHONPATH"] = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
+    with tempfile.TemporaryDirectory(prefix="queue-over-sql-benchmark-") as scratch:
+        builder = SparkSession.builder.master(f"local[{PARTITIONS}]").appName(NAME)
+        settings: dict[str, bool | float | str | None] = {
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.memory": "1g",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.local.dir": scratch,
+            "spark.jars": jars,
+        }
+        spark = builder.config(map=settings).getOrCreate()
+        spark.sparkContext.setLogLevel("ERROR")
+        yield spark
+        spark.stop()
+
+
+def messages(spark: SparkSession, rows: int, size: int) -> DataFrame:
+    """Messages of about ``size`` bytes, with the times that JDBC has to give them."""
+    now = f.lit(time.time_ns() // 1000)
+    head, number = '{"number":', f.col("id").cast("string")
+    fill = f.lpad(number, size - len(head) - len(',"text":""}'), "x")
+    payload = f.concat(f.lit(head), number, f.lit(',"text":"'), fill, f.lit('"}'))
+    times = [now.alias(name) for name in ("published_at", "scheduled_at", "available_at")]
+    return spark.range(0, rows, 1, PARTITIONS).select(payload.alias("payload"), *times)
+
+
+def measure(
+    spark: SparkSession, engine: str, bar: Progress, *, sizes: Sequence[int], rounds: int, size: int
+) -> dict[str, Any]:
+    """Let all writers take turns on one engine.
+
+    Raises:
+        ServerMissing: the engine has no server here.
+        SystemExit: messages are missing after a write, or there are too many.
+    """
+    writers = (*OURS, *JDBC[engine])
+    with databases_of(engine) as new_database:
+        url = new_database("spark_write")
+        with QueueService(url) as service:
+            service.create_queue("jobs")
+            target = Target(engine, service, url)
+            info = service.connections.engine.dialect.server_version_info or ()
+            version = ".".join(str(part) for part in info)
+            for writer in writers:
+                # Whoever comes first would pay for what all of them use.
+                timed(target, messages(spark, 2_000, size), writer, 2_000)
+            found: dict[str, Any] = {}
+            for rows in sizes:
+                doing = bar.add_task(f"{engine}: {rows:,}", total=rounds * len(writers))
+                seconds: defaultdict[str, list[float]] = defaultdict(list)
+                for number in range(rounds):
+                    for writer in writers[:: 1 if number % 2 else -1]:
+                        frame = messages(spark, rows, size)
+                        seconds[writer].append(timed(target, frame, writer, rows))
+                        bar.advance(doing)
+                found[str(rows)] = compared(seconds, rows)
+            return {"version": version, "sizes": found}
+
+
+def timed(target: Target, frame: DataFrame, writer: str, rows: int) -> float:
+    """What one write takes, in seconds; the table is emptied before."""
+    target.tidy()
+    began = time.perf_counter()
+    target.write(frame, writer)
+    seconds = time.perf_counter() - began
+    found = target.count()
+    if found != rows:
+        raise SystemExit(f"{target.engine}, {writer}: {found} messages instead of {rows}")
+    return seconds
+
+
+def compared(seconds: Mapping[str, Sequence[float]], rows: int) -> dict[str, Any]:
+    """Seconds round by round, the median rate, and ours by each of theirs, round by round."""
+    theirs = [writer for writer in seconds if writer not in OURS]
+    return {
+        writer: {
+            "seconds": [round(one, 4) for one in taken],
+            "rows_per_second": round(rows / median(taken)),
+            "times": {
+                other: round(median(o / s for o, s in zip(seconds[other], taken, strict=True)), 3)
+                for other in theirs
+                if writer in OURS
+            },
+        }
+        for writer, taken in seconds.items()
+    }
+
+
+# ---------------------------------------------------------------- the page
+
+
+def section() -> str:
+    """The part of the page that shows the result."""
+    result = read_result(NAME)
+    lines = [
+        "## Spark into a queue, against Spark's JDBC writer",
+        "",
+        f"""\
+A DataFrame of messages of {result["bytes"]} bytes in {PARTITIONS} partitions goes into one queue's
+table, which is empty at first, by this package's format in both commit modes and by Spark's own
+JDBC writer with the settings of its drivers, in turns, {result["rounds"]} rounds. Rates are medians
+in rows per second; the ratio is ours by theirs, the median over the rounds, and more is better.
+JDBC inserts rows: what a failed task leaves half done, and what a repeated batch writes twice, is
+up to its user.""",
+        "",
+        "| engine | rows | writer | rows/s | ratio to JDBC |",
+        "|---|---|---|---|---|",
+    ]
+    for engine, found in result["engines"].items():
+        label = f"{TITLES[engine]} {found['version']}"
+        for rows, writers in found["sizes"].items():
+            count = f"{int(rows):,}"
+            for writer, measured in writers.items():
+                lines.append(row(label, count, writer, measured))
+                label = count = ""
+    return "\n".join([*lines, "", origin_of(result)]) + "\n"
+
+
+def row(label: str, count: str, writer: str, measured: Mapping[str, Any]) -> str:
+    """One row of the table."""
+    shown = f"`commitMode={writer}`" if writer in OURS else f"JDBC, {writer}"
+    times = ", ".join(f"{ratio:.2f} to {other}" for other, ratio in measured["times"].items())
+    return f"| {label} | {count} | {shown} | {measured['rows_per_second']:,} | {times} |"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the benchmark and write its result."""
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n", 1)[0])
+    parser.add_argument("--engines", default="postgresql,mariadb", help="separated by commas")
+    parser.add_argument("--rows", default=",".join(map(str, SIZES)), help="separated by commas")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--bytes", type=int, default=200, help="of one message")
+    parser.add_argument("--jars", default=os.environ.get(JARS, ""), help="of JDBC drivers")
+    parser.add_argument("--dry", action="store_true", help="print, and write no result")
+    given = parser.parse_args(arguments)
+    engines, sizes = given.engines.split(","), [int(rows) for rows in given.rows.split(",")]
+    with session(given.jars) as spark, progress_bar() as bar:
+        found = {
+            engine: measure(spark, engine, bar, sizes=sizes, rounds=given.rounds, size=given.bytes)
+            for engine in engines
+        }
+    for engine, result in found.items():
+        for rows, writers in result["sizes"].items():
+            for writer, measured in writers.items():
+                print(row(engine, rows, writer, measured))
+    if not given.dry:
+        command = f"python -m scripts.benchmarks.{NAME} " + " ".join(
+            f"--{name} {getattr(given, name)}" for name in ("engines", "rows", "rounds", "bytes")
+        )
+        measured = {"rounds": given.rounds, "bytes": given.bytes, "engines": found}
+        write_result(NAME, command, measured)
+
+
+if __name__ == "__main__":
+    main()
