@@ -39,6 +39,8 @@ NOT_RUN = {
     ("docs/operations.md", "rounds out"): "shows a streaming query; test_cli_durable.py runs it",
     ("docs/operations.md", "consumer release"): "stops such a query; test_cli_durable.py runs it",
     ("docs/spark.md", "spark-submit"): "needs a cluster; test_submit.py submits to local cores",
+    ("docs/spark-pipelines.md", "spark load"): "test_cli_spark_pipelines.py runs it",
+    ("docs/spark-workers.md", "spark workers"): "needs a module; test_cli_spark.py runs it",
     ("docs/spark-source.md", "jdbc:h2:tcp"): "needs the jar of H2 and a server of it",
 }
 # Its blocks are the usage lines of the commands.
