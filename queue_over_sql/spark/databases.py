@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from queue_over_sql.service import QueueService
+from queue_over_sql.spark.collecting import spare_imports
 
 if TYPE_CHECKING:
     from queue_over_sql.queue import Queue
@@ -27,6 +28,7 @@ def service_at(location: Location) -> QueueService:
         ValueError: the URL cannot be found out here, or is none.
         UnsupportedByEngine: the driver is not installed here.
     """
+    spare_imports()
     url = location.resolve()
     # A forked worker must not use its parent's connections.
     key = (os.getpid(), url, location.schema, location.table_prefix)

@@ -11,13 +11,9 @@ The others claim and ack.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any, Final
 
@@ -34,11 +30,12 @@ from scripts.benchmarks.harness import (
     read_result,
     write_result,
 )
+from scripts.benchmarks.spark_sessions import CORES, spark_of
 
 NAME: Final = "spark_fleet"
 SIZES: Final = (10_000, 100_000, 1_000_000, 5_000_000)
 ROUNDS: Final = 5
-WORKERS: Final = 2
+WORKERS: Final = CORES
 # The slower forms say nothing new about very many messages.
 MOST_CLAIMED: Final = 1_000_000
 TITLES: Final = {
@@ -71,32 +68,9 @@ FORMS: Final[Mapping[str, tuple[Callable[..., None], Mapping[str, Any]]]] = {
 }
 
 
-@contextmanager
-def session() -> Iterator[SparkSession]:
-    """A session on this machine with as many tasks at a time as there are workers."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    root = str(Path(__file__).parents[2])
-    os.environ["PYTHONPATH"] = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
-    with tempfile.TemporaryDirectory(prefix="queue-over-sql-benchmark-") as scratch:
-        settings: dict[str, bool | float | str | None] = {
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.memory": "1g",
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.local.dir": scratch,
-        }
-        builder = SparkSession.builder.master(f"local[{WORKERS}]").appName(NAME)
-        spark = builder.config(map=settings).getOrCreate()
-        spark.sparkContext.setLogLevel("ERROR")
-        try:
-            # The first use of Python workers costs seconds.
-            spark.range(0, WORKERS, 1, WORKERS).mapInArrow(
-                lambda batches: batches, "id long"
-            ).count()
-            yield spark
-        finally:
-            spark.stop()
+def warm(spark: SparkSession) -> None:
+    """Start Python on the executors: their first use costs seconds."""
+    spark.range(0, WORKERS, 1, WORKERS).mapInArrow(lambda batches: batches, "id long").count()
 
 
 def fill(service: QueueService, engine: str, count: int, size: int) -> None:
@@ -196,7 +170,8 @@ def main() -> None:
     """Measure, and write the result file."""
     options = arguments()
     measured: list[dict[str, Any]] = []
-    with progress_bar() as bar, session() as spark:
+    with progress_bar() as bar, spark_of(NAME) as spark:
+        warm(spark)
         for engine in options.engines:
             measured += measure(spark, engine, options, bar)
     command = " ".join(["python -m scripts.benchmarks.spark_fleet", *sys.argv[1:]])

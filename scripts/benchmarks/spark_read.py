@@ -32,7 +32,8 @@ from scripts.benchmarks.harness import (
     read_result,
     write_result,
 )
-from scripts.benchmarks.spark_write import JARS, PARTITIONS, TITLES, session
+from scripts.benchmarks.spark_sessions import JARS, spark_of
+from scripts.benchmarks.spark_write import DRIVERS, PARTITIONS, SCHEMES, TITLES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,7 +68,10 @@ CHOICES: Final[Mapping[str, Mapping[str, str]]] = {
     },
 }
 READERS: Final = ("queue_over_sql", "JDBC")
-DRIVERS: Final = {"postgresql": "org.postgresql.Driver", "mariadb": "org.mariadb.jdbc.Driver"}
+TIDY: Final[Mapping[str, Sequence[str]]] = {
+    "postgresql": ["VACUUM ANALYZE queue_jobs", "CHECKPOINT"],
+    "mariadb": ["ANALYZE TABLE queue_jobs"],
+}
 # The package that reads faster than the driver of the URL, where it is installed.
 FASTER: Final = {"postgresql": "adbc_driver_postgresql", "mariadb": "MySQLdb"}
 
@@ -79,6 +83,13 @@ class Source:
     engine: str
     url: str
     rows: int
+
+    def tidy(self, service: QueueService) -> None:
+        """Let the server do what it would do about the new rows later."""
+        engine = service.connections.engine
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            for statement in TIDY[self.engine]:
+                connection.exec_driver_sql(statement).close()
 
     def frame(self, spark: SparkSession, reader: str, choice: str) -> DataFrame:
         """What a reader makes of it."""
@@ -93,7 +104,7 @@ class Source:
     def _theirs(self, spark: SparkSession, columns: Mapping[str, str]) -> DataFrame:
         parts = make_url(self.url)
         given = {
-            "url": f"jdbc:{self.engine}://{parts.host}:{parts.port}/{parts.database}",
+            "url": f"jdbc:{SCHEMES[self.engine]}://{parts.host}:{parts.port}/{parts.database}",
             "driver": DRIVERS[self.engine],
             "user": str(parts.username),
             "dbtable": f"(SELECT {', '.join(columns.values())} FROM queue_jobs) AS messages",
@@ -141,6 +152,7 @@ def measure(
                 queue.load(payloads(filled, rows - filled, size))
                 filled = rows
                 source = Source(engine, url, rows)
+                source.tidy(service)
                 check(spark, source, service)
                 found[str(rows)] = rounds_of(spark, source, bar, rounds)
             info = service.connections.engine.dialect.server_version_info or ()
@@ -238,7 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dry", action="store_true", help="print, and write no result")
     given = parser.parse_args(arguments)
     engines, sizes = given.engines.split(","), [int(rows) for rows in given.rows.split(",")]
-    with session(given.jars) as spark, progress_bar() as bar:
+    with spark_of(NAME, jars=given.jars) as spark, progress_bar() as bar:
         found = {
             engine: measure(spark, engine, bar, sizes=sizes, rounds=given.rounds, size=given.bytes)
             for engine in engines

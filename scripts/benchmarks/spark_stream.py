@@ -32,7 +32,6 @@ from rich.progress import Progress
 from sqlalchemy import Connection, create_engine
 
 from queue_over_sql import Queue, QueueService
-from queue_over_sql.spark import session
 from scripts.benchmarks.harness import (
     databases_of,
     origin_of,
@@ -40,14 +39,11 @@ from scripts.benchmarks.harness import (
     read_result,
     write_result,
 )
+from scripts.benchmarks.spark_sessions import spark_of
 
 NAME = "spark_stream"
 BYTES = 200
 PER_BATCH = 250_000
-SETTINGS = {
-    "spark.driver.memory": "2g",
-    "spark.sql.streaming.numRecentProgressUpdates": "1000",
-}
 CASES = {
     "postgresql, executor claim": ("postgresql", {"claimMode": "executor"}),
     "postgresql, driver claim": ("postgresql", {"claimMode": "driver"}),
@@ -150,9 +146,7 @@ def measure(
         folder = Path(tempfile.mkdtemp(prefix="queue-over-sql-spark-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         cases = open_cases(stack, names)
-        spark = session(master="local[2]", settings=SETTINGS)
-        spark.sparkContext.setLogLevel("ERROR")
-        stack.callback(spark.stop)
+        spark = stack.enter_context(spark_of(NAME))
         for case in cases:
             case.fill(10_000)
             case.drain(spark, folder)

@@ -14,18 +14,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from rich.progress import Progress
 from sqlalchemy import func, make_url, select
@@ -38,15 +33,15 @@ from scripts.benchmarks.harness import (
     read_result,
     write_result,
 )
+from scripts.benchmarks.spark_sessions import CORES, JARS, spark_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 NAME: Final = "spark_write"
-JARS: Final = "QUEUE_OVER_SQL_JDBC_JARS"
 SIZES: Final = (10_000, 100_000, 1_000_000, 5_000_000)
 ROUNDS: Final = 5
-PARTITIONS: Final = 2
+PARTITIONS: Final = CORES
 OURS: Final = ("atomic", "task")
 # What each driver is told in the URL. PostgreSQL's has to be told that a text may be JSON.
 JDBC: Final[Mapping[str, Mapping[str, str]]] = {
@@ -66,6 +61,8 @@ DRIVERS: Final[Mapping[str, str]] = {
     "postgresql": "org.postgresql.Driver",
     "mariadb": "org.mariadb.jdbc.Driver",
 }
+# Spark quotes names as MySQL does only where the URL says that it is one.
+SCHEMES: Final = {"postgresql": "postgresql", "mariadb": "mysql"}
 TIDY: Final[Mapping[str, Sequence[str]]] = {
     "postgresql": ["TRUNCATE queue_jobs", "CHECKPOINT"],
     "mariadb": ["TRUNCATE queue_jobs"],
@@ -108,9 +105,7 @@ class Target:
             ours.options(url=self.url, queue="jobs", commitMode=writer).mode("append").save()
             return
         parts = make_url(self.url)
-        # Spark quotes names as MySQL does only where the URL says so.
-        scheme = "mysql" if self.engine == "mariadb" else self.engine
-        url = f"jdbc:{scheme}://{parts.host}:{parts.port}/{parts.database}"
+        url = f"jdbc:{SCHEMES[self.engine]}://{parts.host}:{parts.port}/{parts.database}"
         options = JDBC[self.engine][writer]
         theirs = frame.write.format("jdbc").option("dbtable", "queue_jobs")
         theirs = theirs.option("driver", DRIVERS[self.engine])
@@ -118,29 +113,6 @@ class Target:
         if parts.password:
             theirs = theirs.option("password", str(parts.password))
         theirs.option("user", str(parts.username)).mode("append").save()
-
-
-@contextmanager
-def session(jars: str) -> Iterator[SparkSession]:
-    """A session on this machine with two tasks at a time, as all ways get it."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    root = str(Path(__file__).parents[2])
-    os.environ["PYTHONPATH"] = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
-    with tempfile.TemporaryDirectory(prefix="queue-over-sql-benchmark-") as scratch:
-        builder = SparkSession.builder.master(f"local[{PARTITIONS}]").appName(NAME)
-        settings: dict[str, bool | float | str | None] = {
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.memory": "1g",
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.local.dir": scratch,
-            "spark.jars": jars,
-        }
-        spark = builder.config(map=settings).getOrCreate()
-        spark.sparkContext.setLogLevel("ERROR")
-        yield spark
-        spark.stop()
 
 
 def messages(spark: SparkSession, rows: int, size: int) -> DataFrame:
@@ -263,7 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dry", action="store_true", help="print, and write no result")
     given = parser.parse_args(arguments)
     engines, sizes = given.engines.split(","), [int(rows) for rows in given.rows.split(",")]
-    with session(given.jars) as spark, progress_bar() as bar:
+    with spark_of(NAME, jars=given.jars) as spark, progress_bar() as bar:
         found = {
             engine: measure(spark, engine, bar, sizes=sizes, rounds=given.rounds, size=given.bytes)
             for engine in engines
