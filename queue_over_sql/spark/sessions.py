@@ -23,8 +23,6 @@ _LOCAL: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
-    # Between the JVM and its Python workers, which exchange all that is read and written.
-    "spark.python.unix.domain.socket.enabled": str(os.name == "posix").lower(),
 }
 
 

@@ -33,6 +33,8 @@ def spark_of(name: str, *, jars: str = "", memory: str = "2g") -> Iterator[Spark
         settings = {
             "spark.driver.memory": memory,
             "spark.local.dir": scratch,
+            # As docs/spark.md advises on sizing.
+            "spark.python.unix.domain.socket.enabled": "true",
             "spark.sql.streaming.numRecentProgressUpdates": "1000",
             **({"spark.jars": jars} if jars else {}),
         }
