@@ -46,6 +46,7 @@ _SERVERS: dict[str, type[PrivateServer]] = {
     server.engine: server for server in (PostgresqlServer, MariadbServer, MysqlServer, H2Server)
 }
 _GIB = 1 << 30
+LARGE = 1_000_000
 
 
 class NewDatabase(Protocol):
@@ -119,6 +120,11 @@ def read_result(name: str) -> dict[str, Any]:
     """
     content: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     return content
+
+
+def rounds_at(size: int, rounds: int) -> int:
+    """How many rounds a number of messages gets: a third above a million, where noise is small."""
+    return rounds if size <= LARGE else max(1, rounds // 3)
 
 
 def origin_of(result: Mapping[str, Any]) -> str:

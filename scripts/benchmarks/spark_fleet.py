@@ -28,6 +28,7 @@ from scripts.benchmarks.harness import (
     origin_of,
     progress_bar,
     read_result,
+    rounds_at,
     write_result,
 )
 from scripts.benchmarks.spark_sessions import CORES, spark_of
@@ -37,7 +38,7 @@ SIZES: Final = (10_000, 100_000, 1_000_000, 5_000_000)
 ROUNDS: Final = 5
 WORKERS: Final = CORES
 # The slower forms say nothing new about very many messages.
-MOST_CLAIMED: Final = 1_000_000
+MOST: Final = {"taken": 5_000_000, "arrow": 1_000_000, "batch": 100_000, "message": 100_000}
 TITLES: Final = {
     "postgresql": "PostgreSQL",
     "mariadb": "MariaDB",
@@ -103,16 +104,18 @@ def measure(
 ) -> list[dict[str, Any]]:
     """The rates of one engine, form by form in turns."""
     measured: list[dict[str, Any]] = []
-    task = bar.add_task(TITLES[engine], total=len(options.sizes) * options.rounds)
+    task = bar.add_task(
+        TITLES[engine], total=sum(rounds_at(s, options.rounds) for s in options.sizes)
+    )
     with databases_of(engine) as new_database:
         url = new_database("fleet")
         service = QueueService(url)
         service.create_queue("jobs", payload="text")
         for count in options.sizes:
             rates: dict[str, list[float]] = defaultdict(list)
-            for _ in range(options.rounds):
+            for _ in range(rounds_at(count, options.rounds)):
                 for form in options.forms:
-                    if form == "taken" or count <= MOST_CLAIMED:
+                    if count <= MOST[form]:
                         fill(service, engine, count, options.bytes)
                         rates[form].append(rate(spark, service, url, form, count))
                 bar.advance(task)

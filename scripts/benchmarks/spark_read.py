@@ -30,6 +30,7 @@ from scripts.benchmarks.harness import (
     origin_of,
     progress_bar,
     read_result,
+    rounds_at,
     write_result,
 )
 from scripts.benchmarks.spark_sessions import JARS, spark_of
@@ -156,7 +157,7 @@ def measure(
                 source = Source(engine, url, rows)
                 source.tidy(service)
                 check(spark, source, service)
-                found[str(rows)] = rounds_of(spark, source, bar, rounds)
+                found[str(rows)] = rounds_of(spark, source, bar, rounds_at(rows, rounds))
             info = service.connections.engine.dialect.server_version_info or ()
     version = ".".join(str(part) for part in info)
     faster = FASTER[engine] if importlib.util.find_spec(FASTER[engine]) else None

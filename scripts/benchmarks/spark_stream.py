@@ -37,6 +37,7 @@ from scripts.benchmarks.harness import (
     origin_of,
     progress_bar,
     read_result,
+    rounds_at,
     write_result,
 )
 from scripts.benchmarks.spark_sessions import spark_of
@@ -141,7 +142,9 @@ def measure(
         ServerMissing: an engine has no server here.
         SystemExit: messages were lost, or came twice.
     """
-    running = progress.add_task("runs", total=len(names) * len(sizes) * rounds)
+    running = progress.add_task(
+        "runs", total=len(names) * sum(rounds_at(size, rounds) for size in sizes)
+    )
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="queue-over-sql-spark-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -151,7 +154,7 @@ def measure(
             case.fill(10_000)
             case.drain(spark, folder)
         for size in sizes:
-            for number in range(rounds):
+            for number in range(rounds_at(size, rounds)):
                 for case in cases[:: 1 if number % 2 else -1]:
                     case.fill(size)
                     case.seconds[size].append(case.drain(spark, folder))
@@ -225,7 +228,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cases", default=";".join(CASES), help="separated by semicolons")
-    parser.add_argument("--sizes", default="10000,100000,1000000", help="numbers of messages")
+    parser.add_argument(
+        "--sizes", default="10000,100000,1000000,5000000", help="numbers of messages"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="how often each case runs")
     parser.add_argument("--markdown", action="store_true", help="print the last result instead")
     options = parser.parse_args()

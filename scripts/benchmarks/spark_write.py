@@ -31,6 +31,7 @@ from scripts.benchmarks.harness import (
     origin_of,
     progress_bar,
     read_result,
+    rounds_at,
     write_result,
 )
 from scripts.benchmarks.spark_sessions import CORES, JARS, spark_of
@@ -147,9 +148,11 @@ def measure(
                 timed(target, messages(spark, 2_000, size), writer, 2_000)
             found: dict[str, Any] = {}
             for rows in sizes:
-                doing = bar.add_task(f"{engine}: {rows:,}", total=rounds * len(writers))
+                doing = bar.add_task(
+                    f"{engine}: {rows:,}", total=rounds_at(rows, rounds) * len(writers)
+                )
                 seconds: defaultdict[str, list[float]] = defaultdict(list)
-                for number in range(rounds):
+                for number in range(rounds_at(rows, rounds)):
                     for writer in writers[:: 1 if number % 2 else -1]:
                         frame = messages(spark, rows, size)
                         seconds[writer].append(timed(target, frame, writer, rows))
