@@ -2,8 +2,8 @@
 
 Both read the same messages of ``--bytes`` bytes, in two partitions, to nowhere. JDBC is told the
 bounds of the ids and fetches 10,000 rows at once, as one would tune it; this package finds its
-partitions itself, and its ``batchBytes`` is 16 MB. ``message`` are the columns that most jobs need, ``all`` is whatever a message
-has. Round after round all readers take their turn.
+partitions itself, and its ``batchBytes`` is 16 MB. ``message`` are the columns that most jobs need,
+``all`` is whatever a message has. Round after round all readers take their turn.
 
 JDBC needs the drivers' jars: ``--jars FILE,FILE``, or the variable ``QUEUE_OVER_SQL_JDBC_JARS``.
 """
@@ -219,8 +219,8 @@ def section() -> str:
         f"""\
 Messages of {result["bytes"]} bytes are read in {PARTITIONS} partitions to nowhere, by this
 package's format and by Spark's own JDBC reader, which is told the bounds of the ids and fetches
-{FETCH:,} rows at once, while ours makes batches of {BATCH}; in turns, {result["rounds"]} rounds. `message` are six columns that most
-jobs need, `all` is whatever a message has, {len(CHOICES["all"])} columns. Rates are medians in rows
+{FETCH:,} rows at once, while ours makes batches of {BATCH}; in turns, {result["rounds"]} rounds.
+`message` are six columns that most jobs need, `all` is whatever a message has, {len(CHOICES["all"])} columns. Rates are medians in rows
 per second; the ratio is ours by theirs, the median over the rounds, and more is better.""",
         "",
         "| engine | rows | columns | queue_over_sql | JDBC | ratio |",
