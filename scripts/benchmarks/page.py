@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from scripts.benchmarks import archived_history
+from scripts.benchmarks import (
+    archived_history,
+    spark_fleet,
+    spark_read,
+    spark_stream,
+    spark_write,
+)
+from scripts.benchmarks.plots import images
 
-SECTIONS = (archived_history.section,)
+SECTIONS = {
+    "archived_history": archived_history.section,
+    "spark_read": spark_read.section,
+    "spark_write": spark_write.section,
+    "spark_stream": spark_stream.section,
+    "spark_fleet": spark_fleet.section,
+}
 HEAD = """\
 # Benchmarks
 
@@ -12,13 +25,14 @@ Made by `python -m scripts.benchmarks.page > docs/benchmarks.md` from the result
 `scripts/benchmarks/results`, which have each single round; do not edit by hand. Each benchmark is
 one module of `scripts/benchmarks` and starts database servers of its own, so that anybody can
 repeat it: `./scripts/benchmarks/run archived_history`. Figures depend on the machine and its
-disk; what a page promises is a ratio.
+disk; what a page promises is a ratio. The plots are drawn by `python -m scripts.benchmarks.plots`.
 """
 
 
 def page() -> str:
     """The whole page."""
-    return "\n".join([HEAD, *(section() for section in SECTIONS)])
+    parts = [part for name, section in SECTIONS.items() for part in (section(), images(name))]
+    return "\n".join([HEAD, *filter(None, parts)])
 
 
 if __name__ == "__main__":

@@ -44,7 +44,13 @@ class Plot:
 
 def plots() -> Iterator[Plot]:
     """All plots for which there is a result."""
-    for name, of in (("spark_read", reads), ("spark_write", writes), ("spark_stream", streams)):
+    drawn_of = {
+        "spark_read": reads,
+        "spark_write": writes,
+        "spark_stream": streams,
+        "spark_fleet": fleets,
+    }
+    for name, of in drawn_of.items():
         if (RESULTS / f"{name}.json").exists():
             yield from of(read_result(name))
 
@@ -77,6 +83,16 @@ def streams(result: Mapping[str, Any]) -> Iterator[Plot]:
         for case, measured in result["cases"].items()
     }
     yield Plot("spark_stream", "Consuming as a stream, end to end", series)
+
+
+def fleets(result: Mapping[str, Any]) -> Iterator[Plot]:
+    """The forms of a fleet's workers, by engine."""
+    by_engine: dict[str, dict[str, dict[int, float]]] = {}
+    for each in result["measured"]:
+        rates = by_engine.setdefault(each["engine"], {}).setdefault(each["form"], {})
+        rates[each["count"]] = median(each["rates"])
+    for engine, series in by_engine.items():
+        yield Plot(f"spark_fleet-{engine}", f"Workers on Spark: {engine}", series)
 
 
 # ---------------------------------------------------------------- drawing

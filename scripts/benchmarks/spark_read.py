@@ -220,8 +220,9 @@ def section() -> str:
 Messages of {result["bytes"]} bytes are read in {PARTITIONS} partitions to nowhere, by this
 package's format and by Spark's own JDBC reader, which is told the bounds of the ids and fetches
 {FETCH:,} rows at once, while ours makes batches of {BATCH}; in turns, {result["rounds"]} rounds.
-`message` are six columns that most jobs need, `all` is whatever a message has, {len(CHOICES["all"])} columns. Rates are medians in rows
-per second; the ratio is ours by theirs, the median over the rounds, and more is better.""",
+`message` are six columns that most jobs need, `all` is whatever a message has,
+{len(CHOICES["all"])} columns. Rates are medians in rows per second; the ratio is ours by theirs,
+the median over the rounds, and more is better.""",
         "",
         "| engine | rows | columns | queue_over_sql | JDBC | ratio |",
         "|---|---|---|---|---|---|",
