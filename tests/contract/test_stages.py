@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from sqlalchemy import Column, DateTime, Float, Integer, String, inspect, select, text, update
+from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql import (
     DuplicateKey,
@@ -341,6 +342,23 @@ def test_what_is_no_json_is_named(queue: Queue, publisher: StagedPublisher, engi
     with pytest.raises(PayloadInvalid, match="row 1 of its partition is no JSON"):
         publisher.publish(BATCH, [], loose=loose)
     assert (0, [], 0) == (queue.stats().ready, stage_names(engine), registered(engine))
+
+
+@pytest.mark.engines("mariadb")
+def test_checks_are_left_out_only_where_stages_had_them(
+    queue: Queue, publisher: StagedPublisher, engine: Engine
+) -> None:
+    """What a stage has checked is not checked again; what somebody added to the table is."""
+    publisher.publish(BATCH, [staged(publisher, payload=["1"])])
+    asked = "SELECT @@check_constraint_checks"
+    assert 1 == queue.context.run(lambda lane: lane.exec_driver_sql(asked).scalar_one())
+    with engine.begin() as connection:
+        small = "ALTER TABLE queue_jobs ADD CONSTRAINT small CHECK (priority < 5)"
+        connection.execute(text(small))
+    second = BatchName("writer", 8)
+    with pytest.raises(PayloadInvalid):
+        publisher.publish(second, [staged(publisher, second, payload=["2"], priority=[9])])
+    assert 1 == queue.stats().ready
 
 
 def test_a_stage_that_lost_messages_is_not_published(
