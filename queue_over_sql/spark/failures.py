@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from queue_over_sql.durations import Duration, to_microseconds
 from queue_over_sql.spark.databases import queue_at
 from queue_over_sql.spark.options import Location
-from queue_over_sql.spark.pipelines.places import location_of
+from queue_over_sql.spark.places import location_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,7 +21,7 @@ from queue_over_sql.spark.columns import message_columns, read_batches
 from queue_over_sql.spark.databases import queue_at
 from queue_over_sql.spark.options import MessageOptions
 from queue_over_sql.spark.pipelines.frames import HISTORY
-from queue_over_sql.spark.pipelines.places import is_adopted
+from queue_over_sql.spark.places import is_adopted
 from queue_over_sql.spark.ranges import bounds
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from queue_over_sql.spark.databases import service_at
 from queue_over_sql.spark.pipelines.exporting import SERIES, Export, ExportReport
 from queue_over_sql.spark.pipelines.files import files_at
 from queue_over_sql.spark.pipelines.frames import HISTORY_SCHEMA
-from queue_over_sql.spark.pipelines.places import label_of, location_of, queues_of
 from queue_over_sql.spark.pipelines.staged import StagedFolder
+from queue_over_sql.spark.places import label_of, location_of, queues_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -20,8 +20,8 @@ from queue_over_sql.spark.databases import queue_at
 from queue_over_sql.spark.encoding import plan_of
 from queue_over_sql.spark.options import Location, labels_of
 from queue_over_sql.spark.pipelines.checking import REASON, ROW, Checker, messages_of
-from queue_over_sql.spark.pipelines.places import location_of, options_of
 from queue_over_sql.spark.pipelines.sources import read_source
+from queue_over_sql.spark.places import location_of, options_of
 from queue_over_sql.store import stages
 from queue_over_sql.store.stages import BatchName
 

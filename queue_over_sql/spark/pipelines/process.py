@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from queue_over_sql.durations import MICROSECOND, Duration, to_timedelta
 from queue_over_sql.spark.pipelines.files import files_at
-from queue_over_sql.spark.pipelines.places import location_of, options_of
 from queue_over_sql.spark.pipelines.staged import Commit, StagedFolder, commit_name
+from queue_over_sql.spark.places import location_of, options_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -19,11 +19,11 @@ from queue_over_sql.durations import Duration
 from queue_over_sql.settings import check_whole
 from queue_over_sql.spark.pipelines.files import files_at
 from queue_over_sql.spark.pipelines.frames import HOUR
-from queue_over_sql.spark.pipelines.places import location_of
 from queue_over_sql.spark.pipelines.report import measures
 from queue_over_sql.spark.pipelines.report.page import Facts, Row, page
 from queue_over_sql.spark.pipelines.report.sources import Source, gathered
 from queue_over_sql.spark.pipelines.report.tables import computed, write_table
+from queue_over_sql.spark.places import location_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

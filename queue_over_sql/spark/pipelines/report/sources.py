@@ -19,7 +19,7 @@ from queue_over_sql.spark.pipelines.frames import (
     utc_date,
 )
 from queue_over_sql.spark.pipelines.history import history_of
-from queue_over_sql.spark.pipelines.places import label_of, queues_of
+from queue_over_sql.spark.places import label_of, queues_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

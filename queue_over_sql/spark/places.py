@@ -1,4 +1,4 @@
-"""Where a pipeline finds its database: arguments that all pipelines share, and how it looks."""
+"""Where a database is, of the arguments that all functions on Spark share, and how it looks."""
 
 from __future__ import annotations
 
