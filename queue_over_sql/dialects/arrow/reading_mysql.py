@@ -46,20 +46,13 @@ class ReadsUnbuffered(ReadsRows):
         batch_bytes: int,
     ) -> Generator[pa.RecordBatch]:
         """Row by row as they arrive."""
-        yield from read_unbuffered(connection, statement, schema, batch_bytes)
-
-
-def read_unbuffered(
-    connection: Connection, statement: Select[Any], schema: pa.Schema, batch_bytes: int
-) -> Generator[pa.RecordBatch]:
-    """Run a statement and yield its result; see ``ReadsRows.read_arrow``."""
-    with _fastest(connection) as chosen:
-        try:
-            yield from _batches(chosen, statement, schema, batch_bytes)
-        except BaseException:
-            # To go on with this connection, all that is left of the result had to be read.
-            chosen.invalidate()
-            raise
+        with _fastest(connection) as chosen:
+            try:
+                yield from _batches(chosen, statement, schema, batch_bytes)
+            except BaseException:
+                # To go on with this connection, all that is left of the result had to be read.
+                chosen.invalidate()
+                raise
 
 
 def _batches(

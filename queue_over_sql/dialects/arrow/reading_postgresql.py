@@ -21,7 +21,7 @@ from sqlalchemy.types import NullType
 
 from queue_over_sql.dialects.arrow.adbc_links import adbc_errors, adbc_link
 from queue_over_sql.dialects.arrow.batches import batches_of_rows, conformed_batches
-from queue_over_sql.dialects.arrow.reading_rows import ReadsRows, read_rows
+from queue_over_sql.dialects.arrow.reading_rows import ReadsRows
 from queue_over_sql.dialects.arrow.types import is_plain
 from queue_over_sql.dialects.compiled import CompiledStatement
 from queue_over_sql.dialects.driver_calls import driver_connection, driver_errors
@@ -52,21 +52,14 @@ class ReadsColumns(ReadsRows):
         batch_bytes: int,
     ) -> Generator[pa.RecordBatch]:
         """Whole columns through ADBC where it is installed, else through a binary cursor."""
-        yield from read_columns(connection, statement, schema, batch_bytes)
-
-
-def read_columns(
-    connection: Connection, statement: Select[Any], schema: pa.Schema, batch_bytes: int
-) -> Iterator[pa.RecordBatch]:
-    """Run a statement and yield its result; see ``ReadsRows.read_arrow``."""
-    if connection.dialect.driver != "psycopg":
-        yield from read_rows(connection, statement, schema, batch_bytes)
-        return
-    with adbc_link(connection) as link:
-        if link is not None:
-            yield from _by_copy(connection, link, statement, schema, batch_bytes)
+        if connection.dialect.driver != "psycopg":
+            yield from super().read_arrow(connection, statement, schema, batch_bytes)
             return
-    yield from _by_cursor(connection, statement, schema, batch_bytes)
+        with adbc_link(connection) as link:
+            if link is not None:
+                yield from _by_copy(connection, link, statement, schema, batch_bytes)
+                return
+        yield from _by_cursor(connection, statement, schema, batch_bytes)
 
 
 def _by_copy(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from queue_over_sql.dialects.arrow.batches import batches_of_rows
@@ -56,7 +56,14 @@ class ReadsRows:
             sqlalchemy.exc.DBAPIError: the database refused it or cannot be reached.
             ValueError: a value cannot be what the schema says; the text names the column.
         """
-        yield from read_rows(connection, statement, schema, batch_bytes)
+        text, parameters = CompiledStatement(statement, connection.dialect).bound()
+        with driver_errors(connection, text):
+            cursor = driver_connection(connection).cursor()
+            try:
+                cursor.execute(text, parameters)
+                yield from batches_of_rows(cursor.fetchmany, schema, batch_bytes)
+            finally:
+                cursor.close()
 
 
 class ReadsWideIntegers(ReadsRows):
@@ -65,17 +72,3 @@ class ReadsWideIntegers(ReadsRows):
     def arrow_type(self, kind: TypeEngine[Any]) -> pa.DataType:
         """The same, with room for any integer."""
         return wide_type(kind)
-
-
-def read_rows(
-    connection: Connection, statement: Select[Any], schema: pa.Schema, batch_bytes: int
-) -> Iterator[pa.RecordBatch]:
-    """Run a statement and yield its result row by row; see ``ReadsRows.read_arrow``."""
-    text, parameters = CompiledStatement(statement, connection.dialect).bound()
-    with driver_errors(connection, text):
-        cursor = driver_connection(connection).cursor()
-        try:
-            cursor.execute(text, parameters)
-            yield from batches_of_rows(cursor.fetchmany, schema, batch_bytes)
-        finally:
-            cursor.close()
