@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TypedDict, get_type_hints
 
 import typer
 from sqlalchemy.exc import SQLAlchemyError
@@ -94,6 +94,13 @@ def environment() -> Connection:
     )
 
 
+class Tables(TypedDict, total=False):
+    """Which tables are meant: arguments of `QueueService`, and of what works on Spark."""
+
+    schema: str
+    table_prefix: str
+
+
 class Session:
     """One run of a command: its database and its output.
 
@@ -113,13 +120,19 @@ class Session:
             raise typer.BadParameter(NO_URL)
         return self.connection.url
 
+    @property
+    def tables(self) -> Tables:
+        """Which tables are meant, as far as it was said."""
+        said = Tables()
+        if self.connection.schema is not None:
+            said["schema"] = self.connection.schema
+        if self.connection.table_prefix is not None:
+            said["table_prefix"] = self.connection.table_prefix
+        return said
+
     def service(self, **options: Any) -> QueueService:
         """A service on the given database; `options` go to `QueueService`. Not started."""
-        if self.connection.schema is not None:
-            options["schema"] = self.connection.schema
-        if self.connection.table_prefix is not None:
-            options["table_prefix"] = self.connection.table_prefix
-        return QueueService(self.url, **options)
+        return QueueService(self.url, **self.tables, **options)
 
     @contextmanager
     def connect(self, **options: Any) -> Iterator[QueueService]:

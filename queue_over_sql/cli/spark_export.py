@@ -77,7 +77,7 @@ def export_history(
 
     Example: queue-over-sql spark export-history /data/history --prune
     """
-    url, given = session.url, session.connection
+    url = session.url
     with spark_session(session, master, conf) as spark:
         from queue_over_sql.spark import export_history as run
 
@@ -86,8 +86,7 @@ def export_history(
                 spark,
                 folder,
                 url=url,
-                schema=given.schema,
-                table_prefix=given.table_prefix or "queue_",
+                **session.tables,
                 queues=queue,
                 prune=prune,
                 overlap=overlap,

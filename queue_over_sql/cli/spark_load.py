@@ -97,8 +97,8 @@ def load(
     A row that can be no message goes to --rejected. A second run publishes nothing twice where
     messages have keys. Exit code 5 when rows were rejected.
     """
-    given, columns = session.connection, _pairs(fields, "--from")
-    options, urls = _pairs(option, "--option"), [session.url, *(also or ())]
+    columns, options = _pairs(fields, "--from"), _pairs(option, "--option")
+    urls = [session.url, *(also or ())]
     with spark_session(session, master, conf) as spark:
         from queue_over_sql.spark.pipelines.load import load as run
 
@@ -109,8 +109,7 @@ def load(
                 source,
                 queue,
                 urls=urls,
-                schema=given.schema,
-                table_prefix=given.table_prefix or "queue_",
+                **session.tables,
                 format=file_format,
                 options=options,
                 columns=columns,

@@ -72,7 +72,6 @@ def report(
     """
     if history is None and not live:
         raise typer.BadParameter("--no-live leaves nothing to look at: name a --history as well")
-    given = session.connection
     url = session.url if live else None
     with spark_session(session, master, conf) as spark:
         from queue_over_sql.spark import report as run
@@ -83,8 +82,7 @@ def report(
                 folder,
                 history=history,
                 url=url,
-                schema=given.schema,
-                table_prefix=given.table_prefix or "queue_",
+                **session.tables,
                 queues=queue,
                 since=since,
                 title=title,
