@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -14,17 +12,11 @@ from queue_over_sql.cli.spark_options import (
     PANEL,
     ConfOption,
     MasterOption,
+    QueuesOption,
     spark_session,
-    told,
+    steps_shown,
 )
 from queue_over_sql.cli.values import counted, parse_duration
-
-QueuesOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--queue", metavar="QUEUE", show_default="all", help="Only this queue; repeatable."
-    ),
-]
 
 
 def register(group: typer.Typer) -> None:
@@ -78,21 +70,23 @@ def export_history(
     Example: queue-over-sql spark export-history /data/history --prune
     """
     url = session.url
-    with spark_session(session, master, conf) as spark:
+    with (
+        spark_session(session, master, conf) as spark,
+        steps_shown(session, "Exporting") as progress,
+    ):
         from queue_over_sql.spark import export_history as run
 
-        with steps_shown(session, "Exporting") as progress:
-            report = run(
-                spark,
-                folder,
-                url=url,
-                **session.tables,
-                queues=queue,
-                prune=prune,
-                overlap=overlap,
-                source=source,
-                progress=progress,
-            )
+        report = run(
+            spark,
+            folder,
+            url=url,
+            **session.tables,
+            queues=queue,
+            prune=prune,
+            overlap=overlap,
+            source=source,
+            progress=progress,
+        )
     pruned = sum(report.pruned.values())
     words = f"Exported {counted(report.messages, 'message')} in {counted(report.files, 'file')}"
     late = sum(report.late.values())
@@ -100,17 +94,3 @@ def export_history(
     words += f", pruned {counted(pruned, 'message')}" if prune else ""
     fields = {**dataclasses.asdict(report), "messages": report.messages}
     session.output.record(fields, human=f"{words}, to {report.path}.")
-
-
-@contextmanager
-def steps_shown(session: Session, doing: str) -> Iterator[Callable[[str, int, int], None]]:
-    """Show what a pipeline does, step by step: a bar on a terminal, else one remark a step."""
-    with session.output.progress() as bar:
-        task = bar.add_task(doing, total=None)
-
-        def show(what: str, done: int, of_all: int) -> None:
-            bar.update(task, description=f"{doing}: {what}", completed=done, total=of_all)
-            if done < of_all:
-                told(session.output, f"{doing}: {what} ({done + 1} of {of_all})")
-
-        yield show

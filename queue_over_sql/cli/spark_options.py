@@ -1,9 +1,9 @@
-"""What the commands of `spark` share: the session, its options, and Spark's errors in words."""
+"""What the commands of `spark` share: the session, options, progress, Spark's errors in words."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -36,6 +36,12 @@ ConfOption = Annotated[
         help="A setting of Spark, such as spark.driver.memory=4g; repeatable.",
     ),
 ]
+QueuesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--queue", metavar="QUEUE", show_default="all", help="Only this queue; repeatable."
+    ),
+]
 
 
 @contextlib.contextmanager
@@ -66,6 +72,26 @@ def spark_session(
         spark.stop()
 
 
+@contextlib.contextmanager
+def steps_shown(session: Session, doing: str) -> Iterator[Callable[[str, int, int], None]]:
+    """Show what a pipeline does, step by step: a bar on a terminal, else one remark a step."""
+    with session.output.progress() as bar:
+        task = bar.add_task(doing, total=None)
+
+        def show(what: str, done: int, of_all: int) -> None:
+            bar.update(task, description=f"{doing}: {what}", completed=done, total=of_all)
+            if done < of_all:
+                _tell(session.output, f"{doing}: {what} ({done + 1} of {of_all})")
+
+        yield show
+
+
+def _tell(output: Output, what: str) -> None:
+    """Say what is being done, to a person who sees no progress bar."""
+    if not output.err.is_terminal and not output.machine:
+        output.note(what)
+
+
 def first_words(error: BaseException) -> str:
     """The reason in Spark's error without the stack of the JVM below it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -88,9 +114,3 @@ def _settings(master: str | None, conf: Sequence[str]) -> dict[str, Any]:
             raise typer.BadParameter(f"{pair!r} is not spark.….=VALUE", param_hint="--conf")
         settings[name] = value
     return settings
-
-
-def told(output: Output, what: str) -> None:
-    """Say what is being done, to a person who sees no progress bar."""
-    if not output.err.is_terminal and not output.machine:
-        output.note(what)

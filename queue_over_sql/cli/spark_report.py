@@ -8,8 +8,14 @@ from typing import Annotated
 import typer
 
 from queue_over_sql.cli.session import Session, command
-from queue_over_sql.cli.spark_export import QueuesOption, steps_shown
-from queue_over_sql.cli.spark_options import PANEL, ConfOption, MasterOption, spark_session
+from queue_over_sql.cli.spark_options import (
+    PANEL,
+    ConfOption,
+    MasterOption,
+    QueuesOption,
+    spark_session,
+    steps_shown,
+)
 from queue_over_sql.cli.values import counted, parse_duration
 
 
@@ -73,22 +79,24 @@ def report(
     if history is None and not live:
         raise typer.BadParameter("--no-live leaves nothing to look at: name a --history as well")
     url = session.url if live else None
-    with spark_session(session, master, conf) as spark:
+    with (
+        spark_session(session, master, conf) as spark,
+        steps_shown(session, "Reporting") as progress,
+    ):
         from queue_over_sql.spark import report as run
 
-        with steps_shown(session, "Reporting") as progress:
-            made = run(
-                spark,
-                folder,
-                history=history,
-                url=url,
-                **session.tables,
-                queues=queue,
-                since=since,
-                title=title,
-                top=top,
-                progress=progress,
-            )
+        made = run(
+            spark,
+            folder,
+            history=history,
+            url=url,
+            **session.tables,
+            queues=queue,
+            since=since,
+            title=title,
+            top=top,
+            progress=progress,
+        )
     session.output.record(
         dataclasses.asdict(made),
         human=f"{counted(made.finished, 'finished message')} and {made.live:,} live ones of "
