@@ -11,7 +11,7 @@ from queue_over_sql.cli.exits import ExitCode
 from queue_over_sql.cli.options import QueueName
 from queue_over_sql.cli.session import Session, command
 from queue_over_sql.cli.spark_options import PANEL, ConfOption, MasterOption, spark_session
-from queue_over_sql.cli.values import counted
+from queue_over_sql.cli.values import counted, parse_texts
 
 if TYPE_CHECKING:
     from queue_over_sql.spark.pipelines.load import LoadReport
@@ -97,7 +97,8 @@ def load(
     A row that can be no message goes to --rejected. A second run publishes nothing twice where
     messages have keys. Exit code 5 when rows were rejected.
     """
-    columns, options = _pairs(fields, "--from"), _pairs(option, "--option")
+    columns = parse_texts(fields or (), "--from")
+    options = parse_texts(option or (), "--option")
     urls = [session.url, *(also or ())]
     with spark_session(session, master, conf) as spark:
         from queue_over_sql.spark.pipelines.load import load as run
@@ -123,16 +124,6 @@ def load(
     _tell(session, report, rejected)
     if report.rejected:
         raise typer.Exit(ExitCode.INCOMPLETE)
-
-
-def _pairs(given: list[str] | None, option: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for pair in given or ():
-        name, separator, value = pair.partition("=")
-        if not separator or not name:
-            raise typer.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint=option)
-        found[name] = value
-    return found
 
 
 def _tell(session: Session, report: LoadReport, rejected: str | None) -> None:

@@ -58,10 +58,20 @@ def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, Any]:
     return dict(_parse_pair(pair, option) for pair in pairs)
 
 
-def _parse_pair(pair: str, option: str) -> tuple[str, Any]:
+def parse_texts(pairs: Sequence[str], option: str) -> dict[str, str]:
+    """The same with each value as the text that it is."""
+    return dict(_split_pair(pair, option) for pair in pairs)
+
+
+def _split_pair(pair: str, option: str) -> tuple[str, str]:
     name, separator, value = pair.partition("=")
     if not separator or not name:
         raise typer.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint=option)
+    return name, value
+
+
+def _parse_pair(pair: str, option: str) -> tuple[str, Any]:
+    name, value = _split_pair(pair, option)
     try:
         return name, json.loads(value)
     except json.JSONDecodeError:
