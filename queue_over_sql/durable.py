@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from queue_over_sql.durations import Duration, to_microseconds
 from queue_over_sql.errors import ConsumerFenced, ConsumerNotFound, ConsumerTaken, RoundsGone
+from queue_over_sql.schema import CONSUMER_LENGTH
 from queue_over_sql.store import consumers as registrations
 from queue_over_sql.store import rounds as acts
 from queue_over_sql.store.rounds import Registration
@@ -29,7 +30,7 @@ T = TypeVar("T")
 DEFAULT_TIMEOUT: Final = 7 * 86_400.0
 """How long what a durable consumer holds is kept for it without a sign of life, in seconds."""
 
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,36}\Z")
+_NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{CONSUMER_LENGTH}}}\Z")
 # How often a sign of life is written at most.
 _HEARTBEAT_US = 60_000_000
 # How many programs may register under one name at the same moment before one gives up.
@@ -64,8 +65,8 @@ def check_consumer_id(consumer_id: object) -> str:
         raise TypeError(msg)
     if not _NAME.match(consumer_id):
         msg = (
-            f"consumer_id must be 1 to 36 letters, digits, dots, dashes and underscores, not "
-            f"{consumer_id[:60]!r}"
+            f"consumer_id must be 1 to {CONSUMER_LENGTH} letters, digits, dots, dashes and "
+            f"underscores, not {consumer_id[:60]!r}"
         )
         raise ValueError(msg)
     return consumer_id

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION: Final = 1
 KEY_LENGTH: Final = 200
 KIND_LENGTH: Final = 100
+CONSUMER_LENGTH: Final = 36
 _QUEUE_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
 # Tables and indexes share one space of names on some engines.
 _TAKEN_ENDING = re.compile(
@@ -242,7 +243,7 @@ def message_columns_of(payload: str, dialect: QueueDialect) -> list[Column[Any]]
         Column("attempt_count", Integer, nullable=False, server_default="0"),
         Column("max_attempts", Integer),
         Column("lease_us", BigInteger),
-        Column("consumer_id", dialect.exact_string(36)),
+        Column("consumer_id", dialect.exact_string(CONSUMER_LENGTH)),
         Column("consumer_round", BigInteger),
         Column("claimed_at", BigInteger),
         Column("lease_expires_at", BigInteger),

@@ -17,7 +17,7 @@ from sqlalchemy import (
     Text,
 )
 
-from queue_over_sql.schema import KIND_LENGTH
+from queue_over_sql.schema import CONSUMER_LENGTH, KIND_LENGTH
 
 if TYPE_CHECKING:
     from queue_over_sql.dialects.base import QueueDialect
@@ -116,7 +116,7 @@ def _consumers(metadata: MetaData, dialect: QueueDialect) -> Table:
     return Table(
         "queue_over_sql_consumers",
         metadata,
-        Column("consumer_id", name(36), primary_key=True),
+        Column("consumer_id", name(CONSUMER_LENGTH), primary_key=True),
         Column("name", name(200), nullable=False),
         Column("host", name(255), nullable=False),
         Column("pid", Integer, nullable=False),
@@ -139,7 +139,7 @@ def _rounds(metadata: MetaData, dialect: QueueDialect) -> Table:
     return Table(
         "queue_over_sql_consumer_rounds",
         metadata,
-        Column("consumer_id", dialect.exact_string(36), nullable=False),
+        Column("consumer_id", dialect.exact_string(CONSUMER_LENGTH), nullable=False),
         Column("consumer_round", BigInteger, nullable=False),
         Column("message_limit", BigInteger, nullable=False),
         Column("up_to_id", BigInteger),
@@ -156,7 +156,7 @@ def _kinds(metadata: MetaData, dialect: QueueDialect) -> Table:
     return Table(
         "queue_over_sql_kinds",
         metadata,
-        Column("consumer_id", name(36), nullable=False),
+        Column("consumer_id", name(CONSUMER_LENGTH), nullable=False),
         Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
         Column("queue", name(NAME_LENGTH), nullable=False),
         Column("kind", name(KIND_LENGTH), nullable=False),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import Final, Literal
 
+from queue_over_sql.durable import DEFAULT_TIMEOUT, check_consumer_id
+from queue_over_sql.schema import CONSUMER_LENGTH
 from queue_over_sql.spark.options import (
     MessageOptions,
     a_count,
@@ -15,9 +16,7 @@ from queue_over_sql.spark.options import (
     some_seconds,
 )
 
-_CONSUMER: Final = re.compile(r"[A-Za-z0-9._-]{1,36}\Z")
 NEVER: Final = "never"
-WEEK: Final = 7 * 86_400.0
 
 
 def a_timeout(name: str, text: str) -> float | None:
@@ -26,11 +25,16 @@ def a_timeout(name: str, text: str) -> float | None:
 
 
 def a_consumer(name: str, text: str) -> str:
-    """What may identify a durable consumer."""
-    if not _CONSUMER.match(text.strip()):
-        msg = f"option {name} must be 1 to 36 of A-Z a-z 0-9 . _ -, not {text!r}"
-        raise ValueError(msg)
-    return text.strip()
+    """What may identify a durable consumer.
+
+    Raises:
+        ValueError: the text cannot.
+    """
+    try:
+        return check_consumer_id(text.strip())
+    except ValueError:
+        msg = f"option {name} must be 1 to {CONSUMER_LENGTH} of A-Z a-z 0-9 . _ -, not {text!r}"
+        raise ValueError(msg) from None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,7 +70,7 @@ class StreamOptions(MessageOptions):
     on_ack: Literal["queue", "delete", "archive"] = option(
         one_of("queue", "delete", "archive"), default="queue"
     )
-    consumer_timeout: float | None = option(a_timeout, default=WEEK)
+    consumer_timeout: float | None = option(a_timeout, default=DEFAULT_TIMEOUT)
     fail_on_data_loss: bool = option(a_flag, default=True)
     include_epoch: bool = option(a_flag, default=False)
     reconnect_timeout: float = option(some_seconds, default=120.0)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from queue_over_sql.durations import MICROSECOND, Duration, to_timedelta
+from queue_over_sql.schema import CONSUMER_LENGTH
 from queue_over_sql.spark.pipelines.files import files_at
 from queue_over_sql.spark.pipelines.staged import Commit, StagedFolder, commit_name
 from queue_over_sql.spark.places import location_of, options_of
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     Transform = Callable[[DataFrame], DataFrame]
 
 _FORMAT: Final = "queue_over_sql"
-_CONSUMER_LENGTH: Final = 36
 # Spark can repeat its last batch only; so many more are kept for people to look at.
 _REMEMBERED: Final = 100
 
@@ -83,7 +83,7 @@ def process(
         raise ValueError("name what to write to: output (a folder), to (a queue), or both")
     location = location_of(url, url_env, url_file, schema, table_prefix)
     stream = {**options_of(location), "queue": queue, **(options or {})}
-    stream["consumerId"] = consumer_id or f"process-{queue}"[:_CONSUMER_LENGTH]
+    stream["consumerId"] = consumer_id or f"process-{queue}"[:CONSUMER_LENGTH]
     if max_messages is not None:
         stream["maxMessagesPerTrigger"] = str(max_messages)
     result = transform(spark.readStream.format(_FORMAT).options(**stream).load())
