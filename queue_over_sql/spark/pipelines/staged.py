@@ -18,7 +18,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from queue_over_sql.spark.pipelines.files import Files
 
@@ -119,12 +119,6 @@ class StagedFolder:
         """The newest commit of a series."""
         names = [n for n in self.files.names(_COMMITS) if n.startswith(f"{series}-")]
         return self._read(names[-1]) if names else None
-
-    def commits(self) -> Iterator[Commit]:
-        """All commits, by name."""
-        for name in self.files.names(_COMMITS):
-            if name.endswith(".json") and not name.startswith("."):
-                yield self._read(name)
 
     def recover(self) -> None:
         """Do what is left of commits that were made, and forget what can never be one."""

@@ -49,12 +49,8 @@ def bin_words(seconds: int) -> str:
 
 def _durations(title: str, kind: str, times: Times, rows: Sequence[Row]) -> str:
     series = [Series(name, name, [row[f"{kind}_{name}"] for row in rows]) for name in _QUANTILES]
-    drawn = lines(times, series, _short_duration)
+    drawn = lines(times, series, duration_words)
     return _figure(title, [(name, name) for name in _QUANTILES], drawn)
-
-
-def _short_duration(seconds: float) -> str:
-    return duration_words(seconds)
 
 
 def _figure(title: str, keys: Sequence[tuple[str, str]], drawn: str) -> str:
