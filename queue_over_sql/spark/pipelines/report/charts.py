@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
+from queue_over_sql.spark.pipelines.report.names import OUTCOMES, QUANTILES, Row
 from queue_over_sql.spark.pipelines.report.plots import Series, Times, lines, stacked_bars
 from queue_over_sql.spark.pipelines.report.words import clean, duration_words, short_count
 
-_OUTCOMES: Final = ("done", "failed", "rejected", "expired")
-_QUANTILES: Final = ("p50", "p90", "p99")
 _BIN_NAMES: Final = (
     (86_400, "day", "days"),
     (3_600, "hour", "hours"),
     (60, "minute", "minutes"),
     (1, "second", "seconds"),
 )
-
-Row = Mapping[str, Any]
 
 
 def charts_of(rows: Sequence[Row], seconds: int) -> Iterator[str]:
@@ -28,7 +25,7 @@ def charts_of(rows: Sequence[Row], seconds: int) -> Iterator[str]:
         seconds: the length of a bin.
     """
     times = Times([int(row["bin"].timestamp()) for row in rows], seconds)
-    series = [Series(name, name, [row[name] for row in rows]) for name in _OUTCOMES]
+    series = [Series(name, name, [row[name] for row in rows]) for name in OUTCOMES]
     series = [one for one in series if any(one.values)]
     published = Series("published", "born", [row["published"] for row in rows])
     keys = [(one.look, one.name) for one in series] + [("born", "published")]
@@ -48,9 +45,9 @@ def bin_words(seconds: int) -> str:
 
 
 def _durations(title: str, kind: str, times: Times, rows: Sequence[Row]) -> str:
-    series = [Series(name, name, [row[f"{kind}_{name}"] for row in rows]) for name in _QUANTILES]
+    series = [Series(name, name, [row[f"{kind}_{name}"] for row in rows]) for name in QUANTILES]
     drawn = lines(times, series, duration_words)
-    return _figure(title, [(name, name) for name in _QUANTILES], drawn)
+    return _figure(title, [(name, name) for name in QUANTILES], drawn)
 
 
 def _figure(title: str, keys: Sequence[tuple[str, str]], drawn: str) -> str:

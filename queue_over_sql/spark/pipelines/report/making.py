@@ -20,7 +20,8 @@ from queue_over_sql.settings import check_whole
 from queue_over_sql.spark.pipelines.files import files_at
 from queue_over_sql.spark.pipelines.frames import HOUR
 from queue_over_sql.spark.pipelines.report import measures
-from queue_over_sql.spark.pipelines.report.page import Facts, Row, page
+from queue_over_sql.spark.pipelines.report.names import Row
+from queue_over_sql.spark.pipelines.report.page import Facts, page
 from queue_over_sql.spark.pipelines.report.sources import Source, gathered
 from queue_over_sql.spark.pipelines.report.tables import computed, write_table
 from queue_over_sql.spark.places import location_of

@@ -14,14 +14,11 @@ from pyspark.sql import functions as sql
 
 from queue_over_sql.restoring import CONSUMER_DIED, LEASE_EXPIRED
 from queue_over_sql.spark.pipelines.frames import HOUR, bin_start, seconds_between
+from queue_over_sql.spark.pipelines.report.names import DURATIONS, OUTCOMES, QUANTILES, STATUSES
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-OUTCOMES: Final = ("done", "failed", "rejected", "expired")
-STATUSES: Final = ("ready", "delayed", "claimed", "held")
-DURATIONS: Final = ("wait", "run", "total")
-QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 _ACCURACY: Final = 2_000
 _ERROR_LENGTH: Final = 500
 _REASON_LENGTH: Final = 200

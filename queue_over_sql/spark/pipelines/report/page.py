@@ -6,9 +6,10 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from importlib.resources import files
-from typing import Any, Final
+from typing import Final
 
 from queue_over_sql.spark.pipelines.report.charts import charts_of
+from queue_over_sql.spark.pipelines.report.names import STATUSES, Row
 from queue_over_sql.spark.pipelines.report.words import (
     clean,
     count_words,
@@ -17,9 +18,7 @@ from queue_over_sql.spark.pipelines.report.words import (
     share_words,
 )
 
-Row = Mapping[str, Any]
 _MOST_DRAWN: Final = 24
-_LIVE: Final = ("ready", "delayed", "claimed", "held")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,7 +182,7 @@ def _queues(facts: Facts) -> Iterator[str]:
     columns += [("retries", "n"), ("wait p50", "n"), ("p99", "n"), ("run p50", "n"), ("p99", "n")]
     columns += [("live", "n"), ("what is live", ""), ("oldest ready", "n")]
     yield from _table(columns, (_queue_row(row, facts.made_at) for row in facts.queues))
-    keys = "".join(f'<span class="key {name}"><i>{name}</i></span>' for name in _LIVE)
+    keys = "".join(f'<span class="key {name}"><i>{name}</i></span>' for name in STATUSES)
     yield (
         '<p class="soft">Wait: from when a message was due to its claim. Run: from the claim to '
         f"the end. Both of the last attempt. What is live: {keys}</p>"
@@ -204,7 +203,7 @@ def _queue_row(row: Row, now: datetime) -> list[_Cell]:
         *[_count(dead), _count(row["retries"])],
         *[_duration(row[f"{kind}_{p}"]) for kind in ("wait", "run") for p in ("p50", "p99")],
         _count(live),
-        _bar((s, row[s] / live, f"{count_words(row[s])} {s}") for s in _LIVE if live),
+        _bar((s, row[s] / live, f"{count_words(row[s])} {s}") for s in STATUSES if live),
         _duration(age),
     ]
 
