@@ -148,8 +148,7 @@ class Export:
                 )
         for queue in self._queues:
             mark, up_to = self._marks.get(queue.name), queue.archive.history.now()
-            bounded = mark is not None and self._overlap is not None
-            oldest = mark - self._overlap if bounded and mark and self._overlap else None
+            oldest = None if mark is None or self._overlap is None else mark - self._overlap
             self._stretches.append(Stretch(queue, mark, up_to, oldest))
 
     def find_late(self) -> dict[str, list[int]]:
