@@ -8,7 +8,7 @@ import re
 import socket
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
-from queue_over_sql.durations import Duration, to_microseconds
+from queue_over_sql.durations import Duration, instant, to_microseconds
 from queue_over_sql.errors import ConsumerFenced, ConsumerNotFound, ConsumerTaken, RoundsGone
 from queue_over_sql.schema import CONSUMER_LENGTH
 from queue_over_sql.store import consumers as registrations
@@ -100,7 +100,7 @@ class DurableRegistration:
         self._came_back = came_back
         self._owner = owner[:OWNER_LENGTH]
         self._timeout_us = None if timeout is None else to_microseconds(timeout, "timeout")
-        self._epoch: int | None = None
+        self._taken: Registration | None = None
 
     @property
     def epoch(self) -> int:
@@ -109,10 +109,35 @@ class DurableRegistration:
         Raises:
             RuntimeError: it has not taken the consumer over.
         """
-        if self._epoch is None:
-            msg = "call take_over() first"
-            raise RuntimeError(msg)
-        return self._epoch
+        return self._mine.epoch
+
+    @property
+    def registered_at(self) -> int:
+        """When the consumer was registered, in microseconds: what a checkpoint is to remember.
+
+        One that was dropped or expired is registered anew, and its rounds begin anew at 1; only by
+        this can a checkpoint tell its rounds from others of the same numbers.
+
+        Raises:
+            RuntimeError: it has not taken the consumer over.
+        """
+        return self._mine.started_at
+
+    def check_registration(self, registered_at: int) -> None:
+        """See that a checkpoint is of this registration of the consumer.
+
+        Args:
+            registered_at: what the checkpoint remembers.
+
+        Raises:
+            RoundsGone: it is of another one.
+            RuntimeError: it has not taken the consumer over.
+        """
+        if registered_at != self.registered_at:
+            self._gone(
+                f"the checkpoint is of its registration of {_moment(registered_at)}, but it was "
+                f"registered anew at {_moment(self.registered_at)}, and its rounds began anew."
+            )
 
     def take_over(self) -> int:
         """Make the consumer this program's, registering it where it is new.
@@ -126,7 +151,7 @@ class DurableRegistration:
         for _ in range(_RACES):
             taken = self._run(self._take_over, atomic=True)
             if taken is not None:
-                self._epoch = taken.epoch
+                self._taken = taken
                 return taken.acked_round
         msg = f"Durable consumer {self.consumer_id!r} is being registered by others, too; try again"
         raise ConsumerTaken(msg)
@@ -211,6 +236,14 @@ class DurableRegistration:
     # -- inner
 
     @property
+    def _mine(self) -> Registration:
+        """The registration as this program took it over."""
+        if self._taken is None:
+            msg = "call take_over() first"
+            raise RuntimeError(msg)
+        return self._taken
+
+    @property
     def _system(self) -> SystemTables:
         return self._context.tables.system
 
@@ -283,17 +316,16 @@ class DurableRegistration:
             added = acts.add(connection, system, dialect, values)
             return acts.lock(connection, system, dialect, name) if added else None
         if not self._is_mine(found):
-            raise self._taken(found)
+            raise self._another(found)
+        anew: dict[str, Any] = {}
         if found.expired:
             # What it held counts as given back, so an old checkpoint must not go on in silence.
             self._unclaim(connection, found)
-            found = dataclasses.replace(found, claimed_round=0, acked_round=0)
-        found = dataclasses.replace(found, epoch=found.epoch + 1)
-        state = {"claimed_round": found.claimed_round, "acked_round": found.acked_round}
-        self._change(connection, epoch=found.epoch, **me, **state, **self._life())
-        return found
+            anew = {"claimed_round": 0, "acked_round": 0, "started_at": dialect.now()}
+        self._change(connection, epoch=found.epoch + 1, **me, **anew, **self._life())
+        return acts.lock(connection, system, dialect, name)
 
-    def _taken(self, found: Registration) -> ConsumerTaken:
+    def _another(self, found: Registration) -> ConsumerTaken:
         whose = "is an ordinary consumer"
         if found.durable:
             whose = f"reads queue {found.queue!r} (table prefix {found.table_prefix!r})"
@@ -322,3 +354,7 @@ class DurableRegistration:
         if count:
             self._came_back(None)
         return count
+
+
+def _moment(microseconds: int) -> str:
+    return instant(microseconds).isoformat(timespec="milliseconds")

@@ -267,7 +267,8 @@ class DurableConsumer(DurableRegistration):
             ConsumerFenced, RoundsGone: as in ``advance``.
         """
         wait = None if delay is None else to_microseconds(delay, "delay", zero=True)
-        epoch = self._epoch if epoch is None else epoch
+        if epoch is None and self._taken is not None:
+            epoch = self.epoch
         groups: dict[tuple[int, str | None], list[int]] = {}
         for message_id, consumer_round, error in sorted(failures, key=lambda each: each[:2]):
             groups.setdefault((consumer_round, reason_of(error)), []).append(message_id)

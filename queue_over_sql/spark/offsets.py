@@ -1,9 +1,12 @@
 """Offsets of a stream: the last round of each database, as Spark keeps them in its checkpoint.
 
-One database: ``{"round": 7, "after": 5}``: a batch of the rounds 6 and 7. Several databases:
-``{"rounds": {"<label>": 7, …}, "after": {"<label>": 5, …}}``, so that a query may begin with one
-entry in ``urls`` and get more later. A batch's own start is kept in its end, because of the first
-batch of a checkpoint Spark keeps no other, and asks the source anew where the stream begins.
+One database: ``{"round": 7, "after": 5, "registered": 17…}``: a batch of the rounds 6 and 7 of the
+durable consumer that was registered at that microsecond. Several databases: ``{"rounds":
+{"<label>": 7, …}, "after": {"<label>": 5, …}, "registered": {"<label>": 17…, …}}``, so that a query
+may begin with one entry in ``urls`` and get more later. A batch's own start is kept in its end,
+because of the first batch of a checkpoint Spark keeps no other, and asks the source anew where the
+stream begins. A consumer that was dropped or expired counts its rounds anew, so that their numbers
+alone do not say which ones are meant; offsets of the first versions carry no ``registered``.
 """
 
 from __future__ import annotations
@@ -26,18 +29,29 @@ class Offset:
     Attributes:
         rounds: the last round by label; a database that came in later is not in it.
         after: the round before the batch that ends here, by label; empty where a stream begins.
+        registered: when the consumer was registered whose rounds these are, in microseconds, by
+            label; empty where nobody noted it.
     """
 
     rounds: Mapping[str, int]
     after: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    registered: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def written(self) -> dict[str, Any]:
         """As Spark keeps it."""
         alone = set(self.rounds) == {ONLY}
-        after = {"after": self.after[ONLY] if alone else _sorted(self.after)} if self.after else {}
-        if alone:
-            return {"round": self.rounds[ONLY], **after}
-        return {"rounds": _sorted(self.rounds), **after}
+        last = "round" if alone else "rounds"
+        parts = {last: self.rounds, "after": self.after, "registered": self.registered}
+        return {
+            name: part[ONLY] if alone else dict(sorted(part.items()))
+            for name, part in parts.items()
+            if part
+        }
+
+    def stands_at(self, other: Offset) -> bool:
+        """Whether it is the same place as another, which may not know all that this one knows."""
+        known = {**self.registered, **other.registered}
+        return self.rounds == other.rounds and self.registered == known
 
 
 def read_offset(
@@ -54,25 +68,23 @@ def read_offset(
         ValueError: the offset is of other databases.
     """
     alone = set(labels) == {ONLY}
-    rounds, after = written.get("round" if alone else "rounds"), written.get("after")
-    if alone:
-        rounds = None if rounds is None else {ONLY: rounds}
-        after = None if after is None else {ONLY: after}
+    names = ("round" if alone else "rounds", "after", "registered")
+    rounds, after, registered = (_by_label(written.get(name), alone) for name in names)
     if not isinstance(rounds, Mapping):
         raise ValueError(_other_databases(written, labels))  # noqa: TRY004 - of a file
     if missing := sorted(set(rounds) - set(labels)):
         if strict:
             raise ValueError(_other_databases(written, labels))
         _log.warning("The stream goes on without the databases %s.", ", ".join(missing))
-    return Offset(_of(labels, rounds), _of(labels, after or {}))
+    return Offset(*(_of(labels, part or {}) for part in (rounds, after, registered)))
+
+
+def _by_label(part: Any, alone: bool) -> Any:
+    return {ONLY: part} if alone and part is not None else part
 
 
 def _of(labels: Collection[str], rounds: Mapping[str, Any]) -> dict[str, int]:
     return {label: int(last) for label, last in rounds.items() if label in labels}
-
-
-def _sorted(rounds: Mapping[str, int]) -> dict[str, int]:
-    return dict(sorted(rounds.items()))
 
 
 def _other_databases(written: Mapping[str, Any], labels: Collection[str]) -> str:

@@ -54,7 +54,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Behind what was acknowledged: Spark asks again until its first batch is done."""
-        return Offset({label: one.initial() for label, one in self._each().items()}).written()
+        each = self._each().items()
+        rounds = {label: one.initial() for label, one in each}
+        return Offset(rounds, registered={label: one.registered() for label, one in each}).written()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Remember what is there now."""
@@ -69,17 +71,15 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             CheckpointBehind, RoundsGone: the queue has moved on without this checkpoint.
             DatabaseUnavailable: a database is away for longer than ``reconnectTimeout``.
         """
-        finished, each = self._offset(start).rounds, self._each()
+        finished, each = self._offset(start), self._each()
         shares = _shares(getattr(limit, "max_rows", None), len(each))
-        starts = {
-            label: finished[label] if label in finished else one.initial()
-            for label, one in each.items()
-        }
+        starts = {label: one.start_of(finished) for label, one in each.items()}
         ends = {
             label: one.advance(starts[label], share)
             for (label, one), share in zip(each.items(), shares, strict=True)
         }
-        return start if ends == finished else Offset(ends, starts).written()
+        found = Offset(ends, starts, {label: one.registered() for label, one in each.items()})
+        return start if found.stands_at(finished) else found.written()
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """What waits in the queue, for the query's progress."""
@@ -93,15 +93,12 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == end:
             return []
         last, each = self._offset(end), self._each()
-        return [
-            part
-            for label, first in last.after.items()
-            for part in each[label].parts(first, last.rounds[label])
-        ]
+        return [part for label in last.after for part in each[label].parts(last)]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Mostly done already by ``latestOffset``."""
-        for label, last in self._offset(end).rounds.items():
+        last = self._offset(end)
+        for label in last.rounds:
             self._each()[label].acknowledge(last)
 
     # -- on the executors

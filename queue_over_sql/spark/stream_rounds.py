@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from queue_over_sql.rounds import DurableConsumer
+    from queue_over_sql.spark.offsets import Offset
     from queue_over_sql.spark.options import Location
     from queue_over_sql.spark.stream_options import StreamOptions
     from queue_over_sql.store.rounds import Round
@@ -56,6 +57,20 @@ class RoundsOfDatabase:
         """The round behind which a new checkpoint begins."""
         return self._run(lambda consumer: consumer.state().acked_round)
 
+    def registered(self) -> int:
+        """When the consumer was registered whose rounds these are, in microseconds."""
+        return self._run(lambda consumer: consumer.registered_at)
+
+    def start_of(self, finished: Offset) -> int:
+        """From which round to go on where a checkpoint stands.
+
+        Raises:
+            RoundsGone: the consumer was registered anew since, and the user does not want to go on.
+        """
+        if self._label in finished.rounds and self._is_of(finished):
+            return finished.rounds[self._label]
+        return self.initial()
+
     def aim(self) -> None:
         """Remember what is there now: a run until it is empty goes so far and no farther."""
         self._target = self._run(lambda consumer: consumer.target())
@@ -77,18 +92,20 @@ class RoundsOfDatabase:
         self._acked = max(self._acked, start)
         return end
 
-    def parts(self, start: int, end: int) -> list[RoundPart]:
-        """The partitions of a micro-batch; the same at each replay."""
-        if end <= start:
+    def parts(self, last: Offset) -> list[RoundPart]:
+        """The partitions of the micro-batch that ends there; the same at each replay."""
+        start, end = last.after[self._label], last.rounds[self._label]
+        if end <= start or not self._is_of(last):
             return []
         rounds = self._run(lambda consumer: self._rounds(consumer, start, end))
         epoch = self._run(lambda consumer: consumer.epoch)
         # Nothing will ever be in a round that is sealed as empty.
         return [RoundPart(self._label, one, epoch) for one in rounds if one.claimed_count != 0]
 
-    def acknowledge(self, end: int) -> None:
-        """Acknowledge what came up to ``end``, unless that has been done."""
-        if end > self._acked:
+    def acknowledge(self, last: Offset) -> None:
+        """Acknowledge what came up to there, unless that has been done."""
+        end = last.rounds[self._label]
+        if end > self._acked and self._is_of(last):
             self._run(lambda consumer: consumer.ack(end, on_ack=self._options.ending))
             self._acked = end
 
@@ -122,6 +139,18 @@ class RoundsOfDatabase:
             self._tolerate(error)
         consumer.take_over()
         return consumer.advance(consumer.recover(start), want, on_ack=options.ending)
+
+    def _is_of(self, offset: Offset) -> bool:
+        """Whether the rounds of an offset are of this registration of the consumer."""
+        registered_at = offset.registered.get(self._label)
+        if registered_at is None:
+            return True
+        try:
+            self._run(lambda consumer: consumer.check_registration(registered_at))
+        except RoundsGone as error:
+            self._tolerate(error)
+            return False
+        return True
 
     def _rounds(self, consumer: DurableConsumer, start: int, end: int) -> list[Round]:
         try:

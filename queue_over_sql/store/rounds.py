@@ -60,7 +60,8 @@ class Registration:
         claimed_round: the last round that was opened.
         acked_round: the last round that is done.
         owner: the query that has it, as ``host:pid``.
-        heartbeat_at, expires_at: when it was heard of last and until when it is kept; microseconds.
+        started_at: when it was registered; microseconds. Its rounds count from then on.
+        heartbeat_at, expires_at: when it was heard of last and until when it is kept; likewise.
         now: the database's clock, likewise.
     """
 
@@ -71,6 +72,7 @@ class Registration:
     claimed_round: int
     acked_round: int
     owner: str | None
+    started_at: int
     heartbeat_at: int
     expires_at: int
     now: int
@@ -116,7 +118,7 @@ def _registration_of(
     c = system.consumers.c
     wanted: Sequence[ColumnElement[Any]] = (
         *(c.durable, c.table_prefix, c.queue, c.epoch, c.claimed_round, c.acked_round, c.owner),
-        *(c.heartbeat_at, c.expires_at, dialect.now().label("now")),
+        *(c.started_at, c.heartbeat_at, c.expires_at, dialect.now().label("now")),
     )
     return select(*wanted).where(c.consumer_id == consumer_id)
 
@@ -128,9 +130,8 @@ def _registration(
     if row is None:
         return None
     epoch, claimed, acked = (int(value or 0) for value in row[3:6])
-    heartbeat_at, expires_at, now = (int(value) for value in row[7:])
-    identity, owner = (bool(row[0]), row[1], row[2]), row[6]
-    return Registration(*identity, epoch, claimed, acked, owner, heartbeat_at, expires_at, now)
+    identity, owner, times = (bool(row[0]), row[1], row[2]), row[6], map(int, row[7:])
+    return Registration(*identity, epoch, claimed, acked, owner, *times)
 
 
 def add(

@@ -205,6 +205,23 @@ def test_an_operator_drops_it(service: QueueService, queue: Queue) -> None:
         again.plan()
 
 
+def test_a_checkpoint_knows_its_registration(
+    service: QueueService, queue: Queue, engine: Engine
+) -> None:
+    """It stays through take-overs and a release; a drop and an expiry end it."""
+    first = Query(queue).consumer
+    service.release_consumer("query")
+    second = Query(queue).consumer
+    assert first.registered_at == second.registered_at
+    second.check_registration(first.registered_at)
+    service.drop_consumer("query")
+    third = Query(queue).consumer
+    with pytest.raises(RoundsGone, match="registered anew at 2"):
+        third.check_registration(first.registered_at)
+    expire(service, engine)
+    assert first.registered_at < third.registered_at < Query(queue).consumer.registered_at
+
+
 @pytest.mark.parametrize("verb", ["release_consumer", "drop_consumer"])
 def test_who_is_not_there_is_named(service: QueueService, queue: Queue, verb: str) -> None:
     """And an ordinary consumer is left alone."""

@@ -60,6 +60,22 @@ def fill(queue: Queue, count: int, first: int = 0) -> list[int]:
     return found
 
 
+def expire(database: TestDatabase, service: QueueService) -> None:
+    """Let no durable consumer have been heard of for its timeout; none is forgotten yet."""
+    engine = create_engine(database.url, poolclass=NullPool)
+    consumers = service._parts.system().consumers
+    with engine.begin() as connection:
+        connection.execute(consumers.update().where(consumers.c.durable == 1).values(expires_at=1))
+    engine.dispose()
+
+
+def without_registration(offset: str) -> str:
+    """An offset as the first versions wrote it."""
+    written = json.loads(offset)
+    del written["registered"]
+    return json.dumps(written)
+
+
 def test_a_queue_is_drained_in_batches_and_acknowledged_to_the_last(
     stream: Stream, service: QueueService
 ) -> None:
@@ -211,6 +227,52 @@ def test_what_an_operator_gave_back_is_refused_and_comes_again(
     assert sent[10 * finished :] == sorted(numbers(came))
     assert {1} == {row["attempt"] for rows in came for row in rows}
     assert 0 == queue.stats().live
+
+
+@pytest.mark.parametrize("ending", ["dropped", "expired"])
+@pytest.mark.parametrize("finished", [0, 1])
+def test_rounds_of_another_registration_are_not_taken_for_its_own(
+    ending: str, finished: int, stream: Stream, service: QueueService, database: TestDatabase
+) -> None:
+    """Also where the new consumer has opened, and not done, the rounds of the same numbers."""
+    queue = service.create_queue("jobs")
+    sent = fill(queue, 20)
+    old = Checkpoint()
+    sizes: dict[str, Any] = {"maxMessagesPerTrigger": "10"}
+    with pytest.raises(Stop):
+        stream.run(old, fail_in=[finished], **sizes)
+    if ending == "dropped":
+        service.drop_consumer("reports")
+    else:
+        expire(database, service)
+    with pytest.raises(Stop):
+        stream.run(Checkpoint(), fail_in=[2 - finished], maxMessagesPerTrigger="5")
+    with pytest.raises(RoundsGone, match=r"registered anew at 2.*failOnDataLoss=false"):
+        stream.run(old, **sizes)
+    came = stream.run(old, failOnDataLoss="false", **sizes)
+    done = 10 * finished + 5 * (2 - finished)
+    assert sent[done:] == sorted(numbers(came))
+    assert 0 == queue.stats().live
+    sent = fill(queue, 10, first=100)
+    assert sent == numbers(stream.run(old))
+
+
+def test_a_checkpoint_that_names_no_registration_goes_on(
+    stream: Stream, service: QueueService
+) -> None:
+    """As those do that an older version wrote; its next batch names it."""
+    queue = service.create_queue("jobs")
+    sent = fill(queue, 20)
+    log = Checkpoint()
+    with pytest.raises(Stop):
+        stream.run(log, fail_in=[1], maxMessagesPerTrigger="10")
+    log.offsets = [without_registration(offset) for offset in log.offsets]
+    came = stream.run(log)
+    assert sent[10:] == sorted(numbers(came))
+    assert "registered" not in log.offsets[-1]
+    fill(queue, 1)
+    stream.run(log)
+    assert "registered" in log.offsets[-1]
 
 
 def test_of_two_queries_with_one_name_the_later_goes_on(
