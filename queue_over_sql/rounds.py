@@ -169,19 +169,27 @@ class DurableConsumer(DurableRegistration):
 
         self._run(act, atomic=True)
 
-    def rounds(self, start: int, end: int) -> list[Round]:
+    def rounds(self, start: int, end: int, *, missing_ok: bool = False) -> list[Round]:
         """The rounds after ``start`` up to ``end``, as they were opened.
+
+        Args:
+            start: the round before the first of them.
+            end: the last of them.
+            missing_ok: return those that are there.
 
         Raises:
             ConsumerFenced: another program has the consumer.
-            RoundsGone: not all of them are there.
+            RoundsGone: the consumer was given up; or not all of them are there, unless
+                ``missing_ok``.
         """
 
         def act(connection: Connection) -> list[Round]:
-            self._locked(connection, self.epoch, end, shared=True)
+            self._locked(connection, self.epoch, 0 if missing_ok else end, shared=True)
             return acts.rounds_between(connection, self._system, self.consumer_id, start, end)
 
         found = self._run(act, atomic=True)
+        if missing_ok:
+            return found
         if [each.consumer_round for each in found] != list(range(start + 1, end + 1)):
             self._gone(f"its rounds {start + 1} to {end} are not all there.")
         return found

@@ -157,12 +157,12 @@ class RoundsOfDatabase:
             return consumer.rounds(start, end)
         except (CheckpointBehind, RoundsGone) as error:
             self._tolerate(error)
-        found = []
-        for number in range(start, end):
-            try:
-                found += consumer.rounds(number, number + 1)
-            except RoundsGone:
-                _log.warning("Round %d is skipped: it is not there any more.", number + 1)
+        try:
+            found = consumer.rounds(start, end, missing_ok=True)
+        except RoundsGone:
+            found = []
+        lost = end - start - len(found)
+        _log.warning("Of rounds %d to %d, %d are gone and skipped.", start + 1, end, lost)
         return found
 
     def _tolerate(self, error: QueueError) -> None:

@@ -61,6 +61,17 @@ def test_an_acknowledged_round_is_gone(queue: Queue, apart: bool) -> None:
     assert (2, 1, "here:1") == (state.claimed_round, state.acked_round, state.owner)
 
 
+def test_those_rounds_that_are_there_can_be_had(queue: Queue) -> None:
+    """Without the done ones and those that were never opened, where the caller says so."""
+    queue.publish_many(range(3))
+    query = Query(queue)
+    opened = query.plan(each=1)
+    query.consumer.ack(1)
+    assert opened[1:] == query.consumer.rounds(0, 1_000_000, missing_ok=True)
+    with pytest.raises(RoundsGone):
+        query.consumer.rounds(0, 3)
+
+
 def test_the_next_batch_acknowledges_the_last(queue: Queue) -> None:
     """A query that asks for more has done what came before."""
     queue.publish_many(range(4))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.pool import NullPool
 
 from queue_over_sql import (
@@ -206,6 +206,35 @@ def test_an_old_checkpoint_is_refused(finished: int, stream: Stream, service: Qu
     came = stream.run(old, failOnDataLoss="false")
     assert sent == sorted(numbers(came))
     assert 0 == queue.stats().live
+
+
+def test_a_checkpoint_far_behind_costs_no_more_than_a_near_one(
+    stream: Stream, service: QueueService
+) -> None:
+    """Where the user lets it go on, what is gone is not asked for round by round."""
+    queue = service.create_queue("jobs")
+    asked: list[str] = []
+
+    def note(*execution: Any) -> None:
+        asked.append(execution[2])
+
+    costs = []
+    for behind in (5, 300):
+        old = Checkpoint()
+        fill(queue, 1 + behind)
+        with pytest.raises(Stop):
+            stream.run(old, fail_in=[0], maxMessagesPerTrigger="1")
+        stream.run(Checkpoint(), messagesPerPartition="1")
+        sent = fill(queue, 1)
+        asked.clear()
+        event.listen(Engine, "before_cursor_execute", note)
+        try:
+            assert sent == numbers(stream.run(old, failOnDataLoss="false"))
+        finally:
+            event.remove(Engine, "before_cursor_execute", note)
+        costs.append(len(asked))
+    near, far = costs
+    assert 0 < far <= near + 10
 
 
 @pytest.mark.parametrize("verb", ["release_consumer", "drop_consumer"])
