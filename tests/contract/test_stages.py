@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from sqlalchemy import Column, DateTime, Float, Integer, String, inspect, select, text, update
-from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql import (
     DuplicateKey,
