@@ -13,19 +13,19 @@ import sys
 from typing import Final
 
 _DAEMON: Final = "pyspark.daemon"
-_SECOND: Final = 2
+_TURNS: Final = (2, 8, 32)
 _visits: Final[dict[int, int]] = {}
 
 
 def spare_imports() -> None:
-    """Leave what is imported out of further collections, once, in a worker of Spark.
+    """Leave what is imported out of further collections, in a worker of Spark.
 
-    On the second call of a process: by then the first task has imported all that tasks need, and
-    what it made besides is gone. In any other program garbage is not for us to decide on.
+    A few times only, the last when the tasks before have surely imported all that they need: what
+    is alive then is never looked at again. In any other program that is not for us to decide.
     """
     process = os.getpid()
     visits = _visits[process] = _visits.get(process, 0) + 1
-    if visits == _SECOND and is_worker():
+    if visits in _TURNS and is_worker():
         gc.collect()
         gc.freeze()
 
