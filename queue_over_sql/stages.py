@@ -301,7 +301,10 @@ class StagedPublisher:
                 raise
             # Somebody else published one of the keys in this moment.
             time.sleep(random.uniform(0.001, 0.02))  # noqa: S311 - spreads writers, guards nothing
-        msg = f"Queue {self._context.name!r}: keys of a batch are neither free nor taken."
+        msg = (
+            f"Queue {self._context.name!r}: keys of a batch were taken at each of {_KEY_RACES} "
+            "tries, and free when looked at; nothing was published. Publish the batch again."
+        )
         raise QueueError(msg)
 
     def _transaction(

@@ -95,7 +95,8 @@ def plan_of(schema: spark.StructType, tables: QueueTables) -> tuple[ColumnPlan, 
     found: dict[str, str] = {}
     for plan in plans:
         if plan.role in found:
-            msg = f"columns {found[plan.role]} and {plan.source} are both the {plan.role}"
+            both = f"columns {found[plan.role]} and {plan.source}"
+            msg = f"{both} are both the {plan.role}: drop one of them"
             raise ValueError(msg)
         found[plan.role] = plan.source
     _check_complete(found, tables)

@@ -50,7 +50,10 @@ def reasons_of(answer: Any, count: int) -> dict[int, str]:
         )
         raise TypeError(msg)
     if len(texts) != count:
-        msg = f"the handler returned {len(texts)} reasons for {count} messages"
+        msg = (
+            f"the handler returned {len(texts)} reasons for {count} messages: it must return one, "
+            "or None, for each"
+        )
         raise ValueError(msg)
     return {place: str(text) for place, text in enumerate(texts) if text is not None}
 

@@ -64,6 +64,7 @@ def read_part(options: StreamOptions, part: RoundPart) -> Iterator[pa.RecordBatc
         ConsumerFenced: another query has taken the consumer over.
         RoundsGone: the round was given back, or is acknowledged.
         DatabaseUnavailable: the database is away for longer than ``reconnectTimeout``.
+        RuntimeError: fewer messages came than the round holds.
     """
     task = _Task(options, part)
     if not outlast(task.claimed, options.reconnect_timeout):
@@ -102,7 +103,13 @@ class _Task:
         yield from read_batches(queue, columns, ordered, self._options.batch_bytes)
 
     def check(self, came: int) -> None:
-        """Make sure that the round is still the query's, and that all of it came."""
+        """Make sure that the round is still the query's, and that all of it came.
+
+        Raises:
+            ConsumerFenced: another query has the consumer.
+            RoundsGone: the round is acknowledged, or was given back.
+            RuntimeError: fewer messages came than the round holds.
+        """
         number = self._part.wanted.consumer_round
 
         def act(connection: Connection) -> int:
@@ -116,7 +123,10 @@ class _Task:
         there = self._connections.run(act, atomic=True)
         if there > came:
             name = self._options.consumer_id
-            msg = f"round {number} of {name!r}: {came} of {there} messages were read"
+            msg = (
+                f"round {number} of {name!r}: {came} of {there} messages were read, so this task "
+                "fails, to be run again; where Spark gives the query up, start it again"
+            )
             raise RuntimeError(msg)
 
     @property

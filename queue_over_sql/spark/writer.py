@@ -321,6 +321,9 @@ def _property(name: str) -> str:
     task = TaskContext.get()
     found = None if task is None else task.getLocalProperty(name)
     if found is None:
-        msg = f"Spark does not tell its task {name}: give the option writerId"
+        msg = (
+            f"Spark does not tell its task {name}: write each batch in foreachBatch, with the "
+            "options writerId and batchId"
+        )
         raise ValueError(msg)
     return str(found)

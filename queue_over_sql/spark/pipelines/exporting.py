@@ -196,7 +196,7 @@ class Export:
         self._folder.files.remove(staged)
         raise HistoryDiffers(
             f"The archives have messages that are not in the files, even after {_LOOKS} looks: "
-            f"{left}. Nothing was added to the history."
+            f"{left}. Nothing was added to the history; run the export again."
         )
 
     def commit(

@@ -86,7 +86,10 @@ def files_at(spark: SparkSession, path: str | os.PathLike[str]) -> Files:
     if not scheme and default.startswith("file:"):
         return LocalFiles(Path(text).expanduser().absolute())
     if configured is None:
-        msg = f"{text} is in a file system that a session of Spark Connect cannot reach from here"
+        msg = (
+            f"{text} is in a file system that a session of Spark Connect cannot reach from here: "
+            "name a folder of this host, or use a session of another kind"
+        )
         raise ValueError(msg)
     return HadoopFiles(spark, text)
 

@@ -96,6 +96,8 @@ def history_of(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame:
     files = files_at(spark, path)
     folder = StagedFolder(files)
     if folder.last(SERIES) is None:
-        raise FileNotFoundError(f"there is no history in {files.root}")
+        raise FileNotFoundError(
+            f"there is no history in {files.root}: export_history() begins one, or name its folder"
+        )
     folder.recover()
     return spark.read.schema(HISTORY_SCHEMA).parquet(files.root)

@@ -102,7 +102,13 @@ class StagedFolder:
         names = tuple(name.removeprefix(f"{staged}/") for name, _ in found)
         commit = Commit(name, staged, names, sum(size for _, size in found), dict(facts))
         self.files.keep(file for file, _ in found)
-        self.files.create(f"{_COMMITS}/{name}.json", commit.to_json())
+        try:
+            self.files.create(f"{_COMMITS}/{name}.json", commit.to_json())
+        except FileExistsError as error:
+            raise FileExistsError(
+                f"{name} was added to {self.files.root} by another, so what was written here does "
+                "not count. Let one at a time add to a folder, and run this again."
+            ) from error
         self._put_in_place(commit)
         self._tidy(name)
         if remembered is not None and commit.number >= remembered:
