@@ -167,6 +167,12 @@ def read_batches(
 
     Nothing of the database's is held once the last batch was taken.
 
+    Args:
+        queue: whose messages.
+        columns: what is read of them.
+        statement: the rows that are wanted.
+        batch_bytes: the size that a batch may have; a single row may be larger.
+
     Raises:
         DatabaseUnavailable, DatabaseRefused: as their names say.
         ValueError: a value cannot be what its column's type says.

@@ -100,7 +100,17 @@ def settle(
 def nacking(
     place: Location, queue: str, consumer_id: str, delay: Duration | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What a task of Spark runs over failures."""
+    """What a task of Spark runs over failures.
+
+    Args:
+        place: the database.
+        queue: the queue that the stream reads.
+        consumer_id: the consumer of the stream.
+        delay: until the next attempt, instead of what the retry policy says.
+
+    Returns:
+        A function from batches of the stamp and the reason to batches of ``failed, settled``.
+    """
 
     def nack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

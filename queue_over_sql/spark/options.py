@@ -143,7 +143,11 @@ def option(read: Callable[[str, str], Any], *, default: Any) -> Any:
 
 
 def a_text(name: str, text: str) -> str:
-    """Any text but an empty one."""
+    """Any text but an empty one.
+
+    Raises:
+        ValueError: it is empty.
+    """
     if not text.strip():
         msg = f"option {name} is empty"
         raise ValueError(msg)
@@ -151,7 +155,11 @@ def a_text(name: str, text: str) -> str:
 
 
 def a_flag(name: str, text: str) -> bool:
-    """``true`` or ``false``."""
+    """``true`` or ``false``.
+
+    Raises:
+        ValueError: it is neither.
+    """
     found = {"true": True, "false": False}.get(text.strip().lower())
     if found is None:
         msg = f"option {name} must be true or false, not {text!r}"
@@ -160,7 +168,11 @@ def a_flag(name: str, text: str) -> bool:
 
 
 def a_count(name: str, text: str) -> int:
-    """A whole number from 1 on; ``_`` may group its digits."""
+    """A whole number from 1 on; ``_`` may group its digits.
+
+    Raises:
+        ValueError: it is none.
+    """
     try:
         number = int(text.strip())
     except ValueError:
@@ -173,7 +185,11 @@ _BYTE_UNITS: Final = {"b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, 
 
 
 def some_bytes(name: str, text: str) -> int:
-    """A number of bytes, with or without a unit: ``4MB``, ``512k``, ``65536``."""
+    """A number of bytes, with or without a unit: ``4MB``, ``512k``, ``65536``.
+
+    Raises:
+        ValueError: it is none, or zero.
+    """
     plain = text.strip().lower().replace("ib", "b")
     digits = plain.rstrip("bkmg").strip()
     unit = _BYTE_UNITS.get(plain[len(digits) :].strip() or "b")
@@ -187,7 +203,11 @@ _TIME_UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def some_seconds(name: str, text: str) -> float:
-    """A duration in seconds, with or without a unit: ``200ms``, ``1.5``, ``30s``, ``7d``."""
+    """A duration in seconds, with or without a unit: ``200ms``, ``1.5``, ``30s``, ``7d``.
+
+    Raises:
+        ValueError: it is none, or zero.
+    """
     plain = text.strip().lower()
     digits = plain.rstrip("mshd").strip()
     try:
@@ -199,7 +219,7 @@ def some_seconds(name: str, text: str) -> float:
 
 
 def one_of(*choices: str) -> Callable[[str, str], str]:
-    """One of some words, in any case."""
+    """One of some words, in any case; what it returns raises ``ValueError`` for others."""
 
     def read(name: str, text: str) -> str:
         word = text.strip().lower()
@@ -210,7 +230,11 @@ def one_of(*choices: str) -> Callable[[str, str], str]:
 
 
 def names(name: str, text: str) -> tuple[str, ...]:
-    """Names with commas between them."""
+    """Names with commas between them.
+
+    Raises:
+        ValueError: there is none.
+    """
     found = tuple(part.strip() for part in text.split(",") if part.strip())
     if not found:
         msg = f"option {name} names nothing"

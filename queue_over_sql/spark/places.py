@@ -26,6 +26,13 @@ def location_of(
 ) -> Location:
     """Where the database is, of what a function was given.
 
+    Args:
+        url: an SQLAlchemy URL.
+        url_env: instead of it the environment variable that holds it.
+        url_file: the same for a file.
+        schema: database schema of the tables; None for the connection's default.
+        table_prefix: what the names of the queues' tables begin with.
+
     Raises:
         ValueError: not exactly one of the URLs is given, or the prefix is none.
     """

@@ -20,7 +20,11 @@ NEVER: Final = "never"
 
 
 def a_timeout(name: str, text: str) -> float | None:
-    """A duration, or ``never``."""
+    """A duration, or ``never``.
+
+    Raises:
+        ValueError: it is neither.
+    """
     return None if text.strip().lower() == NEVER else some_seconds(name, text)
 
 

@@ -48,7 +48,11 @@ _JOB_SECONDS: Final = 86_400.0
 
 
 def a_writer(name: str, text: str) -> str:
-    """A name of a writer."""
+    """A name of a writer.
+
+    Raises:
+        ValueError: it is empty or too long.
+    """
     found = a_text(name, text)
     if len(found) > WRITER_LENGTH:
         msg = f"option {name} must be at most {WRITER_LENGTH} characters long"
@@ -57,7 +61,11 @@ def a_writer(name: str, text: str) -> str:
 
 
 def a_number(name: str, text: str) -> int:
-    """A whole number from 0 on."""
+    """A whole number from 0 on.
+
+    Raises:
+        ValueError: it is none.
+    """
     try:
         return check_whole(f"option {name}", int(text.strip()), 0, 2**62)
     except ValueError:

@@ -94,7 +94,17 @@ class Stretch:
 
 
 class Export:
-    """One export, step by step."""
+    """One export, step by step.
+
+    Args:
+        spark: the session.
+        location: the database.
+        folder: of the history.
+        queues: whose archives.
+        overlap: how long before the last export to look for late ones, in microseconds; None for
+            all the time before.
+        source: what the database is called in the history.
+    """
 
     def __init__(
         self,
@@ -134,7 +144,11 @@ class Export:
         return report
 
     def begin(self) -> None:
-        """End what a killed export has left, and choose how far this one goes."""
+        """End what a killed export has left, and choose how far this one goes.
+
+        Raises:
+            ValueError: the history is one of another database.
+        """
         self._folder.recover()
         last = self._folder.last(SERIES)
         if last is not None:
@@ -180,6 +194,9 @@ class Export:
         """Compare what was written with the archives, by ids; returns how many there are, by queue.
 
         What was committed in the meantime is added.
+
+        Raises:
+            HistoryDiffers: some are missing still, or there twice; what was written is removed.
         """
         left: dict[str, int] = {}
         for _ in range(_LOOKS):

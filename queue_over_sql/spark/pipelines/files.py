@@ -55,7 +55,11 @@ class Files(Protocol):
         ...
 
     def move(self, source: str, target: str) -> None:
-        """Move a file; where that has been done already, do nothing."""
+        """Move a file; where that has been done already, do nothing.
+
+        Raises:
+            OSError: it cannot be moved.
+        """
         ...
 
     def remove(self, name: str) -> None:

@@ -29,6 +29,12 @@ def read_source(
 ) -> DataFrame:
     """The rows of a source.
 
+    Args:
+        spark: the session.
+        source: a path or several, the name of a table, or a DataFrame, which is what it is.
+        form: the format; None for that of the path's ending.
+        options: of Spark's reader.
+
     Raises:
         TypeError: it is nothing that can be read.
         ValueError: its format cannot be told; the text says how to name it.

@@ -107,7 +107,14 @@ def with_durations(finished: DataFrame) -> DataFrame:
 
 
 def binned(timed: DataFrame, live: DataFrame, seconds: int, name: str) -> DataFrame:
-    """What happened per queue and bin of time."""
+    """What happened per queue and bin of time.
+
+    Args:
+        timed: finished messages, as ``with_durations`` returns them.
+        live: those that are not finished.
+        seconds: the length of a bin.
+        name: of the column with its beginning.
+    """
     ended = timed.groupBy("queue", bin_start("finished_at", seconds).alias(name)).agg(*_ended())
     born = timed.select("queue", "published_at").unionByName(live.select("queue", "published_at"))
     published = born.groupBy("queue", bin_start("published_at", seconds).alias(name)).agg(
