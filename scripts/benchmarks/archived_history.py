@@ -36,11 +36,13 @@ from queue_over_sql import Message, Queue, QueueService
 from queue_over_sql.testing.servers import DEFAULT_ENGINES
 from scripts.benchmarks.harness import (
     ENGINES,
+    TITLES,
     NewDatabase,
     databases_of,
     origin_of,
     progress_bar,
     read_result,
+    run_alone,
     write_result,
 )
 
@@ -58,13 +60,6 @@ SETTLE = {
     "mysql": ["ANALYZE TABLE queue_jobs_archive"],
 }
 WARM_UP = 2
-TITLES = {
-    "sqlite": "SQLite",
-    "postgresql": "PostgreSQL",
-    "mariadb": "MariaDB",
-    "mysql": "MySQL",
-    "h2": "H2",
-}
 
 MEASURES = {
     "publish": "publish, 1,000 at once",
@@ -195,9 +190,7 @@ def copy_down(connection: Connection, table: Table, start: int, by: int) -> None
 def settle(subject: Subject) -> None:
     """Let the server do now what it would do about the new rows during the rounds."""
     engine = subject.service.connections.engine
-    for statement in SETTLE.get(engine.dialect.name, ()):
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.exec_driver_sql(statement).close()
+    run_alone(subject.service, SETTLE.get(engine.dialect.name, ()))
 
 
 def measure(engine: str, archived: int, rounds: int, progress: Progress) -> dict[str, Any]:

@@ -22,7 +22,7 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,6 +30,7 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from queue_over_sql import QueueService
 from queue_over_sql.testing.servers import (
     DEFAULT_ENGINES,
     H2Server,
@@ -42,6 +43,14 @@ from queue_over_sql.testing.servers.process import numbers
 
 RESULTS = Path(__file__).with_name("results")
 ENGINES = (*DEFAULT_ENGINES, "mysql")
+TITLES = {
+    "postgresql": "PostgreSQL",
+    "mariadb": "MariaDB",
+    "mysql": "MySQL",
+    "sqlite": "SQLite",
+    "h2": "H2",
+}
+"""What the page calls the engines, in its order."""
 _SERVERS: dict[str, type[PrivateServer]] = {
     server.engine: server for server in (PostgresqlServer, MariadbServer, MysqlServer, H2Server)
 }
@@ -71,6 +80,14 @@ def databases_of(engine: str) -> Iterator[NewDatabase]:
         return
     with tempfile.TemporaryDirectory(prefix="queue-over-sql-benchmark-") as folder:
         yield lambda name: f"sqlite:///{Path(folder) / name}.db"
+
+
+def run_alone(service: QueueService, statements: Sequence[str]) -> None:
+    """Run statements each by itself, outside of a transaction, as those must be that tidy up."""
+    engine = service.connections.engine
+    for statement in statements:
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.exec_driver_sql(statement).close()
 
 
 def _prefer_cached_jar() -> None:

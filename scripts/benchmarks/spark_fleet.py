@@ -19,16 +19,17 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 from rich.progress import Progress
-from sqlalchemy import text
 
 from queue_over_sql import QueueService
 from queue_over_sql.spark import run_workers
 from scripts.benchmarks.harness import (
+    TITLES,
     databases_of,
     origin_of,
     progress_bar,
     read_result,
     rounds_at,
+    run_alone,
     write_result,
 )
 from scripts.benchmarks.spark_sessions import CORES, spark_of
@@ -39,12 +40,6 @@ ROUNDS: Final = 5
 WORKERS: Final = CORES
 # The slower forms say nothing new about very many messages.
 MOST: Final = {"taken": 5_000_000, "arrow": 1_000_000, "batch": 100_000, "message": 100_000}
-TITLES: Final = {
-    "postgresql": "PostgreSQL",
-    "mariadb": "MariaDB",
-    "sqlite": "SQLite",
-    "h2": "H2",
-}
 AFTER_FILLING: Final[Mapping[str, Sequence[str]]] = {
     "postgresql": ["VACUUM ANALYZE queue_jobs", "CHECKPOINT"],
     "mariadb": ["ANALYZE TABLE queue_jobs"],
@@ -79,10 +74,7 @@ def fill(service: QueueService, engine: str, count: int, size: int) -> None:
     queue = service.queue("jobs")
     queue.purge(claimed=True)
     queue.load(f"{number:012}".ljust(size, "x") for number in range(count))
-    own = service.connections.engine
-    with own.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        for statement in AFTER_FILLING.get(engine, ()):
-            connection.execute(text(statement)).close()
+    run_alone(service, AFTER_FILLING.get(engine, ()))
 
 
 def rate(spark: SparkSession, service: QueueService, url: str, form: str, count: int) -> float:

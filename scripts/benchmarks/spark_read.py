@@ -10,10 +10,8 @@ JDBC needs the drivers' jars: ``--jars FILE,FILE``, or the variable ``QUEUE_OVER
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
-import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,26 +20,22 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.progress import Progress
-from sqlalchemy import func, make_url, select
 
 from queue_over_sql import QueueService
 from scripts.benchmarks.harness import (
+    TITLES,
     databases_of,
     origin_of,
-    progress_bar,
     read_result,
     rounds_at,
-    write_result,
+    run_alone,
 )
-from scripts.benchmarks.spark_sessions import JARS, spark_of
-from scripts.benchmarks.spark_write import DRIVERS, PARTITIONS, SCHEMES, TITLES
+from scripts.benchmarks.spark_jdbc import PARTITIONS, count_jobs, jdbc_options, run, version_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 NAME: Final = "spark_read"
-SIZES: Final = (10_000, 100_000, 1_000_000, 5_000_000)
-ROUNDS: Final = 5
 FETCH: Final = 10_000
 BATCH: Final = "16MB"
 # Of each choice: the names in Spark, and what JDBC selects for them.
@@ -88,10 +82,7 @@ class Source:
 
     def tidy(self, service: QueueService) -> None:
         """Let the server do what it would do about the new rows later."""
-        engine = service.connections.engine
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            for statement in TIDY[self.engine]:
-                connection.exec_driver_sql(statement).close()
+        run_alone(service, TIDY[self.engine])
 
     def frame(self, spark: SparkSession, reader: str, choice: str) -> DataFrame:
         """What a reader makes of it."""
@@ -105,11 +96,8 @@ class Source:
         return ours.option("numPartitions", PARTITIONS).load()
 
     def _theirs(self, spark: SparkSession, columns: Mapping[str, str]) -> DataFrame:
-        parts = make_url(self.url)
         given = {
-            "url": f"jdbc:{SCHEMES[self.engine]}://{parts.host}:{parts.port}/{parts.database}",
-            "driver": DRIVERS[self.engine],
-            "user": str(parts.username),
+            **jdbc_options(self.engine, self.url),
             "dbtable": f"(SELECT {', '.join(columns.values())} FROM queue_jobs) AS messages",
             "partitionColumn": "id",
             "lowerBound": "1",
@@ -117,8 +105,6 @@ class Source:
             "numPartitions": str(PARTITIONS),
             "fetchsize": str(FETCH),
         }
-        if parts.password:
-            given["password"] = str(parts.password)
         return spark.read.format("jdbc").options(**given).load()
 
 
@@ -158,8 +144,7 @@ def measure(
                 source.tidy(service)
                 check(spark, source, service)
                 found[str(rows)] = rounds_of(spark, source, bar, rounds_at(rows, rounds))
-            info = service.connections.engine.dialect.server_version_info or ()
-    version = ".".join(str(part) for part in info)
+            version = version_of(service)
     faster = FASTER[engine] if importlib.util.find_spec(FASTER[engine]) else None
     return {"version": version, "through": faster, "sizes": found}
 
@@ -170,9 +155,7 @@ def check(spark: SparkSession, source: Source, service: QueueService) -> None:
     Raises:
         SystemExit: not so.
     """
-    table = service.queue("jobs").table
-    with service.connections.engine.connect() as connection:
-        there = int(connection.scalar(select(func.count()).select_from(table)) or 0)
+    there = count_jobs(service)
     for reader in READERS:
         found = source.frame(spark, reader, "message").select("payload").count()
         if not found == there == source.rows:
@@ -245,30 +228,7 @@ def row(label: str, rows: str, choice: str, measured: Mapping[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the benchmark and write its result."""
-    parser = argparse.ArgumentParser(description=str(__doc__).split("\n", 1)[0])
-    parser.add_argument("--engines", default=",".join(DRIVERS), help="separated by commas")
-    parser.add_argument("--rows", default=",".join(map(str, SIZES)), help="separated by commas")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--bytes", type=int, default=200, help="of one message")
-    parser.add_argument("--jars", default=os.environ.get(JARS, ""), help="of JDBC drivers")
-    parser.add_argument("--dry", action="store_true", help="print, and write no result")
-    given = parser.parse_args(arguments)
-    engines, sizes = given.engines.split(","), [int(rows) for rows in given.rows.split(",")]
-    with spark_of(NAME, jars=given.jars) as spark, progress_bar() as bar:
-        found = {
-            engine: measure(spark, engine, bar, sizes=sizes, rounds=given.rounds, size=given.bytes)
-            for engine in engines
-        }
-    for engine, result in found.items():
-        for rows, choices in result["sizes"].items():
-            for choice, measured in choices.items():
-                print(row(engine, rows, choice, measured))
-    if not given.dry:
-        command = f"python -m scripts.benchmarks.{NAME} " + " ".join(
-            f"--{name} {getattr(given, name)}" for name in ("engines", "rows", "rounds", "bytes")
-        )
-        measured = {"rounds": given.rounds, "bytes": given.bytes, "engines": found}
-        write_result(NAME, command, measured)
+    run(NAME, str(__doc__).split("\n", 1)[0], measure, row, arguments)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,6 @@ JDBC needs the drivers' jars: ``--jars FILE,FILE``, or the variable ``QUEUE_OVER
 
 from __future__ import annotations
 
-import argparse
-import os
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -23,26 +21,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as f
 from rich.progress import Progress
-from sqlalchemy import func, make_url, select
 
 from queue_over_sql import QueueService
 from scripts.benchmarks.harness import (
+    TITLES,
     databases_of,
     origin_of,
-    progress_bar,
     read_result,
     rounds_at,
-    write_result,
+    run_alone,
 )
-from scripts.benchmarks.spark_sessions import CORES, JARS, spark_of
+from scripts.benchmarks.spark_jdbc import PARTITIONS, count_jobs, jdbc_options, run, version_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 NAME: Final = "spark_write"
-SIZES: Final = (10_000, 100_000, 1_000_000, 5_000_000)
-ROUNDS: Final = 5
-PARTITIONS: Final = CORES
 OURS: Final = ("atomic", "task")
 # What each driver is told in the URL. PostgreSQL's has to be told that a text may be JSON.
 JDBC: Final[Mapping[str, Mapping[str, str]]] = {
@@ -58,23 +52,11 @@ JDBC: Final[Mapping[str, Mapping[str, str]]] = {
     "sqlite": {},
     "h2": {},
 }
-DRIVERS: Final[Mapping[str, str]] = {
-    "postgresql": "org.postgresql.Driver",
-    "mariadb": "org.mariadb.jdbc.Driver",
-}
-# Spark quotes names as MySQL does only where the URL says that it is one.
-SCHEMES: Final = {"postgresql": "postgresql", "mariadb": "mysql"}
 TIDY: Final[Mapping[str, Sequence[str]]] = {
     "postgresql": ["TRUNCATE queue_jobs", "CHECKPOINT"],
     "mariadb": ["TRUNCATE queue_jobs"],
     "sqlite": ["DELETE FROM queue_jobs", "PRAGMA wal_checkpoint(TRUNCATE)"],
     "h2": ["TRUNCATE TABLE queue_jobs"],
-}
-TITLES: Final = {
-    "postgresql": "PostgreSQL",
-    "mariadb": "MariaDB",
-    "sqlite": "SQLite",
-    "h2": "H2",
 }
 
 
@@ -88,16 +70,7 @@ class Target:
 
     def tidy(self) -> None:
         """Empty the table, and let the server do what it would do about that later."""
-        engine = self.service.connections.engine
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            for statement in TIDY[self.engine]:
-                connection.exec_driver_sql(statement).close()
-
-    def count(self) -> int:
-        """How many messages there are."""
-        table = self.service.queue("jobs").table
-        with self.service.connections.engine.connect() as connection:
-            return int(connection.scalar(select(func.count()).select_from(table)) or 0)
+        run_alone(self.service, TIDY[self.engine])
 
     def write(self, frame: DataFrame, writer: str) -> None:
         """Write a DataFrame in one of the ways."""
@@ -105,15 +78,9 @@ class Target:
             ours = frame.select("payload").write.format("queue_over_sql")
             ours.options(url=self.url, queue="jobs", commitMode=writer).mode("append").save()
             return
-        parts = make_url(self.url)
-        url = f"jdbc:{SCHEMES[self.engine]}://{parts.host}:{parts.port}/{parts.database}"
-        options = JDBC[self.engine][writer]
-        theirs = frame.write.format("jdbc").option("dbtable", "queue_jobs")
-        theirs = theirs.option("driver", DRIVERS[self.engine])
-        theirs = theirs.option("url", f"{url}?{options}" if options else url)
-        if parts.password:
-            theirs = theirs.option("password", str(parts.password))
-        theirs.option("user", str(parts.username)).mode("append").save()
+        options = jdbc_options(self.engine, self.url, JDBC[self.engine][writer])
+        theirs = frame.write.format("jdbc").options(**options).option("dbtable", "queue_jobs")
+        theirs.mode("append").save()
 
 
 def messages(spark: SparkSession, rows: int, size: int) -> DataFrame:
@@ -141,8 +108,6 @@ def measure(
         with QueueService(url) as service:
             service.create_queue("jobs")
             target = Target(engine, service, url)
-            info = service.connections.engine.dialect.server_version_info or ()
-            version = ".".join(str(part) for part in info)
             for writer in writers:
                 # Whoever comes first would pay for what all of them use.
                 timed(target, messages(spark, 2_000, size), writer, 2_000)
@@ -158,7 +123,7 @@ def measure(
                         seconds[writer].append(timed(target, frame, writer, rows))
                         bar.advance(doing)
                 found[str(rows)] = compared(seconds, rows)
-            return {"version": version, "sizes": found}
+            return {"version": version_of(service), "sizes": found}
 
 
 def timed(target: Target, frame: DataFrame, writer: str, rows: int) -> float:
@@ -167,7 +132,7 @@ def timed(target: Target, frame: DataFrame, writer: str, rows: int) -> float:
     began = time.perf_counter()
     target.write(frame, writer)
     seconds = time.perf_counter() - began
-    found = target.count()
+    found = count_jobs(target.service)
     if found != rows:
         raise SystemExit(f"{target.engine}, {writer}: {found} messages instead of {rows}")
     return seconds
@@ -229,30 +194,7 @@ def row(label: str, count: str, writer: str, measured: Mapping[str, Any]) -> str
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the benchmark and write its result."""
-    parser = argparse.ArgumentParser(description=str(__doc__).split("\n", 1)[0])
-    parser.add_argument("--engines", default="postgresql,mariadb", help="separated by commas")
-    parser.add_argument("--rows", default=",".join(map(str, SIZES)), help="separated by commas")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--bytes", type=int, default=200, help="of one message")
-    parser.add_argument("--jars", default=os.environ.get(JARS, ""), help="of JDBC drivers")
-    parser.add_argument("--dry", action="store_true", help="print, and write no result")
-    given = parser.parse_args(arguments)
-    engines, sizes = given.engines.split(","), [int(rows) for rows in given.rows.split(",")]
-    with spark_of(NAME, jars=given.jars) as spark, progress_bar() as bar:
-        found = {
-            engine: measure(spark, engine, bar, sizes=sizes, rounds=given.rounds, size=given.bytes)
-            for engine in engines
-        }
-    for engine, result in found.items():
-        for rows, writers in result["sizes"].items():
-            for writer, measured in writers.items():
-                print(row(engine, rows, writer, measured))
-    if not given.dry:
-        command = f"python -m scripts.benchmarks.{NAME} " + " ".join(
-            f"--{name} {getattr(given, name)}" for name in ("engines", "rows", "rounds", "bytes")
-        )
-        measured = {"rounds": given.rounds, "bytes": given.bytes, "engines": found}
-        write_result(NAME, command, measured)
+    run(NAME, str(__doc__).split("\n", 1)[0], measure, row, arguments)
 
 
 if __name__ == "__main__":
