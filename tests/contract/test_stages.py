@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Column, DateTime, Float, Integer, String, inspect, select, text, update
 
 from queue_over_sql import (
+    DatabaseRefused,
     DuplicateKey,
     PayloadInvalid,
     QueueService,
@@ -416,7 +417,7 @@ def test_orphans_are_swept_and_others_left_alone(
     assert [young.name] == stage_names(engine)
     assert 1 == registered(engine)
     assert late.name not in stage_names(engine)
-    with pytest.raises(Exception, match=r"(?i)stage"):
+    with pytest.raises(DatabaseRefused, match=r"(?i)stage"):
         publisher.publish(BATCH, [old])
 
 

@@ -64,8 +64,9 @@ def test_a_name_that_is_only_somewhat_alike_is_not_proposed(use: str) -> None:
 
 
 def test_options_of_spark_itself_pass() -> None:
-    """Spark hands its own options to the source, too."""
-    MessageOptions.parse({**PLACE, "checkpointlocation": "/x", "path": "y"})
+    """Spark hands its own options to the source, too; they change nothing there."""
+    with_sparks = MessageOptions.parse({**PLACE, "checkpointlocation": "/x", "path": "y"})
+    assert MessageOptions.parse(PLACE) == with_sparks
 
 
 @pytest.mark.parametrize(
