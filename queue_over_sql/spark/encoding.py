@@ -60,13 +60,6 @@ _OWN: Final[tuple[tuple[type[Any], tuple[type, ...], str], ...]] = (
     (DateTime, (spark.TimestampType, spark.TimestampNTZType), "a timestamp"),
     (Date, (spark.DateType,), "a date"),
 )
-_PLAIN: Final = (
-    spark.AtomicType,
-    spark.StringType,
-    spark.BinaryType,
-    spark.BooleanType,
-    spark.NumericType,
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -123,7 +116,7 @@ def _check_own(field: spark.StructField, column: Column[object]) -> None:
             if not isinstance(field.dataType, types):
                 raise TypeError(_misfit(field, expected))
             return
-    if not isinstance(field.dataType, _PLAIN):
+    if not isinstance(field.dataType, spark.AtomicType):
         raise TypeError(_misfit(field, "a plain type"))
 
 
