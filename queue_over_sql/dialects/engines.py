@@ -11,9 +11,12 @@ import dataclasses
 import re
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
+from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import URL, Engine, create_engine, make_url
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import Pool, QueuePool, StaticPool
 
@@ -200,6 +203,18 @@ def read_url(database: str | URL) -> URL:
         # What it cannot read may be a part of the password, so the reason is left out.
         msg = "database is an SQLAlchemy URL whose port is no number"
         raise ValueError(msg) from None
+
+
+def missing_file(url: URL) -> Path | None:
+    """The file that opening a database would make; None where it is there, or is no file."""
+    if url.get_backend_name() != "sqlite" or _in_memory(url):
+        return None
+    # What SQLite is told, whichever driver tells it.
+    (name,), options = SQLiteDialect_pysqlite().create_connect_args(url)
+    if options.get("uri") and name.startswith("file:"):
+        name = unquote(urlsplit(name).path)
+    file = Path(name)
+    return None if name in {"", ":memory:"} or file.exists() else file.absolute()
 
 
 def shown_url(url: URL) -> str:

@@ -10,6 +10,8 @@ import os
 import threading
 from typing import TYPE_CHECKING, Final
 
+from queue_over_sql.dialects.engines import missing_file, read_url, shown_url
+from queue_over_sql.errors import DatabaseUnavailable
 from queue_over_sql.service import QueueService
 from queue_over_sql.spark.collecting import spare_imports
 
@@ -21,15 +23,37 @@ _lock: Final = threading.Lock()
 _services: Final[dict[tuple[int, str, str | None, str], QueueService]] = {}
 
 
+def url_of(location: Location) -> str:
+    """The URL of a database that is there to be used.
+
+    SQLite makes an empty one of a path that is mistyped, or that is of another host.
+
+    Raises:
+        ValueError: the URL cannot be found out here, or is none.
+        DatabaseUnavailable: it is of a file that is not there; none is made.
+    """
+    text = location.resolve()
+    url = read_url(text)
+    if (file := missing_file(url)) is not None:
+        msg = (
+            f"The database {shown_url(url)} cannot be reached: there is no file {file} on this "
+            "host. Mind the path and the folder of this process; the first queue makes the file "
+            "(queue-over-sql create)."
+        )
+        raise DatabaseUnavailable(msg)
+    return text
+
+
 def service_at(location: Location) -> QueueService:
     """The service of this process on a database; not started, so it is no consumer yet.
 
     Raises:
         ValueError: the URL cannot be found out here, or is none.
         UnsupportedByEngine: the driver is not installed here.
+        DatabaseUnavailable: the database is a file that is not there.
     """
     spare_imports()
-    url = location.resolve()
+    url = url_of(location)
     # A forked worker must not use its parent's connections.
     key = (os.getpid(), url, location.schema, location.table_prefix)
     with _lock:

@@ -23,6 +23,7 @@ from queue_over_sql.handlers import is_asynchronous
 from queue_over_sql.pacing import Pace
 from queue_over_sql.service import QueueService
 from queue_over_sql.settings import check_choice, check_whole
+from queue_over_sql.spark.databases import url_of
 from queue_over_sql.spark.fleet_job import FleetFailed, FleetJob, JobEnded, in_short, lost_workers
 from queue_over_sql.spark.fleet_plan import BATCHES, FORMS, TAKEN, FleetPlan, Form, WorkerReport
 from queue_over_sql.spark.places import location_of
@@ -231,7 +232,7 @@ class _Office:
     def _new_service(self, name: str) -> QueueService:
         plan = self._plan
         return QueueService(
-            plan.location.resolve(),
+            url_of(plan.location),
             schema=plan.location.schema,
             table_prefix=plan.location.table_prefix,
             consumer_name=name,

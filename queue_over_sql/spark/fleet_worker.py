@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.service import QueueService
+from queue_over_sql.spark.databases import url_of
 from queue_over_sql.spark.fleet_calls import calling
 from queue_over_sql.spark.fleet_plan import REPORT_SCHEMA, WorkerReport
 from queue_over_sql.spark.fleet_taking import Taking
@@ -112,7 +113,7 @@ def _work(service: QueueService, queue: Queue, plan: FleetPlan, tally: Tally) ->
 @contextlib.contextmanager
 def _consumer(plan: FleetPlan) -> Iterator[QueueService]:
     service = QueueService(
-        plan.location.resolve(),
+        url_of(plan.location),
         schema=plan.location.schema,
         table_prefix=plan.location.table_prefix,
         consumer_name=plan.name,
