@@ -19,7 +19,13 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect
-from queue_over_sql.dialects.engines import OpenedEngine, dialect_of, hint_for, shown_url
+from queue_over_sql.dialects.engines import (
+    OpenedEngine,
+    dialect_of,
+    hint_for,
+    shown_reason,
+    shown_url,
+)
 from queue_over_sql.errors import (
     DatabaseRefused,
     DatabaseUnavailable,
@@ -331,9 +337,9 @@ class Connections:
             raise self._unavailable(str(error.orig)) from error
 
     def _unavailable(self, reason: str) -> DatabaseUnavailable:
-        hint = hint_for(self.engine)
+        hint, reason = hint_for(self.engine), shown_reason(self.engine.url, reason.strip())
         return DatabaseUnavailable(
-            f"The database {self.where} cannot be reached: {reason.strip()} ({hint})"
+            f"The database {self.where} cannot be reached: {reason} ({hint})"
         )
 
     def _in_our_words(self, error: DBAPIError, kind: ErrorKind) -> QueueError:

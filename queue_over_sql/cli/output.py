@@ -26,7 +26,7 @@ from rich.text import Text
 
 from queue_over_sql.json_lines import to_json
 
-PASSWORD_IN_URL = re.compile(r"(?P<before>\w[\w+]*://[^:/?#\s]*:)(?P<password>[^\s/]+)(?=@)")
+PASSWORD_IN_URL = re.compile(r"(?P<before>\w[\w+]*://[^:/\s]*:)(?P<password>(?:(?!://)\S)+)(?=@)")
 PASSWORD_IN_QUERY = re.compile(
     r"(?P<before>\b(?:password|passwd|pwd)=)(?P<password>[^&;\s'\"]+)", re.IGNORECASE
 )

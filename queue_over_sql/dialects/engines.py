@@ -187,10 +187,10 @@ def read_url(database: str | URL) -> URL:
     """Read what names a database.
 
     Raises:
-        ValueError: it is no URL.
+        ValueError: it is no URL, or its password has an @ that is not escaped.
     """
     try:
-        return make_url(database)
+        url = make_url(database)
     except ArgumentError as error:
         msg = "database is no SQLAlchemy URL; write for example 'sqlite:///queue.db'"
         if str(database).startswith("jdbc:"):
@@ -203,6 +203,19 @@ def read_url(database: str | URL) -> URL:
         # What it cannot read may be a part of the password, so the reason is left out.
         msg = "database is an SQLAlchemy URL whose port is no number"
         raise ValueError(msg) from None
+    if "@" in (url.host or "") or _loses_an_at_sign(database):
+        # The rest of the password was taken for the host, and drivers tell which host they miss.
+        msg = "database is an SQLAlchemy URL with more than one @: write %40 for one in a password"
+        raise ValueError(msg)
+    return url
+
+
+def _loses_an_at_sign(database: str | URL) -> bool:
+    """Whether parameters without a value, which nobody sees any more, may be of a password."""
+    credentials, _, behind = str(database).partition("@")
+    parameters = behind.partition("?")[2].split("&")
+    named = isinstance(database, str) and ":" in credentials.partition("://")[2]
+    return named and any("@" in each and "=" not in each for each in parameters)
 
 
 def missing_file(url: URL) -> Path | None:
@@ -218,10 +231,37 @@ def missing_file(url: URL) -> Path | None:
 
 
 def shown_url(url: URL) -> str:
-    """A URL for messages: without its password, wherever that stands."""
+    """A URL for messages: without its password, wherever that stands.
+
+    Where an @ comes behind the password, an earlier one may have been meant to be in it.
+    """
     hidden = {name: "***" for name in url.query if _SECRET.search(name)}
     shown = url.update_query_dict(hidden) if hidden else url
-    return shown.render_as_string(hide_password=True).replace("%2A%2A%2A", "***")
+    text = shown.render_as_string(hide_password=True).replace("%2A%2A%2A", "***")
+    if not _is_doubtful(url):
+        return text
+    before, password, behind = text.partition(":***@")
+    return before + password + behind.replace("%40", "@").rpartition("@")[2]
+
+
+def shown_place(url: URL) -> str:
+    """Host, port and database of a URL, for messages: without user and password."""
+    host = f"{url.host}:{url.port}" if url.port else url.host or ""
+    place = f"{host}/{url.database or ''}"
+    return place.rpartition("@")[2] if _is_doubtful(url) else place
+
+
+def shown_reason(url: URL, reason: str) -> str:
+    """Why a driver cannot reach a database, for messages: without what may be of the password."""
+    if not url.host or not _is_doubtful(url):
+        return reason
+    return re.sub(rf"(?<!\w){re.escape(url.host)}(?!\w)", "***", reason)
+
+
+def _is_doubtful(url: URL) -> bool:
+    """Whether the password may go on in what was read as host, database and parameters."""
+    behind = (url.host, url.database, *url.query.items())
+    return url.password is not None and any("@" in str(part) for part in behind)
 
 
 def _refuse_async(url: URL, *, is_async: bool) -> None:

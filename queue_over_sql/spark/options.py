@@ -357,13 +357,9 @@ def labels_of(urls: Sequence[str]) -> dict[str, str]:
     Raises:
         ValueError: one is there twice, or is no URL.
     """
-    from queue_over_sql.dialects.engines import read_url
+    from queue_over_sql.dialects.engines import read_url, shown_place
 
-    labels: dict[str, str] = {}
-    for url in urls:
-        parts = read_url(url)
-        host = f"{parts.host}:{parts.port}" if parts.port else parts.host or ""
-        labels[f"{host}/{parts.database or ''}"] = url
+    labels = {shown_place(read_url(url)): url for url in urls}
     if len(labels) != len(urls):
         msg = "option urls names a database twice; give each a name by a JSON object, or a mapping"
         raise ValueError(msg)

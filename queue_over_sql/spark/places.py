@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import make_url
-
 from queue_over_sql.adoption import AdoptedQueue
+from queue_over_sql.dialects.engines import read_url, shown_place
 from queue_over_sql.schema import check_table_prefix
 from queue_over_sql.spark.options import Location
 
@@ -69,9 +68,8 @@ def options_of(location: Location) -> dict[str, str]:
 
 def label_of(location: Location) -> str:
     """A database in words, without user and password: ``db.example.org:5432/app``."""
-    url = make_url(location.resolve())
-    host = f"{url.host}:{url.port}" if url.port else url.host or ""
-    place = f"{host}/{url.database or ''}" if host else url.database or url.drivername
+    url = read_url(location.resolve())
+    place = shown_place(url) if url.host else url.database or url.drivername
     return place if location.schema is None else f"{place}?schema={location.schema}"
 
 

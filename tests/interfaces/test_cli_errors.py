@@ -108,6 +108,11 @@ def test_arguments_that_the_library_refuses_are_wrong_usage(sqlite_url: str) -> 
         ("jdbc:h2:tcp://h;USER=sa;PASSWORD=pw;X=1", "jdbc:h2:tcp://h;USER=sa;PASSWORD=***;X=1"),
         ("postgresql://h/db?user=u&password=pw", "postgresql://h/db?user=u&password=***"),
         ("sqlite:////tmp/a:b@c.db", "sqlite:////tmp/a:b@c.db"),
+        ("postgresql://u:p@w/x@h/db, mysql://u@h/d", "postgresql://u:***@h/db, mysql://u@h/d"),
+        (
+            '["postgresql://u:p/w@h/db","mysql://v:x@i/d"]',
+            '["postgresql://u:***@h/db","mysql://v:***@i/d"]',
+        ),
         ("nothing to hide", "nothing to hide"),
     ],
 )

@@ -98,6 +98,13 @@ def test_several_databases_have_labels_without_secrets() -> None:
     assert "secret" not in repr(found)
 
 
+def test_a_label_has_nothing_of_a_password_with_an_at_sign() -> None:
+    """However far that goes on behind it."""
+    urls = '["postgresql+psycopg://u:sec@ret/x@b/q", "postgresql+psycopg://u@a/my@q"]'
+    found = MessageOptions.parse({"urls": urls, "queue": "orders"})
+    assert list(found.locations) == ["b/q", "a/my@q"]
+
+
 def test_a_url_is_read_where_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """What travels to the executors is the name of the variable."""
     place = Location(url_env="ORDERS_URL")

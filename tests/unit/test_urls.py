@@ -20,6 +20,14 @@ from queue_over_sql.dialects.engines import read_url, shown_url
         ("mysql+pymysql://host/db?passwd=hunter2", "mysql+pymysql://host/db?passwd=***"),
         ("postgresql://host/db?sslpassword=hunter2", "postgresql://host/db?sslpassword=***"),
         ("sqlite:///queue.db", "sqlite:///queue.db"),
+        ("sqlite:////home/me@work/a:b.db", "sqlite:////home/me%40work/a%3Ab.db"),
+        ("postgresql://me@host/db?user=a@b", "postgresql://me@host/db?user=a%40b"),
+        # An @ that was not escaped; where the password ends is anybody's guess but not ours.
+        ("postgresql://me:hunt@er2@host:1/db", "postgresql://me:***@host:1/db"),
+        ("postgresql://me:hunt@er/2@host/db", "postgresql://me:***@host/db"),
+        ("postgresql://me:hunt@er:5/2@host/db", "postgresql://me:***@host/db"),
+        ("postgresql://me:hunt@er?a=2@host/db", "postgresql://me:***@host%2Fdb"),
+        ("postgresql://me:hunt@er?2@=host", "postgresql://me:***@=host"),
     ],
 )
 def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
@@ -34,6 +42,25 @@ def test_an_error_does_not_tell_a_password_of_the_parameters() -> None:
     with pytest.raises(DatabaseUnavailable, match=r"127\.0\.0\.1:1") as caught:
         service.queue("orders")
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "rest", ["er2@127.0.0.1:1/db", "@127.0.0.1:1/db", "h?er2@h/db", "h?a=b&er2@h"]
+)
+def test_an_unescaped_at_sign_is_refused(rest: str) -> None:
+    """A host has none, and drivers tell what they took for one when they cannot find it."""
+    with pytest.raises(ValueError, match="write %40") as caught:
+        QueueService(f"postgresql://me:hunt@{rest}")
+    assert "er2" not in str(caught.value)
+
+
+def test_an_error_does_not_tell_what_may_be_of_a_password() -> None:
+    """The host that a driver cannot find may be the middle of a password with @ and /."""
+    pytest.importorskip("psycopg")
+    service = QueueService("postgresql://me:hunt@127.0.0.1:1/ter2@host/db")
+    with pytest.raises(DatabaseUnavailable, match=r"postgresql\+psycopg://me:\*\*\*@host/db") as it:
+        service.queue("orders")
+    assert "127.0.0.1" not in str(it.value)
 
 
 def test_a_port_that_is_no_number() -> None:

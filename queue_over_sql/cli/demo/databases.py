@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from sqlalchemy import URL, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy import URL
+
+from queue_over_sql.dialects.engines import read_url
 
 PRIVATE = (
     "{url} is open to one process at a time, and the demo has several. Give a database on a "
@@ -16,8 +17,8 @@ PRIVATE = (
 def is_private(database: str) -> bool:
     """Whether the database of this URL can serve one process only; False for what is no URL."""
     try:
-        url = make_url(database)
-    except ArgumentError:
+        url = read_url(database)
+    except ValueError:
         return False
     return _PRIVATE.get(url.get_backend_name(), _never)(url)
 
