@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queue_over_sql.cli.imports import import_object
 from queue_over_sql.cli.options import QueueName
 from queue_over_sql.cli.session import Session, command
 from queue_over_sql.cli.signals import Stop, stop_on_signals
+from queue_over_sql.cli.spark_functions import check_function, load_function
 from queue_over_sql.cli.spark_options import PANEL, ConfOption, MasterOption, spark_session
 from queue_over_sql.cli.values import counted, parse_duration
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
     from rich.progress import Progress, TaskID
 
-NO_SESSION = "SESSION_OR_CONTEXT_NOT_EXISTS"
+_FUNCTION = "transform"
 _POLL_SECONDS = 1
 
 
@@ -112,14 +110,14 @@ def process(
         raise typer.BadParameter("name what to write to: --output, --to, or both")
     # What is wrong with a name is told before Spark is started.
     for name in filter(None, (target, message)):
-        check_function(name)
+        check_function(name, _FUNCTION)
     url, given = session.url, session.connection
     _let_workers_import(os.getcwd())  # noqa: PTH109 - an import path is a string
     with spark_session(session, master, conf) as spark, stop_on_signals() as stop:
         from queue_over_sql.spark import process as start
 
-        transform = _function(target)
-        made = None if message is None else _function(message)
+        transform = load_function(target, _FUNCTION)
+        made = None if message is None else load_function(message, _FUNCTION)
         query = start(
             spark,
             queue,
@@ -177,32 +175,6 @@ def _let_workers_import(folder: str) -> None:
     """Let Spark's workers find the module of the transformation where this process found it."""
     paths = [folder, os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-
-
-def check_function(target: str) -> None:
-    """Refuse what is no function, unless its module can only be imported in a session.
-
-    ``@udf("string")`` asks the session what its type is, as soon as it is written.
-
-    Raises:
-        typer.BadParameter: there is no such function.
-    """
-    try:
-        _function(target)
-    except Exception as error:
-        # By its name, since PySpark may not be installed.
-        if type(error).__name__ != "PySparkRuntimeError" or NO_SESSION not in str(error):
-            raise
-
-
-def _function(target: str) -> Callable[[DataFrame], DataFrame]:
-    try:
-        found = import_object(target, "transform")
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-    if not callable(found):
-        raise typer.BadParameter(f"{target} is a {type(found).__name__}, not a function")
-    return found
 
 
 def _pair(text: str) -> tuple[str, str]:

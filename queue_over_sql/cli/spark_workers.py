@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from queue_over_sql.cli.imports import import_object
 from queue_over_sql.cli.options import ConsumerTimeoutOption, QueueName
 from queue_over_sql.cli.session import Session, command
 from queue_over_sql.cli.signals import Stop, stop_on_signals
+from queue_over_sql.cli.spark_functions import check_function, load_function, send_by_value
 from queue_over_sql.cli.spark_options import PANEL, ConfOption, MasterOption, spark_session
 from queue_over_sql.cli.values import counted, format_duration, parse_duration
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from queue_over_sql.handlers import HandlerFunction
     from queue_over_sql.spark.fleet import FleetProgress, FleetReport
 
+_FUNCTION = "handle"
 FormOption = Annotated[
     Literal["message", "batch", "arrow"],
     typer.Option(
@@ -86,11 +86,15 @@ def workers(
     Each worker is an ordinary consumer, with heartbeat, leases, retries and dead letters. The
     report at the end counts what became of the messages; with --json it is one line.
     """
-    handler, ends, given = _handler(target), _until(until), session.connection
-    url = session.url
+    # What is wrong with the name is told before Spark is started.
+    importable = check_function(target, _FUNCTION)
+    url, given, ends = session.url, session.connection, _until(until)
     with spark_session(session, master, conf) as spark, stop_on_signals() as stop:
         from queue_over_sql.spark.fleet import run_workers
 
+        handler = load_function(target, _FUNCTION)
+        if not importable:
+            send_by_value(target)
         with session.output.progress() as bar:
             shown = _Shown(bar, queue, stop)
             report = run_workers(
@@ -126,16 +130,6 @@ class _Shown:
             raise KeyboardInterrupt
         self._total = max(self._total, state.left)
         self._bar.update(self._task, completed=self._total - state.left, total=self._total)
-
-
-def _handler(target: str) -> HandlerFunction:
-    try:
-        found = import_object(target, "handle")
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-    if not callable(found):
-        raise typer.BadParameter(f"{target} is a {type(found).__name__}, not a function")
-    return found
 
 
 def _until(text: str) -> Literal["empty"] | float | None:

@@ -13,7 +13,16 @@ from tests.interfaces.command_line import Ended, run
 
 MINUTES = 300.0
 HANDLER = """
+from pyspark.sql import SparkSession, functions
+
+BATCHES = SparkSession.active().conf.get("spark.sql.shuffle.partitions")
+
+@functions.udf("string")
+def upper(text):
+    return text.upper()
+
 def handle(batch):
+    assert BATCHES == "2"
     payloads = batch.column("payload").to_pylist()
     return ["too large" if '"n":7' in text else None for text in payloads]
 """
@@ -26,7 +35,10 @@ def handle(batch):
 def test_from_a_file_to_the_end_of_its_messages(
     database: TestDatabase, service: QueueService, tmp_path: Path
 ) -> None:
-    """Rows become messages, a bad one is kept apart, and workers finish all others as JSON says."""
+    """Rows become messages, a bad one is kept apart, and workers finish all others as JSON says.
+
+    Their function is of a module that only a session can import, which executors have not.
+    """
     queue = service.create_queue("jobs", archive="all", max_attempts=1)
     rows = [json.dumps({"n": number}) for number in range(30)]
     (tmp_path / "in.json").write_text("\n".join([*rows, '{"n": ']))
