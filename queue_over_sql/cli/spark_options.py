@@ -11,6 +11,7 @@ import typer
 from queue_over_sql.cli.exits import ExitCode
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Session
+from queue_over_sql.cli.signals import Stop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,12 +65,37 @@ def spark_session(
     try:
         yield spark
     except Exception as error:
-        if not type(error).__module__.startswith(("pyspark.", "py4j.")):
+        if not _is_of_spark(error):
             raise
         session.output.error(first_words(error))
         raise typer.Exit(ExitCode.FAILED) from error
     finally:
-        spark.stop()
+        # Where the JVM has gone already there is nothing left to stop.
+        with _without_spark(lambda: True):
+            spark.stop()
+
+
+def ended_by(stop: Stop) -> contextlib.AbstractContextManager[None]:
+    """Inside, an error of Spark is the end that was asked for, once the process was asked to stop.
+
+    Service managers and ``timeout`` send their signal to all processes of a command. The JVM has
+    then gone before this process could tell it to stop the query, which goes on at its next start.
+    """
+    return _without_spark(stop.asked.is_set)
+
+
+@contextlib.contextmanager
+def _without_spark(allowed: Callable[[], bool]) -> Iterator[None]:
+    """Let it pass that Spark, or the connection to its JVM, is lost, where that is allowed."""
+    try:
+        yield
+    except Exception as error:
+        if not (_is_of_spark(error) or isinstance(error, ConnectionError)) or not allowed():
+            raise
+
+
+def _is_of_spark(error: BaseException) -> bool:
+    return type(error).__module__.startswith(("pyspark.", "py4j."))
 
 
 @contextlib.contextmanager

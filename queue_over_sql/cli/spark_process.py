@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,12 +12,17 @@ from queue_over_sql.cli.options import QueueName
 from queue_over_sql.cli.session import Session, command
 from queue_over_sql.cli.signals import Stop, stop_on_signals
 from queue_over_sql.cli.spark_functions import check_function, load_function
-from queue_over_sql.cli.spark_options import PANEL, ConfOption, MasterOption, spark_session
+from queue_over_sql.cli.spark_options import (
+    PANEL,
+    ConfOption,
+    MasterOption,
+    ended_by,
+    spark_session,
+)
 from queue_over_sql.cli.values import counted, parse_duration
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
-    from rich.progress import Progress, TaskID
 
 _FUNCTION = "transform"
 _POLL_SECONDS = 1
@@ -102,7 +108,8 @@ def process(
 ) -> None:
     """Consume a queue as a stream, transform it, and write it to Parquet, to a queue, or to both.
 
-    Exactly once: killed at any point and started again with the same arguments, it goes on.
+    Exactly once: killed at any point and started again with the same arguments, it goes on. SIGTERM
+    or Ctrl-C stops the query and ends with code 0; a batch that it cuts off is repeated then.
 
     Example: queue-over-sql spark process files work:hashes --output hashes --checkpoint state
     """
@@ -113,7 +120,12 @@ def process(
         check_function(name, _FUNCTION)
     url, given = session.url, session.connection
     _let_workers_import(os.getcwd())  # noqa: PTH109 - an import path is a string
-    with spark_session(session, master, conf) as spark, stop_on_signals() as stop:
+    done = _Done()
+    with (
+        spark_session(session, master, conf) as spark,
+        stop_on_signals() as stop,
+        ended_by(stop),
+    ):
         from queue_over_sql.spark import process as start
 
         transform = load_function(target, _FUNCTION)
@@ -136,7 +148,8 @@ def process(
             options=dict(_pair(each) for each in option or ()),
         )
         with session.output.progress(total_known=False) as bar:
-            done = _follow(query, bar, bar.add_task(f"Processing {queue}", total=None), stop)
+            task = bar.add_task(f"Processing {queue}", total=None)
+            _follow(query, done, lambda: bar.update(task, completed=done.messages), stop)
     session.output.record(
         {"queue": queue, "messages": done.messages, "batches": done.batches},
         human=f"Processed {counted(done.messages, 'message')} of queue {queue} in "
@@ -160,15 +173,13 @@ class _Done:
                 self.batches += 1
 
 
-def _follow(query: StreamingQuery, bar: Progress, task: TaskID, stop: Stop) -> _Done:
-    done = _Done()
+def _follow(query: StreamingQuery, done: _Done, show: Callable[[], object], stop: Stop) -> None:
     while not query.awaitTermination(_POLL_SECONDS):
         done.take(query.recentProgress)
-        bar.update(task, completed=done.messages)
+        show()
         if stop.asked.is_set():
             query.stop()
     done.take(query.recentProgress)
-    return done
 
 
 def _let_workers_import(folder: str) -> None:

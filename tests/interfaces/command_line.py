@@ -94,9 +94,12 @@ def succeed(*arguments: str, url: str, stdin: str | bytes = b"") -> Ended:
 
 @contextmanager
 def started(
-    *arguments: str, url: str, log: Path, cwd: Path | None = None
+    *arguments: str, url: str, log: Path, cwd: Path | None = None, group: bool = False
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the command and let it run; standard error goes to `log`, output to ``log + .out``."""
+    """Start the command and let it run; standard error goes to `log`, output to ``log + .out``.
+
+    With `group` it leads a process group of its own.
+    """
     with log.open("wb") as err, Path(f"{log}.out").open("wb") as out:
         process = subprocess.Popen(
             command(*arguments),
@@ -105,6 +108,7 @@ def started(
             stderr=err,
             env=environment(QUEUE_OVER_SQL_URL=url),
             cwd=cwd,
+            process_group=0 if group else None,
         )
     try:
         yield process

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from queue_over_sql import QueueService
 from queue_over_sql.testing.plugin import TestDatabase
-from tests.interfaces.command_line import Ended, run
+from tests.interfaces.command_line import Ended, eventually, run, started
 
 MINUTES = 300.0
 
@@ -46,6 +49,37 @@ def test_from_a_queue_to_a_report(
     assert (made / "report.html").exists()
     # What Spark itself has to say is not the command's output.
     assert 1 == len(ended.out.splitlines())
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.engines("sqlite")
+@pytest.mark.parametrize("whom", ["the command", "all its processes"])
+@pytest.mark.parametrize("sink", [("--output", "written"), ("--to", "done")])
+def test_a_query_ends_by_a_signal(
+    whom: str, sink: tuple[str, str], database: TestDatabase, service: QueueService, tmp_path: Path
+) -> None:
+    """With code 0 and no complaint of a JVM that has gone; started again, it goes on."""
+    queue = service.create_queue("jobs", archive="all")
+    service.create_queue("done")
+    queue.publish_many([{"n": number} for number in range(30)])
+    (tmp_path / "work.py").write_text(
+        "def transform(messages): return messages.select('payload')\n"
+    )
+    arguments = ("spark", "process", "jobs", "work", *sink, "--checkpoint", "state")
+    settings = ("--master", "local[2]", "--conf", "spark.driver.memory=1g", "--json")
+    log = tmp_path / "process.log"
+    command = (*arguments, "--every", "200ms", *settings)
+    with started(*command, url=database.url, log=log, cwd=tmp_path, group=True) as process:
+        eventually(lambda: queue.stats().done == 30, "all is done", seconds=MINUTES)
+        kill = os.kill if whom == "the command" else os.killpg
+        kill(process.pid, signal.SIGTERM)
+        assert 0 == process.wait(60), log.read_text()
+    record = json.loads(Path(f"{log}.out").read_text())
+    assert ("jobs", 30) == (record["queue"], record["messages"])
+    told = log.read_text()
+    assert ("Traceback" in told, "refused" in told, "Error" in told) == (False, False, False), told
 
 
 @pytest.mark.parametrize(
