@@ -23,8 +23,8 @@ from rich.progress import Progress
 from queue_over_sql import QueueService
 from queue_over_sql.spark import run_workers
 from scripts.benchmarks.harness import (
-    TITLES,
     LARGE,
+    TITLES,
     databases_of,
     origin_of,
     progress_bar,
@@ -39,7 +39,7 @@ NAME: Final = "spark_fleet"
 SIZES: Final = (10_000, 100_000, 1_000_000, 5_000_000)
 ROUNDS: Final = 5
 WORKERS: Final = CORES
-# The slower forms say nothing new about very many messages.
+# What is slow says nothing new about very many messages.
 MOST_OF_ENGINE: Final = {"postgresql": 5_000_000}
 MOST: Final = {"taken": 5_000_000, "arrow": 1_000_000, "batch": 100_000, "message": 100_000}
 AFTER_FILLING: Final[Mapping[str, Sequence[str]]] = {
