@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +9,7 @@ import typer
 
 from queue_over_sql.cli.imports import import_object
 
-__all__ = ["check_function", "load_function", "send_by_value"]
+__all__ = ["check_function", "load_function"]
 
 
 def check_function(target: str, default: str) -> bool:
@@ -59,17 +58,6 @@ def load_function(target: str, default: str) -> Callable[..., Any]:
     if not callable(found):
         raise typer.BadParameter(f"{target} is a {type(found).__name__}, not a function")
     return found
-
-
-def send_by_value(target: str) -> None:
-    """Let functions of an imported module travel to executors whole, not as a name to import.
-
-    There is no session on an executor, so a module that asks for one cannot be imported there.
-    """
-    from pyspark import cloudpickle
-
-    module = sys.modules[target.partition(":")[0]]
-    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def _raised_by_spark(error: BaseException) -> bool:

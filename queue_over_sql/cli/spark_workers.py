@@ -10,7 +10,7 @@ import typer
 from queue_over_sql.cli.options import ConsumerTimeoutOption, QueueName
 from queue_over_sql.cli.session import Session, command
 from queue_over_sql.cli.signals import Stop, stop_on_signals
-from queue_over_sql.cli.spark_functions import check_function, load_function, send_by_value
+from queue_over_sql.cli.spark_functions import check_function, load_function
 from queue_over_sql.cli.spark_options import PANEL, ConfOption, MasterOption, spark_session
 from queue_over_sql.cli.values import counted, format_duration, parse_duration
 
@@ -91,10 +91,11 @@ def workers(
     url, given, ends = session.url, session.connection, _until(until)
     with spark_session(session, master, conf) as spark, stop_on_signals() as stop:
         from queue_over_sql.spark.fleet import run_workers
+        from queue_over_sql.spark.fleet_calls import send_by_value
 
         handler = load_function(target, _FUNCTION)
         if not importable:
-            send_by_value(target)
+            send_by_value(target.partition(":")[0])
         with session.output.progress() as bar:
             shown = _Shown(bar, queue, stop)
             report = run_workers(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+
+from pyspark import cloudpickle
 
 from queue_over_sql.message import Message
 
@@ -11,6 +14,17 @@ if TYPE_CHECKING:
     from queue_over_sql.queue import Queue
     from queue_over_sql.spark.fleet_plan import FleetPlan
     from queue_over_sql.spark.fleet_watch import Tally
+
+
+def send_by_value(name: str) -> None:
+    """Let functions of an imported module travel to executors whole, not as a name to import.
+
+    There is no session on an executor, so a module that asks for one cannot be imported there.
+
+    Args:
+        name: of the module.
+    """
+    cloudpickle.register_pickle_by_value(sys.modules[name])  # type: ignore[no-untyped-call]
 
 
 def calling(plan: FleetPlan, queue: Queue, tally: Tally) -> Callable[..., None]:
