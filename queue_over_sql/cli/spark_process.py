@@ -19,7 +19,7 @@ from queue_over_sql.cli.spark_options import (
     ended_by,
     spark_session,
 )
-from queue_over_sql.cli.values import counted, parse_duration
+from queue_over_sql.cli.values import counted, parse_duration, parse_texts
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -118,7 +118,7 @@ def process(
     # What is wrong with a name is told before Spark is started.
     for name in filter(None, (target, message)):
         check_function(name, _FUNCTION)
-    url, given = session.url, session.connection
+    url, options = session.url, parse_texts(option or (), "--option")
     _let_workers_import(os.getcwd())  # noqa: PTH109 - an import path is a string
     done = _Done()
     with (
@@ -139,13 +139,12 @@ def process(
             to=to,
             message=made,
             url=url,
-            schema=given.schema,
-            table_prefix=given.table_prefix or "queue_",
+            **session.tables,
             consumer_id=consumer,
             every=every,
             max_messages=max_messages,
             partition_by=partition_by or (),
-            options=dict(_pair(each) for each in option or ()),
+            options=options,
         )
         with session.output.progress(total_known=False) as bar:
             task = bar.add_task(f"Processing {queue}", total=None)
@@ -153,7 +152,7 @@ def process(
     session.output.record(
         {"queue": queue, "messages": done.messages, "batches": done.batches},
         human=f"Processed {counted(done.messages, 'message')} of queue {queue} in "
-        f"{counted(done.batches, 'batch').replace('batchs', 'batches')}.",
+        f"{counted(done.batches, 'batch', 'batches')}.",
     )
 
 
@@ -186,10 +185,3 @@ def _let_workers_import(folder: str) -> None:
     """Let Spark's workers find the module of the transformation where this process found it."""
     paths = [folder, os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, separator, value = text.partition("=")
-    if not separator or not name:
-        raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--option")
-    return name, value

@@ -88,7 +88,7 @@ def workers(
     """
     # What is wrong with the name is told before Spark is started.
     importable = check_function(target, _FUNCTION)
-    url, given, ends = session.url, session.connection, _until(until)
+    url, ends = session.url, _until(until)
     with spark_session(session, master, conf) as spark, stop_on_signals() as stop:
         from queue_over_sql.spark.fleet import run_workers
         from queue_over_sql.spark.fleet_calls import send_by_value
@@ -103,8 +103,7 @@ def workers(
                 queue,
                 handler,
                 url=url,
-                schema=given.schema,
-                table_prefix=given.table_prefix or "queue_",
+                **session.tables,
                 workers=number,
                 batch=batch,
                 until=ends,

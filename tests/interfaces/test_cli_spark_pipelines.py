@@ -88,6 +88,10 @@ def test_a_query_ends_by_a_signal(
         (("process", "jobs", "nosuchmodule", "--checkpoint", "x", "--output", "y"), "nosuchmodule"),
         (("process", "jobs", "json:dumps", "--checkpoint", "x"), "--output"),
         (("process", "jobs", "json:__name__", "--checkpoint", "x", "--to", "y"), "not a function"),
+        (
+            ("process", "jobs", "json:dumps", "--checkpoint", "x", "--to", "y", "--option", "z"),
+            "NAME=VALUE",
+        ),
         (("report", "folder", "--no-live"), "--history"),
     ],
 )
