@@ -1,4 +1,4 @@
-"""One Spark session for all tests of a process: its start costs more than most of them."""
+"""One Spark session for all tests of a process, whose start costs more than most; and streams."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+
+from queue_over_sql.testing.plugin import TestDatabase
+from tests.spark.micro_batches import Stream
 
 ROOT = Path(__file__).parents[2]
 # They start sessions of another kind than the one that all others share.
@@ -47,3 +50,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def stream(database: TestDatabase) -> Stream:
+    """Queries on the queue `jobs` under the consumer id `reports`, which never wait."""
+    return Stream(
+        {"url": database.url, "queue": "jobs", "consumerId": "reports", "pollInterval": "1ms"}
+    )

@@ -13,6 +13,7 @@ import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from queue_over_sql import Queue
 from queue_over_sql.spark.source import QueueDataSource
 from queue_over_sql.spark.stream_reader import QueueStreamReader
 
@@ -147,3 +148,10 @@ class Query:
 def numbers(batches: Sequence[Sequence[Row]]) -> list[int]:
     """The payloads ``{"n": …}`` of all rows, in the order in which they came."""
     return [json.loads(row["payload"])["n"] for rows in batches for row in rows]
+
+
+def fill(queue: Queue, count: int, first: int = 0) -> list[int]:
+    """Publish so many numbered messages; their numbers."""
+    found = list(range(first, first + count))
+    queue.publish_many([{"n": n} for n in found])
+    return found
