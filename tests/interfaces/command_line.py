@@ -23,7 +23,13 @@ from tests.interfaces.warm import warm
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60.0
-SETTINGS = ("QUEUE_OVER_SQL_URL", "QUEUE_OVER_SQL_SCHEMA", "QUEUE_OVER_SQL_TABLE_PREFIX")
+# The last one is another in each test, and so would be the process that is kept for its variables.
+SETTINGS = (
+    "QUEUE_OVER_SQL_URL",
+    "QUEUE_OVER_SQL_SCHEMA",
+    "QUEUE_OVER_SQL_TABLE_PREFIX",
+    "PYTEST_CURRENT_TEST",
+)
 
 
 @dataclass(frozen=True)
