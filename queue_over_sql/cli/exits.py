@@ -50,8 +50,13 @@ _NOT_THERE = (QueueNotFound, TopicNotFound, ScheduleNotFound, ConsumerNotFound, 
 
 def exit_code_for(error: QueueError) -> ExitCode:
     """The exit code that tells a script what kind of `error` this was."""
-    if isinstance(error, _NOT_THERE):
+    return exit_code_of(type(error))
+
+
+def exit_code_of(kind: type[QueueError]) -> ExitCode:
+    """The same of an error that is known by its class only."""
+    if issubclass(kind, _NOT_THERE):
         return ExitCode.NOTHING
-    if isinstance(error, DatabaseUnavailable):
+    if issubclass(kind, DatabaseUnavailable):
         return ExitCode.UNAVAILABLE
     return ExitCode.FAILED

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from queue_over_sql.cli.exits import ExitCode
+from queue_over_sql import errors
+from queue_over_sql.cli.exits import ExitCode, exit_code_of
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Session
 from queue_over_sql.cli.signals import Stop
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PANEL: Final = "Spark"
+# What Spark says where the format refuses what it was given, before anything was read or written.
+_MAKING: Final = ("Failed to create Python data source", "Failed to initialize Python data source")
 
 MasterOption = Annotated[
     str | None,
@@ -49,7 +52,7 @@ QueuesOption = Annotated[
 def spark_session(
     session: Session, master: str | None, conf: Sequence[str] | None
 ) -> Iterator[SparkSession]:
-    """A Spark session for one command, stopped at its end; Spark's errors end with exit code 1.
+    """A Spark session for one command, stopped at its end; Spark's errors end it in short.
 
     What is wrong with an argument is a ``ValueError``, which ends with exit code 2.
     """
@@ -67,8 +70,9 @@ def spark_session(
     except Exception as error:
         if not _is_of_spark(error):
             raise
-        session.output.error(first_words(error))
-        raise typer.Exit(ExitCode.FAILED) from error
+        text, code = told_of_spark(error)
+        session.output.error(text)
+        raise typer.Exit(code) from error
     finally:
         # Where the JVM has gone already there is nothing left to stop.
         with _without_spark(lambda: True):
@@ -118,18 +122,24 @@ def _tell(output: Output, what: str) -> None:
         output.note(what)
 
 
-def first_words(error: BaseException) -> str:
-    """The reason in Spark's error without the stack of the JVM below it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # An error of a Python worker comes with its traceback; what it says stands in the last line.
-    raised = [
-        line for line in lines if not line.startswith(("at ", "File ", "Caused by", "Driver"))
-    ]
-    python = [n for n, line in enumerate(raised) if line.startswith("Traceback")]
-    if python:
-        told = [line for line in raised[python[-1] :] if ": " in line]
-        return told[-1] if told else raised[0]
-    return raised[0] if raised else type(error).__name__
+def told_of_spark(error: BaseException) -> tuple[str, ExitCode]:
+    """What Spark's error comes to at the shell: its reason, and the exit code for that.
+
+    An error of ours that was raised in Spark's Python ends as it would have ended here.
+    """
+    from queue_over_sql.spark.reasons import in_short, raised_in_python
+
+    raised = raised_in_python(error)
+    if raised is None:
+        return in_short(error), ExitCode.FAILED
+    module, _, name = raised.kind.rpartition(".")
+    kind = getattr(errors, name, None) if module == errors.__name__ else None
+    if isinstance(kind, type) and issubclass(kind, errors.QueueError):
+        return raised.text or name, exit_code_of(kind)
+    if raised.kind == "ValueError" and any(words in str(error) for words in _MAKING):
+        # The format's word for an option that it refuses.
+        return raised.text, ExitCode.USAGE
+    return str(raised), ExitCode.FAILED
 
 
 def _settings(master: str | None, conf: Sequence[str]) -> dict[str, Any]:

@@ -24,9 +24,10 @@ from queue_over_sql.pacing import Pace
 from queue_over_sql.service import QueueService
 from queue_over_sql.settings import check_choice, check_whole
 from queue_over_sql.spark.databases import url_of
-from queue_over_sql.spark.fleet_job import FleetFailed, FleetJob, JobEnded, in_short, lost_workers
+from queue_over_sql.spark.fleet_job import FleetFailed, FleetJob, JobEnded, lost_workers
 from queue_over_sql.spark.fleet_plan import BATCHES, FORMS, TAKEN, FleetPlan, Form, WorkerReport
 from queue_over_sql.spark.places import location_of
+from queue_over_sql.spark.reasons import in_short
 from queue_over_sql.store import consumers
 
 if TYPE_CHECKING:

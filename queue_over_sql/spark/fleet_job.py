@@ -100,15 +100,3 @@ def lost_workers(error: BaseException) -> bool:
     if any(sign in text for sign in _CANCELLED):
         return False
     return any(sign in text for sign in _LOST)
-
-
-def in_short(error: BaseException) -> str:
-    """What Spark's error says, without the stacks around it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if any(line.startswith("Traceback") for line in lines):
-        # Of Python's own the last line says what it was, before the stack of the JVM.
-        raised = [n for n, line in enumerate(lines) if line.startswith("Traceback")][-1]
-        told = [line for line in lines[raised + 1 :] if not line.startswith(("File ", "at "))]
-        return next((line for line in told if ": " in line), lines[0])
-    told = [line for line in lines if "Exception: " in line]
-    return told[0] if told else next(iter(lines), type(error).__name__)
