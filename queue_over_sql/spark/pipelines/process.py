@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, Final
 
 from queue_over_sql.durations import MICROSECOND, Duration, to_timedelta
 from queue_over_sql.schema import CONSUMER_LENGTH
+from queue_over_sql.spark.databases import queue_at
 from queue_over_sql.spark.pipelines.files import files_at
 from queue_over_sql.spark.pipelines.staged import Commit, StagedFolder, commit_name
 from queue_over_sql.spark.places import location_of, options_of
+from queue_over_sql.spark.stream_options import StreamOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from queue_over_sql.spark.options import Location
 
     Transform = Callable[[DataFrame], DataFrame]
 
@@ -77,19 +81,23 @@ def process(
         The running query; ``awaitTermination()`` waits for its end and raises what ended it.
 
     Raises:
-        ValueError: neither ``output`` nor ``to`` is given, or an argument has no sensible value.
+        ValueError: neither ``output`` nor ``to`` is given, an argument or an option has no
+            sensible value, or a function returns no DataFrame.
+        QueueNotFound, DatabaseUnavailable: of ``queue`` or ``to``, before Spark is asked.
     """
     if output is None and to is None:
         raise ValueError("name what to write to: output (a folder), to (a queue), or both")
     location = location_of(url, url_env, url_file, schema, table_prefix)
     stream = {**options_of(location), "queue": queue, **(options or {})}
-    stream["consumerId"] = consumer_id or f"process-{queue}"[:CONSUMER_LENGTH]
+    stream["consumerId"] = consumer_id or usual_consumer(queue)
     if max_messages is not None:
         stream["maxMessagesPerTrigger"] = str(max_messages)
-    result = transform(spark.readStream.format(_FORMAT).options(**stream).load())
+    _check(location, stream, to)
+    messages = spark.readStream.format(_FORMAT).options(**stream).load()
+    result = _frame(transform(messages), "the transformation")
     sink = None if to is None else {**options_of(location), "queue": to}
     if output is None:
-        rows = result if message is None else message(result)
+        rows = _messages(result, message)
         writer = rows.writeStream.format(_FORMAT).options(**(sink or {}))
     else:
         batches = _Batches(
@@ -106,6 +114,34 @@ def process(
         return writer.trigger(availableNow=True).start()
     milliseconds = to_timedelta(every, "every", zero=True) // (1000 * MICROSECOND)
     return writer.trigger(processingTime=f"{milliseconds} milliseconds").start()
+
+
+def usual_consumer(queue: str) -> str:
+    """Under which name ``process`` claims from a queue where it is given none."""
+    return f"process-{queue}"[:CONSUMER_LENGTH]
+
+
+def _check(location: Location, stream: Mapping[str, str], to: str | None) -> None:
+    """Ask here what Spark would ask later: it wraps each answer into a page of its own."""
+    options = StreamOptions.parse(stream)
+    for place in options.locations.values():
+        queue_at(place, options.queue)
+    if to is not None:
+        queue_at(location, to)
+
+
+def _messages(result: DataFrame, message: Transform | None) -> DataFrame:
+    """What is to be published of a result."""
+    return result if message is None else _frame(message(result), "message")
+
+
+def _frame(made: object, maker: str) -> DataFrame:
+    """What a function of the user's has returned, as long as it is what Spark can go on with."""
+    from pyspark.sql import DataFrame
+
+    if isinstance(made, DataFrame):
+        return made
+    raise ValueError(f"{maker} must return a DataFrame, not {type(made).__name__}")
 
 
 @dataclasses.dataclass
@@ -142,7 +178,7 @@ class _Batches:
         root = self.folder.files.root
         reader = batch.sparkSession.read.schema(batch.schema).option("basePath", root)
         rows = reader.parquet(*[f"{root}/{file}" for file in commit.files])
-        messages = rows if self.message is None else self.message(rows)
+        messages = _messages(rows, self.message)
         account = {"writerId": commit.series, "batchId": str(commit.number)}
         messages.write.format(_FORMAT).options(**sink, **account).mode("append").save()
 
