@@ -12,6 +12,7 @@ from queue_over_sql.cli.options import QueueName
 from queue_over_sql.cli.session import Session, command
 from queue_over_sql.cli.signals import Stop, stop_on_signals
 from queue_over_sql.cli.spark_functions import check_function, load_function
+from queue_over_sql.cli.spark_left import left_in, told_what_is_held
 from queue_over_sql.cli.spark_options import (
     PANEL,
     ConfOption,
@@ -109,7 +110,8 @@ def process(
     """Consume a queue as a stream, transform it, and write it to Parquet, to a queue, or to both.
 
     Exactly once: killed at any point and started again with the same arguments, it goes on. SIGTERM
-    or Ctrl-C stops the query and ends with code 0; a batch that it cuts off is repeated then.
+    or Ctrl-C stops the query, says what is left, and ends with code 0; a batch that it cuts off is
+    repeated then.
 
     Example: queue-over-sql spark process files work:hashes --output hashes --checkpoint state
     """
@@ -120,8 +122,11 @@ def process(
         check_function(name, _FUNCTION)
     url, options = session.url, parse_texts(option or (), "--option")
     _let_workers_import(os.getcwd())  # noqa: PTH109 - an import path is a string
-    done = _Done()
+    from queue_over_sql.spark.pipelines.process import usual_consumer
+
+    done, claims_as = _Done(), consumer or usual_consumer(queue)
     with (
+        told_what_is_held(session, queue, claims_as),
         spark_session(session, master, conf) as spark,
         stop_on_signals() as stop,
         ended_by(stop),
@@ -140,7 +145,7 @@ def process(
             message=made,
             url=url,
             **session.tables,
-            consumer_id=consumer,
+            consumer_id=claims_as,
             every=every,
             max_messages=max_messages,
             partition_by=partition_by or (),
@@ -149,11 +154,7 @@ def process(
         with session.output.progress(total_known=False) as bar:
             task = bar.add_task(f"Processing {queue}", total=None)
             _follow(query, done, lambda: bar.update(task, completed=done.messages), stop)
-    session.output.record(
-        {"queue": queue, "messages": done.messages, "batches": done.batches},
-        human=f"Processed {counted(done.messages, 'message')} of queue {queue} in "
-        f"{counted(done.batches, 'batch', 'batches')}.",
-    )
+    _tell(session, queue, claims_as, done, stopped=stop.asked.is_set())
 
 
 class _Done:
@@ -170,6 +171,24 @@ class _Done:
                 self._last = each["batchId"]
                 self.messages += each["numInputRows"]
                 self.batches += 1
+
+
+def _tell(session: Session, queue: str, consumer: str, done: _Done, *, stopped: bool) -> None:
+    left = left_in(session, queue, consumer) if stopped or not done.messages else None
+    human = (
+        f"Processed {counted(done.messages, 'message')} of queue {queue} in "
+        f"{counted(done.batches, 'batch', 'batches')}."
+    )
+    rest = left.waiting + left.own if stopped and left is not None else None
+    if rest:
+        are = "message is" if rest == 1 else "messages are"
+        human += f" Stopped; {rest:,} {are} left: start it again to go on."
+    fields = {"messages": done.messages, "batches": done.batches, "stopped": stopped, "left": rest}
+    session.output.record({"queue": queue, **fields}, human=human)
+    if not done.messages and left is not None and left.others:
+        session.output.note(
+            f"{left.others:,} of its messages are held by others, see: queue-over-sql consumers"
+        )
 
 
 def _follow(query: StreamingQuery, done: _Done, show: Callable[[], object], stop: Stop) -> None:

@@ -14,6 +14,16 @@ from queue_over_sql.testing.plugin import TestDatabase
 from tests.interfaces.command_line import Ended, eventually, run, started
 
 MINUTES = 300.0
+FAILING = """
+from pyspark.sql import functions
+
+@functions.udf("string")
+def up(text):
+    raise ValueError("boom on " + text)
+
+def transform(messages):
+    return messages.select(up("payload"))
+"""
 
 
 @pytest.mark.spark
@@ -34,7 +44,8 @@ def test_from_a_queue_to_a_report(
         url=database.url,
         cwd=tmp_path,
     )
-    assert {"queue": "jobs", "messages": 30, "batches": 2} == ended.record, ended.err
+    told = {"queue": "jobs", "messages": 30, "batches": 2, "stopped": False, "left": None}
+    assert told == ended.record, ended.err
     history, made = str(tmp_path / "history"), tmp_path / "report"
     ended = _spark("export-history", history, "--prune", url=database.url)
     exported = {name: ended.record[name] for name in ("number", "exported", "pruned", "messages")}
@@ -77,9 +88,33 @@ def test_a_query_ends_by_a_signal(
         kill(process.pid, signal.SIGTERM)
         assert 0 == process.wait(60), log.read_text()
     record = json.loads(Path(f"{log}.out").read_text())
-    assert ("jobs", 30) == (record["queue"], record["messages"])
+    assert ("jobs", 30, True) == (record["queue"], record["messages"], record["stopped"])
     told = log.read_text()
     assert ("Traceback" in told, "refused" in told, "Error" in told) == (False, False, False), told
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.engines("sqlite")
+def test_a_transformation_that_fails_is_told_in_short(
+    database: TestDatabase, service: QueueService, tmp_path: Path
+) -> None:
+    """What an executor raised, in one line, and how the messages become free that it was given."""
+    service.create_queue("jobs").publish_many([{"n": number} for number in range(3)])
+    (tmp_path / "work.py").write_text(FAILING)
+    ended = run(
+        *("spark", "process", "jobs", "work", "--output", "written", "--checkpoint", "state"),
+        *("--master", "local[2]", "--conf", "spark.driver.memory=1g"),
+        url=database.url,
+        cwd=tmp_path,
+        seconds=MINUTES,
+    )
+    assert 1 == ended.exit_code, ended.err
+    [told] = [line for line in ended.err.splitlines() if line.startswith("Error: ")]
+    assert 'Error: ValueError: boom on {"n":0}' == told
+    assert "process-jobs holds 3 messages" in ended.err
+    assert ended.err.endswith("queue-over-sql consumer release process-jobs\n")
 
 
 @pytest.mark.parametrize(
