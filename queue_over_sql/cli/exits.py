@@ -38,6 +38,7 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.UNAVAILABLE: "the database cannot be reached",
     ExitCode.INCOMPLETE: (
         "it ran to its end, but not everything succeeded: a command of `consume --exec` failed, "
+        "`spark workers` gave messages up, `spark load` rejected rows, "
         "`edit` left messages to consumers that hold them, or the account of `demo` does not "
         "balance"
     ),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from queue_over_sql.cli.exits import ExitCode
 from queue_over_sql.cli.options import ConsumerTimeoutOption, QueueName
 from queue_over_sql.cli.session import Session, command
 from queue_over_sql.cli.signals import Stop, stop_on_signals
@@ -84,7 +85,8 @@ def workers(
     """Let Spark's executors work through a queue by a function of yours.
 
     Each worker is an ordinary consumer, with heartbeat, leases, retries and dead letters. The
-    report at the end counts what became of the messages; with --json it is one line.
+    report at the end counts what became of the messages; with --json it is one line. Exit code 5
+    when messages were given up.
     """
     # What is wrong with the name is told before Spark is started.
     importable = check_function(target, _FUNCTION)
@@ -114,6 +116,8 @@ def workers(
                 stop=stop.asked,
             )
     _tell(session, report)
+    if report.dead:
+        raise typer.Exit(ExitCode.INCOMPLETE)
 
 
 class _Shown:
@@ -143,7 +147,8 @@ def _tell(session: Session, report: FleetReport) -> None:
     fields = {**dataclasses.asdict(report), "workers": workers}
     session.output.record(
         fields,
-        human=f"{counted(report.handled, 'message')} handled, {report.failed:,} failures, in "
+        human=f"{counted(report.handled, 'message')} handled, {report.failed:,} failures, "
+        f"{counted(report.dead, 'message')} given up, in "
         f"{format_duration(report.seconds)} by {counted(len(report.workers), 'worker')}.",
     )
     if report.restarts:

@@ -76,6 +76,7 @@ class FleetReport:
     Attributes:
         handled: deliveries whose handler ended well, as far as their workers lived to tell.
         failed: deliveries whose handler failed; the messages were retried or are dead letters.
+        dead: messages that were given up after the last of these, as far as is known.
         seconds: how long it took.
         restarts: how often Spark's job was started again because workers were lost.
         workers: what each worker did, in the last of those jobs.
@@ -83,6 +84,7 @@ class FleetReport:
 
     handled: int
     failed: int
+    dead: int
     seconds: float
     restarts: int
     workers: tuple[WorkerReport, ...]
@@ -283,6 +285,7 @@ class _Fleet:
         return FleetReport(
             handled=sum(report.handled for report in reports),
             failed=sum(report.failed for report in reports),
+            dead=sum(report.dead for report in reports),
             seconds=time.monotonic() - self._began,
             restarts=plan.losses,
             workers=tuple(reports),

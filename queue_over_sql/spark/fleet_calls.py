@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 from pyspark import cloudpickle
 
 from queue_over_sql.message import Message
+from queue_over_sql.settling import reason_of
 
 if TYPE_CHECKING:
     from queue_over_sql.queue import Queue
     from queue_over_sql.spark.fleet_plan import FleetPlan
     from queue_over_sql.spark.fleet_watch import Tally
+
+_Failure = tuple[Message, str | BaseException]
 
 
 def send_by_value(name: str) -> None:
@@ -36,10 +39,10 @@ def calling(plan: FleetPlan, queue: Queue, tally: Tally) -> Callable[..., None]:
         with tally.calling():
             try:
                 failed = call(given, *connection)
-            except BaseException:
-                tally.count(0, len(messages))
+            except BaseException as error:
+                tally.count(0, len(messages), _dead(queue, [(m, error) for m in messages]))
                 raise
-        tally.count(len(messages) - failed, failed)
+        tally.count(len(messages) - len(failed), len(failed), _dead(queue, failed))
 
     return handle
 
@@ -72,18 +75,33 @@ def reasons_of(answer: Any, count: int) -> dict[int, str]:
     return {place: str(text) for place, text in enumerate(texts) if text is not None}
 
 
-def _as_messages(handler: Callable[..., Any]) -> Callable[..., int]:
-    def call(given: Any, *connection: Any) -> int:
+def _dead(queue: Queue, failed: Sequence[_Failure]) -> int:
+    """How many of these messages are tried no more: as ``nack`` will find."""
+    return sum(_ends(queue, message, error) for message, error in failed)
+
+
+def _ends(queue: Queue, message: Message, error: str | BaseException) -> bool:
+    if message.attempt >= message.max_attempts:
+        return True
+    try:
+        retry = queue.context.settings.retry
+        return retry.next_delay(message.attempt, reason_of(error)) is None
+    except Exception:  # noqa: BLE001 - of the user's policy; nack logs it, and retries
+        return False
+
+
+def _as_messages(handler: Callable[..., Any]) -> Callable[..., list[_Failure]]:
+    def call(given: Any, *connection: Any) -> list[_Failure]:
         handler(given, *connection)
-        return 0
+        return []
 
     return call
 
 
-def _as_arrow(handler: Callable[..., Any], queue: Queue) -> Callable[..., int]:
+def _as_arrow(handler: Callable[..., Any], queue: Queue) -> Callable[..., list[_Failure]]:
     """Messages become a batch; those that the handler names are nacked, in its transaction."""
 
-    def call(messages: Sequence[Message], *connection: Any) -> int:
+    def call(messages: Sequence[Message], *connection: Any) -> list[_Failure]:
         from queue_over_sql.dialects.arrow.handed_out import batch_of
 
         batch = batch_of(queue.context.tables, [message.stored for message in messages])
@@ -91,6 +109,6 @@ def _as_arrow(handler: Callable[..., Any], queue: Queue) -> Callable[..., int]:
         for place, reason in reasons.items():
             target = connection[0] if connection else None
             queue.nack(messages[place], error=reason, connection=target)
-        return len(reasons)
+        return [(messages[place], reason) for place, reason in reasons.items()]
 
     return call

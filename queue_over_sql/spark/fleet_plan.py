@@ -70,6 +70,7 @@ class WorkerReport:
         host, pid: where it ran.
         handled: deliveries whose handler ended well.
         failed: deliveries whose handler raised, or said so; they are retried or dead letters.
+        dead: those of them that were the last of their message.
         calls: how often the handler was called.
         seconds: how long it worked.
         ended: ``empty``, ``time`` or ``told``.
@@ -80,13 +81,14 @@ class WorkerReport:
     pid: int
     handled: int
     failed: int
+    dead: int
     calls: int
     seconds: float
     ended: str
 
 
 REPORT_SCHEMA: Final = (
-    "worker int, host string, pid int, handled long, failed long, calls long, seconds double, "
-    "ended string"
+    "worker int, host string, pid int, handled long, failed long, dead long, calls long, "
+    "seconds double, ended string"
 )
 """``WorkerReport`` as the columns of a DataFrame."""

@@ -47,6 +47,7 @@ class Tally:
         self._lock = threading.Lock()
         self.handled = 0
         self.failed = 0
+        self.dead = 0
         self.calls = 0
         self.busy = 0
 
@@ -62,11 +63,12 @@ class Tally:
             with self._lock:
                 self.busy -= 1
 
-    def count(self, handled: int, failed: int) -> None:
-        """Deliveries that met their fate."""
+    def count(self, handled: int, failed: int, dead: int = 0) -> None:
+        """Deliveries that met their fate; those that are dead letters now are among the failed."""
         with self._lock:
             self.handled += handled
             self.failed += failed
+            self.dead += dead
 
 
 class Watch:

@@ -72,6 +72,7 @@ def work_as(number: int, plan: FleetPlan) -> WorkerReport:
         pid=os.getpid(),
         handled=tally.handled,
         failed=tally.failed,
+        dead=tally.dead,
         calls=tally.calls,
         seconds=time.monotonic() - began,
         ended=ended,

@@ -59,7 +59,10 @@ def test_from_a_file_to_the_end_of_its_messages(
         url=database.url,
         cwd=tmp_path,
     )
-    assert (0, 29, 1) == (ended.exit_code, ended.record["handled"], ended.record["failed"])
+    assert (5, 29, 1, 1) == (
+        ended.exit_code,
+        *(ended.record[name] for name in ("handled", "failed", "dead")),
+    ), ended.err
     assert {"empty"} == {worker["ended"] for worker in ended.record["workers"]}
     [dead] = queue.archive.messages(status="failed").list()
     assert ({"n": 7}, "too large", 29) == (dead.payload, dead.last_error, queue.stats().done)

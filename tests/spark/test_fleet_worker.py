@@ -183,3 +183,31 @@ def test_after_a_loss_attempts_are_counted_and_batches_are_small(
     report = work(service, make_service, handle, form="arrow", transactional=True, losses=1)
     assert (20, 0) == (report.handled, report.failed)
     assert [1] * 20 == attempts
+
+
+@FORMS
+def test_messages_that_are_given_up_are_counted_apart(
+    service: QueueService, make_service: MakeService, form: str
+) -> None:
+    """Each attempt is a failure; only the last one of a message makes it a dead letter."""
+    queue = service.create_queue("jobs", archive="all", max_attempts=2, retry=FixedDelay(0))
+    queue.publish_many(range(5))
+
+    def handle(_: Any) -> None:
+        raise ValueError("mine")
+
+    report = work(service, make_service, handle, form=form)
+    assert (0, 10, 5) == (report.handled, report.failed, report.dead)
+    assert 5 == queue.archive.messages(status="failed").count()
+
+
+def test_those_that_a_handler_names_are_given_up(
+    service: QueueService, make_service: MakeService
+) -> None:
+    """The others of its batch are done."""
+    queue = service.create_queue("jobs", archive="all", max_attempts=1)
+    queue.publish_many(range(5))
+    report = work(
+        service, make_service, lambda batch: ["bad"] + [None] * (batch.num_rows - 1), form="arrow"
+    )
+    assert (4, 1, 1) == (report.handled, report.failed, report.dead)
