@@ -150,10 +150,7 @@ class DurableConsumer(DurableRegistration):
         """
         _check_on_ack(on_ack)
         if want.executor and not self.claims_apart:
-            msg = (
-                "This database claims rounds where they are opened: leave out executor, which is "
-                "claimMode=executor of a stream."
-            )
+            msg = "This database claims rounds where they are opened: leave out executor."
             raise UnsupportedByEngine(msg)
         if self._run(lambda connection: self._is_idle(connection, start, want)):
             return start

@@ -12,10 +12,9 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self
 
-from queue_over_sql.durations import Duration, to_timedelta
-from queue_over_sql.settings import check_choice, check_whole
+from queue_over_sql.spark.option_values import a_count, a_flag, names, one_of, some_bytes
 
 ALIASES: Final = {
     "topic": "queue",
@@ -34,6 +33,9 @@ _SPARKS_OWN: Final = frozenset(
     {"checkpointlocation", "path", "outputmode", "queryname", "querytimeout"}
 )
 """Options that Spark itself adds or reads."""
+
+_PLACES_OF_FILES: Final = frozenset("/\\:.")
+"""What stands in the path of a folder, and in no name of a queue."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,26 +91,34 @@ class QueueOptions:
     Attributes:
         locations: one for each database, by its label; a single one has the label "".
         queue: name of the queue, the same in each.
+        used_by: which use of the format it is, for people.
     """
+
+    used_by: ClassVar[str] = "every use"
 
     locations: Mapping[str, Location]
     queue: str
 
     @classmethod
     def parse(
-        cls, options: Mapping[str, str], *, others: Sequence[type[QueueOptions]] = ()
+        cls,
+        options: Mapping[str, str],
+        *,
+        others: Sequence[type[QueueOptions]] = (),
+        foreign: Sequence[type[QueueOptions]] = (),
     ) -> Self:
         """Read what Spark hands over.
 
         Args:
             options: names in any case, and texts.
             others: other uses of the format, whose options may be among them.
+            foreign: uses whose options may not; such a one is told where it belongs.
 
         Raises:
             ValueError: an option is unknown, missing or has no sensible value; the text names it
                 as the user writes it.
         """
-        given = _canonical(options, cls, others=others)
+        given = _canonical(options, cls, others=others, foreign=foreign)
         values: dict[str, Any] = {"locations": _locations(given), "queue": _queue(given)}
         for field in dataclasses.fields(cls):
             text = given.get(camel(field.name).lower())
@@ -137,109 +147,6 @@ class QueueOptions:
 def option(read: Callable[[str, str], Any], *, default: Any) -> Any:
     """A field of an options class: how its text is read, and what holds without it."""
     return dataclasses.field(default=default, metadata={"read": read})
-
-
-# -- how texts are read; each gets the option's name for its errors
-
-
-def a_text(name: str, text: str) -> str:
-    """Any text but an empty one.
-
-    Raises:
-        ValueError: it is empty.
-    """
-    if not text.strip():
-        msg = f"option {name} is empty"
-        raise ValueError(msg)
-    return text.strip()
-
-
-def a_flag(name: str, text: str) -> bool:
-    """``true`` or ``false``.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    found = {"true": True, "false": False}.get(text.strip().lower())
-    if found is None:
-        msg = f"option {name} must be true or false, not {text!r}"
-        raise ValueError(msg)
-    return found
-
-
-def a_count(name: str, text: str) -> int:
-    """A whole number from 1 on; ``_`` may group its digits.
-
-    Raises:
-        ValueError: it is none.
-    """
-    try:
-        number = int(text.strip())
-    except ValueError:
-        msg = f"option {name} must be a whole number, not {text!r}"
-        raise ValueError(msg) from None
-    return check_whole(f"option {name}", number)
-
-
-_BYTE_UNITS: Final = {"b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30}
-
-
-def some_bytes(name: str, text: str) -> int:
-    """A number of bytes, with or without a unit: ``4MB``, ``512k``, ``65536``.
-
-    Raises:
-        ValueError: it is none, or zero.
-    """
-    plain = text.strip().lower().replace("ib", "b")
-    digits = plain.rstrip("bkmg").strip()
-    unit = _BYTE_UNITS.get(plain[len(digits) :].strip() or "b")
-    if not digits.isdecimal() or unit is None or int(digits) == 0:
-        msg = f"option {name} must be a number of bytes such as 4MB, not {text!r}"
-        raise ValueError(msg)
-    return int(digits) * unit
-
-
-_TIME_UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
-
-
-def some_seconds(name: str, text: str) -> float:
-    """A duration in seconds, with or without a unit: ``200ms``, ``1.5``, ``30s``, ``7d``.
-
-    Raises:
-        ValueError: it is none, or zero.
-    """
-    plain = text.strip().lower()
-    digits = plain.rstrip("mshd").strip()
-    try:
-        seconds: Duration = float(digits) * _TIME_UNITS[plain[len(digits) :].strip() or "s"]
-        return to_timedelta(seconds, f"option {name}").total_seconds()
-    except (KeyError, ValueError):
-        msg = f"option {name} must be a duration such as 200ms, 30s or 7d, not {text!r}"
-        raise ValueError(msg) from None
-
-
-def one_of(*choices: str) -> Callable[[str, str], str]:
-    """One of some words, in any case; what it returns raises ``ValueError`` for others."""
-
-    def read(name: str, text: str) -> str:
-        word = text.strip().lower()
-        check_choice(f"option {name}", word, choices)
-        return word
-
-    return read
-
-
-def names(name: str, text: str) -> tuple[str, ...]:
-    """Names with commas between them.
-
-    Raises:
-        ValueError: there is none.
-    """
-    found = tuple(part.strip() for part in text.split(",") if part.strip())
-    if not found:
-        msg = f"option {name} names nothing"
-        raise ValueError(msg)
-    return found
 
 
 SchemaStyle = Literal["native", "kafka"]
@@ -274,6 +181,8 @@ class ReadOptions(MessageOptions):
             ``spark.sql.python.filterPushdown.enabled`` must then be true.
     """
 
+    used_by: ClassVar[str] = "batch reads (spark.read)"
+
     table: Literal["live", "archive"] = option(one_of("live", "archive"), default="live")
     num_partitions: int | None = option(a_count, default=None)
     pushdown: bool = option(a_flag, default=False)
@@ -299,11 +208,23 @@ def known_names(options: type[QueueOptions]) -> list[str]:
     return [*_PLACES, *own]
 
 
+def gives_any_of(options: Mapping[str, str], use: type[QueueOptions]) -> bool:
+    """Whether there are options that only this use of the format has, under any of their names."""
+    given = {ALIASES.get(name.lower(), name.lower()) for name in options}
+    return not given.isdisjoint(_own_names(use))
+
+
+def _own_names(use: type[QueueOptions]) -> dict[str, str]:
+    common = {name.lower() for name in known_names(MessageOptions)}
+    return {name.lower(): name for name in known_names(use) if name.lower() not in common}
+
+
 def _canonical(
     options: Mapping[str, str],
     use: type[QueueOptions],
     *,
     others: Sequence[type[QueueOptions]],
+    foreign: Sequence[type[QueueOptions]],
 ) -> dict[str, str]:
     spelled = {name.lower(): name for each in (use, *others) for name in known_names(each)}
     given: dict[str, str] = {}
@@ -312,20 +233,54 @@ def _canonical(
         if lower in _SPARKS_OWN:
             continue
         if lower not in spelled:
-            raise ValueError(_unknown(name, lower, spelled))
+            raise ValueError(_misplaced(lower, use, foreign) or _unknown(name, lower, use, others))
         if given.get(lower, text) != text:
             msg = f"option {spelled[lower]} is given twice, under two names"
             raise ValueError(msg)
         given[lower] = text
-    return given
+    return _with_path(options, given)
 
 
-def _unknown(name: str, lower: str, spelled: Mapping[str, str]) -> str:
+def _with_path(options: Mapping[str, str], given: dict[str, str]) -> dict[str, str]:
+    """Take what stands in ``load(…)``, ``save(…)`` and ``start(…)`` for the queue's name.
+
+    Spark gives a path to each table of its catalog, too: that of a folder, which is no name.
+    """
+    path = next((text.strip() for name, text in options.items() if name.lower() == "path"), "")
+    if not path or not _PLACES_OF_FILES.isdisjoint(path):
+        return given
+    if given.get("queue", path).strip() != path:
+        msg = (
+            f"option queue is {given['queue']!r}, and load, save or start says {path!r}: "
+            "name the queue once"
+        )
+        raise ValueError(msg)
+    return {**given, "queue": path}
+
+
+def _misplaced(
+    lower: str, use: type[QueueOptions], foreign: Sequence[type[QueueOptions]]
+) -> str | None:
+    for other in foreign:
+        if lower in (own := _own_names(other)):
+            return f"option {own[lower]} is of {other.used_by}, not of {use.used_by}: leave it out"
+    return None
+
+
+def _unknown(
+    name: str, lower: str, use: type[QueueOptions], others: Sequence[type[QueueOptions]]
+) -> str:
+    spelled = {name.lower(): name for each in (use, *others) for name in known_names(each)}
     near = difflib.get_close_matches(lower, [*spelled, *ALIASES], n=1, cutoff=0.7)
     hint = f": did you mean {spelled.get(near[0], near[0])}?" if near else "."
     if lower in _KAFKAS or lower.startswith("kafka."):
         hint = ", which is of Kafka's connector: a queue has no offsets or brokers; leave it out."
-    return f"unknown option {name}{hint} There are: {', '.join(sorted(spelled.values()))}."
+    lists = [f"There are: {', '.join(sorted(known_names(use)))}."]
+    # What an option might belong to is only known when Spark reads or writes.
+    for other in others:
+        more = sorted({*known_names(other)} - {*known_names(use)})
+        lists.append(f"Only for {other.used_by}: {', '.join(more)}.")
+    return f"unknown option {name}{hint} {' '.join(lists)}"
 
 
 def _queue(given: Mapping[str, str]) -> str:

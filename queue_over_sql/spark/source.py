@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from queue_over_sql.spark.databases import queue_at
-from queue_over_sql.spark.options import ReadOptions, a_flag
+from queue_over_sql.spark.options import ReadOptions, gives_any_of
 from queue_over_sql.spark.stream_options import StreamOptions
 
 if TYPE_CHECKING:
@@ -28,29 +28,47 @@ class QueueDataSource(DataSource):
         return "queue_over_sql"
 
     def schema(self) -> StructType:
-        """The columns of the queue's messages."""
+        """The columns of the queue's messages.
+
+        What is wrong in an option is told here, where the user stands: by ``load()``.
+
+        Raises:
+            ValueError: an option is unknown or missing, or has no sensible value.
+            UnsupportedByEngine: the database cannot do what one asks for.
+            QueueNotFound, DatabaseUnavailable: as their names say.
+        """
         from queue_over_sql.spark.columns import message_columns
+        from queue_over_sql.spark.stream_parts import check_claim_mode, consumer_at
 
         # Spark does not say here whether it will read a batch or a stream; it writes without this.
         options = ReadOptions.parse(self.options, others=(StreamOptions,))
-        queue = queue_at(next(iter(options.locations.values())), options.queue)
-        given = {name.lower(): text for name, text in self.options.items()}
-        epoch = 0 if a_flag("includeEpoch", given.get("includeepoch", "false")) else None
+        location, epoch = next(iter(options.locations.values())), None
+        if gives_any_of(self.options, StreamOptions):
+            stream = StreamOptions.parse(self.options, foreign=(ReadOptions,))
+            check_claim_mode(consumer_at(location, stream), stream)
+            epoch = 0 if stream.include_epoch else None
+        queue = queue_at(location, options.queue)
         return message_columns(queue, options, archived=options.archived, epoch=epoch).struct
 
     def reader(self, schema: StructType) -> QueueBatchReader:
         """Look at a queue or its archive."""
         from queue_over_sql.spark.batch_reader import QueueBatchReader, QueuePushdownReader
+        from queue_over_sql.spark.writer import WriteOptions
 
-        options = ReadOptions.parse(self.options)
+        options = ReadOptions.parse(self.options, foreign=(StreamOptions, WriteOptions))
         return (QueuePushdownReader if options.pushdown else QueueBatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> QueueStreamReader:  # noqa: N802
         """Consume a queue as a stream."""
-        from queue_over_sql.spark.stream_reader import QueueStreamReader
+        from queue_over_sql.spark.stream_reader import QueueStreamReader, RefusedStream
 
         del schema
-        return QueueStreamReader(StreamOptions.parse(self.options))
+        try:
+            options = StreamOptions.parse(self.options, foreign=(ReadOptions,))
+        except ValueError as error:
+            # What is raised here is lost: PySpark fails over it with an UnboundLocalError.
+            return RefusedStream(str(error))
+        return QueueStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> QueueBatchWriter:
         """What writes a DataFrame to a queue."""

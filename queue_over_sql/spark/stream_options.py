@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from queue_over_sql.durable import DEFAULT_TIMEOUT, check_consumer_id
 from queue_over_sql.schema import CONSUMER_LENGTH
-from queue_over_sql.spark.options import (
-    MessageOptions,
-    a_count,
-    a_flag,
-    one_of,
-    option,
-    some_seconds,
-)
+from queue_over_sql.spark.option_values import a_count, a_flag, one_of, some_seconds
+from queue_over_sql.spark.options import MessageOptions, option
 
 NEVER: Final = "never"
 
@@ -63,6 +57,8 @@ class StreamOptions(MessageOptions):
             life of the query has read a row, so another one at a replay.
         reconnect_timeout: how long a database may be away before the query fails, in seconds.
     """
+
+    used_by: ClassVar[str] = "streams (spark.readStream)"
 
     consumer_id: str = option(a_consumer, default="")
     max_messages_per_trigger: int = option(a_count, default=500_000)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from queue_over_sql.dialects.requests import lease_of_round
+from queue_over_sql.errors import UnsupportedByEngine
 from queue_over_sql.spark.columns import message_columns, read_batches
 from queue_over_sql.spark.databases import queue_at
 from queue_over_sql.spark.patience import outlast
@@ -51,6 +52,20 @@ def consumer_at(location: Location, options: StreamOptions) -> DurableConsumer:
         owner=f"{socket.gethostname()}:{os.getpid()}",
         timeout=options.consumer_timeout,
     )
+
+
+def check_claim_mode(consumer: DurableConsumer, options: StreamOptions) -> None:
+    """Refuse that executors claim where the database cannot let them.
+
+    Raises:
+        UnsupportedByEngine: it cannot.
+    """
+    if options.claim_mode == "executor" and not consumer.claims_apart:
+        msg = (
+            "option claimMode: this database takes only claimMode=driver, which it does by "
+            "itself: leave out the option"
+        )
+        raise UnsupportedByEngine(msg)
 
 
 def read_part(options: StreamOptions, part: RoundPart) -> Iterator[pa.RecordBatch]:

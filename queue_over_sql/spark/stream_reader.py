@@ -7,7 +7,7 @@ finished batches. See ``docs/spark-stream.md`` for what follows from that.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import (
@@ -120,6 +120,46 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _offset(self, written: dict[str, Any]) -> Offset:
         options = self.options
         return read_offset(written, options.locations, strict=options.fail_on_data_loss)
+
+
+class RefusedStream(QueueStreamReader):
+    """A stream whose options are wrong: the first question of the query says so.
+
+    Args:
+        reason: what is wrong.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        self._databases = {}
+
+    def getDefaultReadLimit(self) -> NoReturn:  # noqa: N802
+        """Refuse.
+
+        Raises:
+            ValueError: always, as all others.
+        """
+        raise ValueError(self.reason)
+
+    def prepareForTriggerAvailableNow(self) -> NoReturn:  # noqa: N802
+        """Refuse."""
+        raise ValueError(self.reason)
+
+    def initialOffset(self) -> NoReturn:  # noqa: N802
+        """Refuse."""
+        raise ValueError(self.reason)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> NoReturn:  # noqa: ARG002, N802
+        """Refuse."""
+        raise ValueError(self.reason)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> NoReturn:  # noqa: ARG002
+        """Refuse."""
+        raise ValueError(self.reason)
+
+    def read(self, partition: Any) -> NoReturn:  # noqa: ARG002
+        """Refuse."""
+        raise ValueError(self.reason)
 
 
 def _shares(most: int | None, databases: int) -> list[int | None]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from queue_over_sql.errors import CheckpointBehind, DatabaseUnavailable, QueueError, RoundsGone
 from queue_over_sql.rounds import Want
 from queue_over_sql.spark.patience import outlast
-from queue_over_sql.spark.stream_parts import RoundPart, consumer_at
+from queue_over_sql.spark.stream_parts import RoundPart, check_claim_mode, consumer_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,6 +131,7 @@ class RoundsOfDatabase:
         options = self._options
         up_to_id, due_by = self._target
         mode = options.claim_mode
+        check_claim_mode(consumer, options)
         executor = consumer.claims_apart if mode == "auto" else mode == "executor"
         want = Want(most, options.messages_per_partition, up_to_id, due_by, executor)
         try:

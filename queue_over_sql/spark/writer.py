@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import uuid
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -25,8 +25,10 @@ from queue_over_sql.settings import check_whole
 from queue_over_sql.spark.columns_in import Encoder
 from queue_over_sql.spark.databases import queue_at
 from queue_over_sql.spark.encoding import plan_of
-from queue_over_sql.spark.options import QueueOptions, a_text, one_of, option, some_seconds
+from queue_over_sql.spark.option_values import a_text, one_of, some_seconds
+from queue_over_sql.spark.options import QueueOptions, ReadOptions, option
 from queue_over_sql.spark.spool import Spool, from_bytes, to_bytes
+from queue_over_sql.spark.stream_options import StreamOptions
 from queue_over_sql.stages import STAGE_TTL, Stage, StagedPublisher
 from queue_over_sql.store.stages import WHOLE, BatchName
 from queue_over_sql.system import WRITER_LENGTH
@@ -87,6 +89,8 @@ class WriteOptions(QueueOptions):
         stage_ttl: how long, in seconds, what was staged waits for the driver.
     """
 
+    used_by: ClassVar[str] = "sinks (write, writeStream)"
+
     commit_mode: str = option(one_of("atomic", "task"), default="atomic")
     on_conflict: str = option(one_of("raise", "skip", "replace"), default="raise")
     writer_id: str | None = option(a_writer, default=None)
@@ -129,7 +133,7 @@ class QueueSink:
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self._options = WriteOptions.parse(options)
+        self._options = WriteOptions.parse(options, foreign=(ReadOptions, StreamOptions))
         tables = self._publisher_and_context()[1].tables
         self._plans: Sequence[ColumnPlan] = plan_of(schema, tables)
 
@@ -229,7 +233,7 @@ class QueueBatchWriter(DataSourceArrowWriter):
             )
             raise ValueError(msg)
         self._sink = QueueSink(options, schema)
-        given = WriteOptions.parse(options)
+        given = WriteOptions.parse(options, foreign=(ReadOptions, StreamOptions))
         if given.batch_id is not None and given.writer_id is None:
             msg = (
                 "option batchId needs writerId: the same number of another writer is another batch"
@@ -263,7 +267,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
     def __init__(
         self, options: Mapping[str, str], schema: StructType, *, overwrite: bool = False
     ) -> None:
-        given = WriteOptions.parse(options)
+        given = WriteOptions.parse(options, foreign=(ReadOptions, StreamOptions))
         if overwrite or given.batch_id is not None:
             said = "option batchId" if given.batch_id is not None else 'outputMode("complete")'
             msg = f"{said} is not for streams into a queue: each micro-batch is appended, once"

@@ -87,6 +87,53 @@ def test_a_wrong_option_fails_before_anything_runs(
         source_of(spark, database, maxMessagePerTrigger="60")
 
 
+@pytest.mark.engines("sqlite")
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("consumerId", "my consumer"),
+        ("maxMessagesPerTrigger", "0"),
+        ("claimMode", "foo"),
+        ("claimMode", "executor"),
+        ("pollInterval", "soon"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_load(
+    spark: SparkSession, database: TestDatabase, service: QueueService, option: str, value: str
+) -> None:
+    """Where the user stands, not when the query runs already."""
+    service.create_queue("jobs")
+    with pytest.raises(AnalysisException, match=f"option {option}"):
+        source_of(spark, database, **{option: value})
+
+
+@pytest.mark.engines("sqlite")
+def test_a_stream_without_a_consumer_says_so(
+    spark: SparkSession, database: TestDatabase, service: QueueService, tmp_path: Path
+) -> None:
+    """By `load()` where another option tells that it is a stream, else as the query's failure."""
+    service.create_queue("jobs")
+    reader = spark.readStream.format("queue_over_sql").options(url=database.url, queue="jobs")
+    writer = reader.load().writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(availableNow=True).start(str(tmp_path / "out"), format="parquet")
+    with pytest.raises(StreamingQueryException, match="option consumerId is missing") as failed:
+        query.awaitTermination()
+    assert "UnboundLocalError" not in str(failed.value)
+    with pytest.raises(AnalysisException, match="option consumerId is missing"):
+        reader.option("maxMessagesPerTrigger", "10").load()
+
+
+@pytest.mark.engines("sqlite")
+def test_an_option_of_streams_in_a_batch_read(
+    spark: SparkSession, database: TestDatabase, service: QueueService
+) -> None:
+    """Is refused by its name as it is written."""
+    service.create_queue("jobs")
+    reader = spark.read.format("queue_over_sql").options(url=database.url, consumerId="files")
+    with pytest.raises(AnalysisException, match="option consumerId is of streams"):
+        reader.load("jobs").count()
+
+
 def as_json(value: Any) -> Any:
     """Spark gives what a source reports as JSON, or as the text of it."""
     return json.loads(value) if isinstance(value, str) else value

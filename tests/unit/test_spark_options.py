@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from queue_over_sql.spark.options import (
-    Location,
-    MessageOptions,
-    ReadOptions,
-    some_bytes,
-    some_seconds,
-)
+from queue_over_sql.spark.option_values import some_bytes, some_seconds
+from queue_over_sql.spark.options import Location, MessageOptions, ReadOptions, gives_any_of
 from queue_over_sql.spark.stream_options import StreamOptions
 
 PLACE = {"url": "sqlite:///queues.db", "queue": "orders"}
@@ -63,9 +58,45 @@ def test_a_name_that_is_only_somewhat_alike_is_not_proposed(use: str) -> None:
         )
 
 
+def test_an_option_of_another_use_is_told_where_it_belongs() -> None:
+    """As it is written: Spark hands it over in lower case."""
+    with pytest.raises(ValueError, match=r"option consumerId is of streams \(spark.readStream\)"):
+        ReadOptions.parse({**PLACE, "consumerid": "a"}, foreign=(StreamOptions,))
+    with pytest.raises(ValueError, match=r"option numPartitions is of batch reads \(spark.read\)"):
+        StreamOptions.parse(
+            {**PLACE, "consumerid": "a", "numpartitions": "2"}, foreign=(ReadOptions,)
+        )
+
+
+def test_the_list_of_options_says_which_are_for_streams() -> None:
+    """Where Spark does not say yet what it will do, both are named, and told apart."""
+    with pytest.raises(ValueError, match="unknown option nonsense") as refused:
+        ReadOptions.parse({**PLACE, "nonsense": "1"}, others=(StreamOptions,))
+    always, streams = str(refused.value).split("Only for streams (spark.readStream): ")
+    assert "numPartitions" in always
+    assert "consumerId" not in always
+    assert "consumerId" in streams
+    assert "batchBytes" not in streams
+
+
+def test_options_of_streams_are_known_by_all_their_names() -> None:
+    """Also by those of Kafka's connector; what any read takes is none of them."""
+    assert gives_any_of({**PLACE, "maxoffsetspertrigger": "5"}, StreamOptions)
+    assert gives_any_of({**PLACE, "consumerId": "a"}, StreamOptions)
+    assert not gives_any_of({**PLACE, "batchBytes": "4MB", "table": "archive"}, StreamOptions)
+
+
+def test_a_name_in_load_is_the_queue() -> None:
+    """Spark hands it over as a path, which would be silently without effect."""
+    found = ReadOptions.parse({"url": "sqlite:///queues.db", "path": "orders"})
+    assert "orders" == found.queue
+    with pytest.raises(ValueError, match=r"option queue is 'orders', and load.* says 'others'"):
+        ReadOptions.parse({**PLACE, "path": "others"})
+
+
 def test_options_of_spark_itself_pass() -> None:
     """Spark hands its own options to the source, too; they change nothing there."""
-    with_sparks = MessageOptions.parse({**PLACE, "checkpointlocation": "/x", "path": "y"})
+    with_sparks = MessageOptions.parse({**PLACE, "checkpointlocation": "/x", "path": "file:/y"})
     assert MessageOptions.parse(PLACE) == with_sparks
 
 
