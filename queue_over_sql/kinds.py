@@ -212,7 +212,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     try:
         from pydantic import TypeAdapter  # noqa: PLC0415 - only where there are kinds
     except ModuleNotFoundError as error:
-        msg = "kinds need Pydantic, which is not installed: pip install 'queue_over_sql[kinds]'"
+        msg = "kinds need Pydantic, which is not installed: pip install 'queue-over-sql[kinds]'"
         raise ImportError(msg) from error
     if _is_value(kind):
         msg = f"{kind!r} cannot be a kind, for it is no type; give the type itself"

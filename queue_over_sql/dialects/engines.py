@@ -113,7 +113,7 @@ class EngineForm:
             raise UnsupportedByEngine(msg) from error
         except ImportError as error:
             extra = self.extras.get(url.get_backend_name())
-            advice = f"pip install 'queue_over_sql[{extra}]'" if extra else "install it"
+            advice = f"pip install 'queue-over-sql[{extra}]'" if extra else "install it"
             msg = f"The driver of {url.drivername!r} is missing: {advice}."
             raise UnsupportedByEngine(msg) from error
 

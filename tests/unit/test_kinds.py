@@ -265,7 +265,7 @@ def test_without_pydantic_the_error_says_what_to_install() -> None:
         "from queue_over_sql.kinds import Kinds\n"
         "try:\n    Kinds.of([dict])\nexcept ImportError as error:\n    print(error)"
     )
-    assert "pip install 'queue_over_sql[kinds]'" in in_a_new_process(code)
+    assert "pip install 'queue-over-sql[kinds]'" in in_a_new_process(code)
 
 
 def test_a_mapping_of_any_sort_is_a_mapping() -> None:

@@ -15,7 +15,7 @@ flags, separated by blanks) and ``transport`` (``tcp`` or ``ssl``). A ``;`` is r
 in a URL, because H2 would read what follows as further settings. The user is ``sa`` with an
 empty password unless given.
 
-Needed at run time: the Python packages of ``queue_over_sql[h2]``, an H2 jar (2.1.214 or newer)
+Needed at run time: the Python packages of ``queue-over-sql[h2]``, an H2 jar (2.1.214 or newer)
 and a Java runtime; :mod:`.jvm` says where both are looked for. The JVM starts once per process,
 does not survive ``fork()``, and leaves SIGINT and SIGTERM to Python.
 
