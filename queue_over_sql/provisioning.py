@@ -172,6 +172,8 @@ class Provisioning:
     def drop_queue(self, name: str) -> bool:
         """Drop a queue with all its messages and its archive; False where there is none.
 
+        Its schedules, its subscriptions to topics and its durable consumers go with it.
+
         Of a queue over a table of your own only the added columns and indexes are dropped.
         """
         self._parts.check_open()

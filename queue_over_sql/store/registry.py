@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from queue_over_sql.dialects.base import ErrorKind
 from queue_over_sql.dialects.statements import administration
 from queue_over_sql.schema import SCHEMA_VERSION
+from queue_over_sql.store import consumers
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection
@@ -147,7 +148,19 @@ def remove_queue(connection: Connection, system: SystemTables, prefix: str, name
     for bound in (system.schedules, system.subscriptions, system.commits):
         of_queue = and_(bound.c.table_prefix == prefix, bound.c.queue == name)
         connection.execute(delete(bound).where(of_queue))
+    _remove_durable_consumers(connection, system, prefix, name)
     return removed
+
+
+def _remove_durable_consumers(
+    connection: Connection, system: SystemTables, prefix: str, name: str
+) -> None:
+    """Forget who consumes only this queue: a later one of the same name is not theirs."""
+    c = system.consumers.c
+    of_queue = and_(c.durable == 1, c.table_prefix == prefix, c.queue == name)
+    found = connection.execute(select(c.consumer_id).where(of_queue)).scalars().all()
+    for consumer_id in found:
+        consumers.remove(connection, system, consumer_id)
 
 
 def hold_queue(connection: Connection, system: SystemTables, prefix: str, name: str) -> bool:

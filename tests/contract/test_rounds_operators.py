@@ -82,6 +82,24 @@ def test_one_may_be_kept_for_ever(service: QueueService, queue: Queue) -> None:
     assert 0 == service.reap().consumers
 
 
+def test_it_goes_with_its_queue(make_service: MakeService) -> None:
+    """With its rounds, and only that of this queue; a query that goes on fails loudly."""
+    service = make_service()
+    other = service.create_queue("others")
+    other.publish(1)
+    Query(other, name="kept").plan()
+    queue = service.create_queue("jobs")
+    queue.publish_many(range(3))
+    query = Query(queue)
+    query.batch(most=1)
+    assert service.drop_queue("jobs")
+    assert ("kept", 1) == (durable(service).consumer_id, seals(service))
+    again = service.create_queue("jobs")
+    again.publish(1)
+    with pytest.raises(RoundsGone):
+        Query(again, checkpoint=query.checkpoint).plan()
+
+
 def test_it_outlives_its_process(make_service: MakeService) -> None:
     """Neither the end of its service nor a reaper gives back what it holds."""
     first = make_service()
@@ -242,11 +260,19 @@ def test_one_of_another_prefix_is_left_alone(make_service: MakeService) -> None:
         service.drop_consumer("query")
 
 
-def test_one_of_a_dropped_queue_can_be_dropped(service: QueueService, queue: Queue) -> None:
-    """There is nothing left to give back."""
+def test_one_of_a_dropped_queue_can_be_dropped(
+    service: QueueService, queue: Queue, engine: Engine
+) -> None:
+    """One that an older version has left behind: there is nothing to give back."""
     queue.publish(1)
     Query(queue).batch()
+    consumers = service._parts.system().consumers
+    with engine.begin() as connection:
+        kept = connection.execute(select(consumers).where(consumers.c.durable == 1)).mappings()
+        row = dict(kept.one())
     service.drop_queue("jobs")
+    with engine.begin() as connection:
+        connection.execute(consumers.insert().values(row))
     assert 0 == service.drop_consumer("query")
     assert [] == [consumer for consumer in service.consumers() if consumer.durable]
 
