@@ -56,6 +56,8 @@ class Encoder:
         self._settings = context.settings
         self.columns = tuple(plan.role if plan.own else _STORED[plan.role] for plan in plans)
         self._row = 0
+        named = next((plan.source for plan in plans if plan.role == "payload"), "payload")
+        self._null_payload = "" if named == "payload" else f": column {named} is NULL"
         self._encoders: Mapping[str, Callable[[Any], Any]] = {
             "payload": self._payload,
             "key": lambda column: self._name(column, "key", KEY_LENGTH),
@@ -89,7 +91,7 @@ class Encoder:
     # -- content
 
     def _payload(self, column: Any) -> Any:
-        self._refuse(column.is_null(), "has no payload")
+        self._refuse(column.is_null(), f"has no payload{self._null_payload}")
         limit, settings, dialect = (
             self._settings.max_payload_bytes,
             self._settings,

@@ -7,6 +7,7 @@ the driver with the task's message instead. With ``commitMode=task`` each task p
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import itertools
@@ -21,6 +22,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from queue_over_sql.errors import DuplicateKey, PayloadInvalid, PayloadTooLarge
 from queue_over_sql.settings import check_whole
 from queue_over_sql.spark.columns_in import Encoder
 from queue_over_sql.spark.databases import queue_at
@@ -47,6 +49,7 @@ _CHUNK_BYTES: Final = 16 * 2**20
 _INLINE_BYTES: Final = 256 * 2**10
 # How long the batch of a job is known that can never come again, except by a straggling task.
 _JOB_SECONDS: Final = 86_400.0
+_APART: Final = "To keep such rows apart, publish by queue_over_sql.spark.load(…, rejected=…)."
 
 
 def a_writer(name: str, text: str) -> str:
@@ -148,7 +151,7 @@ class QueueSink:
                 pass
             return Written(batch)
         encoder = Encoder(context, self._plans)
-        encoded = map(encoder.encode, batches)
+        encoded = _told(map(encoder.encode, batches))
         if self._options.atomic:
             return self._staged(publisher, batch, encoder.columns, encoded)
         spool = Spool.of(encoder.columns, encoded)
@@ -157,7 +160,8 @@ class QueueSink:
                 # A plain job never comes again; only its tasks may, with the same partitions.
                 part = _part_of(spool) if keep is None else _partition()
                 name = dataclasses.replace(batch, part=part)
-                publisher.publish(name, [], loose=spool, keep=keep)
+                with _in_words_of_options():
+                    publisher.publish(name, [], loose=spool, keep=keep)
         finally:
             spool.close()
         return Written(batch)
@@ -174,7 +178,8 @@ class QueueSink:
             parts = (from_bytes(each.content) for each in small if each.content is not None)
             loose = Spool.of(small[0].columns, itertools.chain.from_iterable(parts))
         publisher, _ = self._publisher_and_context()
-        publisher.publish(written[0].batch, stages, loose=loose, keep=keep)
+        with _in_words_of_options():
+            publisher.publish(written[0].batch, stages, loose=loose, keep=keep)
 
     def discard(self, messages: Sequence[Any], batch: BatchName | None = None) -> None:
         """Drop what the tasks of a batch have staged that will not be published.
@@ -289,6 +294,25 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
         """Leave nothing of a failed micro-batch behind."""
         self._sink.discard(messages)
+
+
+def _told(encoded: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    with _in_words_of_options():
+        yield from encoded
+
+
+@contextlib.contextmanager
+def _in_words_of_options() -> Iterator[None]:
+    """Let an error say what helps at the sink, where it speaks of ``publish``."""
+    try:
+        yield
+    except DuplicateKey as error:
+        text = str(error).replace("Publish with on_conflict=", "Use the option onConflict=")
+        error.args = (text,)
+        raise
+    except (PayloadInvalid, PayloadTooLarge) as error:
+        error.args = (f"{error} {_APART}",)
+        raise
 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:

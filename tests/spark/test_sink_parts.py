@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
+from queue_over_sql.errors import DuplicateKey, PayloadInvalid
 from queue_over_sql.spark.writer import QueueSink
 from queue_over_sql.store.stages import BatchName
 
@@ -51,3 +52,23 @@ def test_a_partition_is_known_again_in_any_order(sink: QueueSink, queue: Queue) 
     write(sink, [1, 2, 3])
     write(sink, [3, 1, 2])
     assert [1, 2, 3] == payloads(queue)
+
+
+def test_a_key_that_is_taken_names_the_option(queue: Queue, database: TestDatabase) -> None:
+    """As users of the sink write it, not as `publish` has it."""
+    queue.publish(1, key="a")
+    schema = StructType([StructField(name, StringType()) for name in ("payload", "key")])
+    options = {"url": database.url, "queue": queue.name, "commitMode": "task"}
+    batch = pa.RecordBatch.from_pydict({"payload": ["2"], "key": ["a"]})
+    with pytest.raises(DuplicateKey, match="Use the option onConflict='skip'"):
+        QueueSink(options, schema).write_part(iter([batch]), BATCH, None)
+
+
+def test_a_row_without_a_payload_says_what_helps(queue: Queue, database: TestDatabase) -> None:
+    """The column as the user has it, and what keeps such rows apart."""
+    schema = StructType([StructField("value", StringType())])
+    sink = QueueSink({"url": database.url, "queue": queue.name}, schema)
+    batch = pa.RecordBatch.from_pydict({"value": pa.array(["1", None])})
+    told = r"Row 1 of its partition has no payload: column value is NULL\. .*rejected="
+    with pytest.raises(PayloadInvalid, match=told):
+        sink.write_part(iter([batch]), BATCH, None)
