@@ -42,9 +42,24 @@ def test_a_second_run_publishes_only_what_is_new(
     second = load(spark, more, "jobs", url=database.url, columns={"key": "path"})
 
     assert (300, 300, 0, 0) == (first.read, first.published, first.skipped, first.rejected)
+    assert (0, 0) == (first.unkeyed, second.unkeyed)
     assert (301, 1, 300, 0) == (second.read, second.published, second.skipped, second.rejected)
     assert 301 == queue.stats().ready
     assert {"path": "/f7", "size": 7} == queue.messages(key="/f7").list()[0].payload
+
+
+@pytest.mark.engines("sqlite")
+def test_messages_without_a_key_are_counted(
+    spark: SparkSession, database: TestDatabase, queue: Queue, tmp_path: Path
+) -> None:
+    """A key that is NULL is none: a second run publishes that row again."""
+    source = lines(tmp_path / "files.json", [{"path": "/a"}, {"path": None}])
+    reports = [
+        load(spark, source, "jobs", url=database.url, columns={"key": "path"}) for _ in range(2)
+    ]
+    found = [(each.published, each.skipped, each.unkeyed) for each in reports]
+    assert [(2, 0, 1), (1, 1, 1)] == found
+    assert 3 == queue.stats().ready
 
 
 @ENGINES

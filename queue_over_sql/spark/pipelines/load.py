@@ -58,6 +58,7 @@ class LoadReport:
         rejected: rows that can be no message.
         seconds: how long it took.
         databases: published messages by database, where there are several.
+        unkeyed: published messages without a key, which a second run publishes again.
     """
 
     read: int
@@ -66,6 +67,7 @@ class LoadReport:
     rejected: int
     seconds: float
     databases: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    unkeyed: int = 0
 
 
 def load(
@@ -90,7 +92,8 @@ def load(
     """Publish the rows of files, of a table, or of a DataFrame as messages.
 
     A second run publishes nothing twice where messages have keys: a key that is live, or that the
-    queue's ``dedup_window`` remembers, is skipped. What one database gets is published as a whole.
+    queue's ``dedup_window`` remembers, is skipped. A key that is NULL is none. What one database
+    gets is published as a whole.
 
     Args:
         spark: the session.
@@ -135,7 +138,7 @@ def load(
     _check_columns(messages.drop(ROW).schema, queues)
     with _kept(_checked(messages, next(iter(places.values())), queue)) as checked:
         tell(LoadProgress("Checking", 0))
-        read, bad = _counted(checked)
+        read, bad, unkeyed = _counted(checked)
         if bad:
             tell(LoadProgress("Writing rejected rows", 0))
             _reject(checked, bad, read, rejected, rejected_format)
@@ -150,6 +153,7 @@ def load(
         rejected=bad,
         seconds=time.monotonic() - began,
         databases=published if len(published) > 1 else {},
+        unkeyed=unkeyed,
     )
 
 
@@ -230,9 +234,14 @@ def _kept(frame: DataFrame) -> Iterator[DataFrame]:
         kept.unpersist()
 
 
-def _counted(checked: DataFrame) -> tuple[int, int]:
-    row = checked.selectExpr("count(*) AS rows", f"count({REASON}) AS bad").first()
-    return (0, 0) if row is None else (row["rows"], row["bad"])
+def _counted(checked: DataFrame) -> tuple[int, int, int]:
+    key = "key" if "key" in checked.columns else "NULL"
+    row = checked.selectExpr(
+        "count(*) AS rows",
+        f"count({REASON}) AS bad",
+        f"count_if({REASON} IS NULL AND {key} IS NULL) AS unkeyed",
+    ).first()
+    return (0, 0, 0) if row is None else (row["rows"], row["bad"], row["unkeyed"])
 
 
 def _reject(checked: DataFrame, bad: int, read: int, folder: str | None, form: str) -> None:
