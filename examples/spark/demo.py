@@ -30,6 +30,7 @@ from rich.table import Table
 
 from queue_over_sql import QueueService
 from queue_over_sql.cli.demo.files import NOT_STANDARD, scan, standard_library
+from queue_over_sql.cli.values import counted
 from queue_over_sql.spark import export_history, history_of, load, report, session
 
 HERE = Path(__file__).parent
@@ -116,7 +117,8 @@ def perform(plan: Plan, say: Console) -> Account:
             subprocess.run(process_command(plan, len(files)), env=environment(), check=True)
             hashes = spark.read.parquet(str(plan.output / "hashes"))
             exported = export_history(spark, plan.output / "history", url=plan.url, prune=True)
-            say.print(f"export-history: {exported.messages:,} messages, {exported.files} files")
+            written = counted(exported.files, "file")
+            say.print(f"export-history: {exported.messages:,} messages, {written}")
             history = history_of(spark, plan.output / "history")
             told = report(
                 spark,
