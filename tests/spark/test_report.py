@@ -204,6 +204,13 @@ def test_nothing_to_tell(
         report(spark, tmp_path)
 
 
+def test_a_history_that_is_missing_is_told_first(spark: SparkSession, tmp_path: Path) -> None:
+    """Before the database is read, which takes a while; here it is not even there."""
+    url = f"sqlite:///{tmp_path / 'none.db'}"
+    with pytest.raises(FileNotFoundError, match="there is no history"):
+        report(spark, tmp_path / "report", history=tmp_path / "hst", url=url)
+
+
 def _rows(spark: SparkSession, made: ReportFiles, name: str) -> list[dict[str, Any]]:
     found = pq.read_table(made.tables[name])
     assert spark.read.parquet(made.tables[name]).count() == found.num_rows

@@ -69,6 +69,8 @@ def gathered(
         queues: only these.
         since: only what finished from then on.
     """
+    # First, since it may be missing, which is to be known before the database is read.
+    known = None if history is None else history_of(spark, history)
     now, live, words = datetime.now(UTC), _slim(empty_history(spark)), []
     found: list[Queue] = []
     if location is not None:
@@ -78,12 +80,12 @@ def gathered(
         parts = [part for queue in found for part in live_parts(queue)]
         live = _copied(spark, location, parts, f"{work}/live")
         words.append(f"database {label_of(location)}")
-    if history is None:
+    if known is None or history is None:
         assert location is not None  # noqa: S101 - report() has checked it
         parts = [part for queue in found for part in archive_parts(queue)]
         finished = _copied(spark, location, parts, f"{work}/archive")
     else:
-        finished = _slim(history_of(spark, history))
+        finished = _slim(known)
         words.insert(0, f"history {os.fspath(history)}")
     finished = _chosen(finished, queues, since, now)
     status = _status(now).alias("status")
