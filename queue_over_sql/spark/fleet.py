@@ -216,17 +216,21 @@ class _Office:
         seconds = time.monotonic() - began
         return FleetProgress(left, stats.ready, stats.claimed, stats.delayed, seconds)
 
-    def bury_lost(self) -> None:
+    def bury_lost(self) -> bool:
         """Give back at once what workers hold that no task of Spark runs any more.
 
         One that lives all the same finds out by its next heartbeat, and the fence keeps its hands
         off what it held.
+
+        Returns:
+            Whether there were any.
         """
         system, connections = self.queue.context.tables.system, self._service.connections
-        for found in self._service.consumers():
-            if found.name == self._plan.name:
-                connections.run(lambda c: consumers.remove(c, system, found.consumer_id))  # noqa: B023 - runs at once
+        lost = [each for each in self._service.consumers() if each.name == self._plan.name]
+        for found in lost:
+            connections.run(lambda c: consumers.remove(c, system, found.consumer_id))  # noqa: B023 - runs at once
         self.queue.reaper.restore()
+        return bool(lost)
 
     def close(self) -> None:
         """Disconnect."""
@@ -329,7 +333,9 @@ class _Fleet:
 
     def _give_back(self) -> None:
         try:
-            self._office.bury_lost()
+            # Spark may kill a task in the moment in which it becomes a worker.
+            while self._office.bury_lost():
+                time.sleep(_TICK)
         except QueueError as error:
             _log.warning("The reaper will give back what the lost workers held: %s", error)
 

@@ -88,7 +88,9 @@ def test_a_query_ends_by_a_signal(
         kill(process.pid, signal.SIGTERM)
         assert 0 == process.wait(60), log.read_text()
     record = json.loads(Path(f"{log}.out").read_text())
-    assert ("jobs", 30, True) == (record["queue"], record["messages"], record["stopped"])
+    assert ("jobs", True) == (record["queue"], record["stopped"])
+    # Where the JVM went first, it told no more what its last batches had.
+    assert record["messages"] in ((30,) if whom == "the command" else range(31))
     told = log.read_text()
     assert ("Traceback" in told, "refused" in told, "Error" in told) == (False, False, False), told
 

@@ -194,6 +194,7 @@ def test_nothing_to_tell(
     spark: SparkSession, database: TestDatabase, service: QueueService, tmp_path: Path
 ) -> None:
     """A database without messages, or without queues, gives a page that says so."""
+    assert [] == service.queues()
     made = report(spark, tmp_path / "none", url=database.url)
     assert (0, 0, 0) == (made.queues, made.finished, made.live)
     service.create_queue("jobs")
