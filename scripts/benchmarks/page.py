@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from scripts.benchmarks import (
     archived_history,
-    filling_mariadb,
     spark_fleet,
     spark_read,
     spark_stream,
@@ -16,7 +15,6 @@ SECTIONS = {
     "archived_history": archived_history.section,
     "spark_read": spark_read.section,
     "spark_write": spark_write.section,
-    "filling_mariadb": filling_mariadb.section,
     "spark_stream": spark_stream.section,
     "spark_fleet": spark_fleet.section,
 }

@@ -152,7 +152,7 @@ def _frame(x: Axis, y: Axis) -> Iterator[str]:
         yield f'<text x="{at}" y="{y.start + 18}" text-anchor="middle">{_short(tick)}</text>'
     middle = (x.start + x.end) / 2
     yield f'<text x="{middle}" y="{HEIGHT - 10}" text-anchor="middle">messages</text>'
-    yield f'<text x="8" y="{y.end - 6}" fill="#555">messages/s</text>'
+    yield f'<text x="8" y="{y.end - 16}" fill="#555">messages/s</text>'
 
 
 def _lines(series: Mapping[str, Rates], x: Axis, y: Axis) -> Iterator[str]:
