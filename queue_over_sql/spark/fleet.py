@@ -39,6 +39,7 @@ __all__ = ["FleetFailed", "FleetProgress", "FleetReport", "WorkerReport", "run_w
 
 _log = logging.getLogger(__name__)
 _TICK: Final = 0.1
+_MOST_BURIALS: Final = 50
 _PROGRESS_SECONDS: Final = 1.0
 # Spark kills the Python of a cancelled task after two seconds.
 _GRACE_SECONDS: Final = 3.0
@@ -333,8 +334,11 @@ class _Fleet:
 
     def _give_back(self) -> None:
         try:
-            # Spark may kill a task in the moment in which it becomes a worker.
-            while self._office.bury_lost():
+            # Spark may kill a task in the moment in which it becomes a worker. One that it does not
+            # kill registers anew whenever it was buried: the reaper looks after that.
+            for _ in range(_MOST_BURIALS):
+                if not self._office.bury_lost():
+                    break
                 time.sleep(_TICK)
         except QueueError as error:
             _log.warning("The reaper will give back what the lost workers held: %s", error)
