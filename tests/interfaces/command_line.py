@@ -23,6 +23,7 @@ from tests.interfaces.warm import warm
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60.0
+SPARK_SECONDS = 300.0
 # The last one is another in each test, and so would be the process that is kept for its variables.
 SETTINGS = (
     "QUEUE_OVER_SQL_URL",
@@ -89,6 +90,17 @@ def run(
         seconds=seconds,
     )
     return Ended(ended.returncode, ended.stdout.decode(), ended.stderr.decode())
+
+
+def run_spark(*arguments: str, url: str, cwd: Path | None = None) -> Ended:
+    """Run a command of the group ``spark`` with ``--json``, in a small session of its own."""
+    return run(
+        *("spark", *arguments, "--json", "--master", "local[2]"),
+        *("--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.driver.memory=1g"),
+        url=url,
+        cwd=cwd,
+        seconds=SPARK_SECONDS,
+    )
 
 
 def succeed(*arguments: str, url: str, stdin: str | bytes = b"") -> Ended:

@@ -9,9 +9,8 @@ import pytest
 
 from queue_over_sql import QueueService
 from queue_over_sql.testing.plugin import TestDatabase
-from tests.interfaces.command_line import Ended, run
+from tests.interfaces.command_line import run, run_spark
 
-MINUTES = 300.0
 HANDLER = """
 from pyspark.sql import SparkSession, functions
 
@@ -43,7 +42,7 @@ def test_from_a_file_to_the_end_of_its_messages(
     rows = [json.dumps({"n": number}) for number in range(30)]
     (tmp_path / "in.json").write_text("\n".join([*rows, '{"n": ']))
     (tmp_path / "handlers.py").write_text(HANDLER)
-    ended = _spark(
+    ended = run_spark(
         *("load", "in.json", "jobs", "--from", "key=cast(n AS string)", "--rejected", "bad"),
         url=database.url,
         cwd=tmp_path,
@@ -54,7 +53,7 @@ def test_from_a_file_to_the_end_of_its_messages(
     ), ended.err
     assert 30 == queue.stats().ready
 
-    ended = _spark(
+    ended = run_spark(
         *("workers", "jobs", "handlers", "--form", "arrow", "--batch", "10"),
         url=database.url,
         cwd=tmp_path,
@@ -97,13 +96,3 @@ def test_without_a_database(arguments: tuple[str, ...]) -> None:
     """Commands that need a database say how to name one."""
     ended = run("spark", *arguments)
     assert (2, True) == (ended.exit_code, "--url" in ended.err)
-
-
-def _spark(*arguments: str, url: str, cwd: Path) -> Ended:
-    return run(
-        *("spark", *arguments, "--json", "--master", "local[2]"),
-        *("--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.driver.memory=1g"),
-        url=url,
-        cwd=cwd,
-        seconds=MINUTES,
-    )

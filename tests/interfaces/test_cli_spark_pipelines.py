@@ -11,9 +11,15 @@ import pytest
 
 from queue_over_sql import QueueService
 from queue_over_sql.testing.plugin import TestDatabase
-from tests.interfaces.command_line import Ended, eventually, run, started
+from tests.interfaces.command_line import (
+    SPARK_SECONDS,
+    Ended,
+    eventually,
+    run,
+    run_spark,
+    started,
+)
 
-MINUTES = 300.0
 FAILING = """
 from pyspark.sql import functions
 
@@ -83,7 +89,7 @@ def test_a_query_ends_by_a_signal(
     log = tmp_path / "process.log"
     command = (*arguments, "--every", "200ms", *settings)
     with started(*command, url=database.url, log=log, cwd=tmp_path, group=True) as process:
-        eventually(lambda: queue.stats().done == 30, "all is done", seconds=MINUTES)
+        eventually(lambda: queue.stats().done == 30, "all is done", seconds=SPARK_SECONDS)
         kill = os.kill if whom == "the command" else os.killpg
         kill(process.pid, signal.SIGTERM)
         assert 0 == process.wait(60), log.read_text()
@@ -110,7 +116,7 @@ def test_a_transformation_that_fails_is_told_in_short(
         *("--master", "local[2]", "--conf", "spark.driver.memory=1g"),
         url=database.url,
         cwd=tmp_path,
-        seconds=MINUTES,
+        seconds=SPARK_SECONDS,
     )
     assert 1 == ended.exit_code, ended.err
     [told] = [line for line in ended.err.splitlines() if line.startswith("Error: ")]
@@ -148,12 +154,6 @@ def test_without_a_database(arguments: tuple[str, ...]) -> None:
 
 
 def _spark(*arguments: str, url: str, cwd: Path | None = None) -> Ended:
-    ended = run(
-        *("spark", *arguments, "--json", "--master", "local[2]"),
-        *("--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.driver.memory=1g"),
-        url=url,
-        cwd=cwd,
-        seconds=MINUTES,
-    )
+    ended = run_spark(*arguments, url=url, cwd=cwd)
     assert 0 == ended.exit_code, ended.err
     return ended
