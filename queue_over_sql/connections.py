@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect
+from queue_over_sql.dialects.direct import go_direct
 from queue_over_sql.dialects.engines import (
     OpenedEngine,
     dialect_of,
@@ -316,6 +317,7 @@ class Connections:
             connection.execution_options(**self._opened.lane_options)
             with self.translated():
                 dialect.prepare_lane(connection, durable=durable)
+            go_direct(connection)
         except BaseException:
             with contextlib.suppress(SQLAlchemyError):
                 connection.invalidate()

@@ -17,6 +17,7 @@ from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.dialects.arrow.reading_rows import ReadsRows
 from queue_over_sql.dialects.arrow.taking_rows import TakesRows
+from queue_over_sql.dialects.direct import run_text
 from queue_over_sql.dialects.holding_rounds import HoldsRounds
 from queue_over_sql.dialects.rows import read_rows, stamped_row
 from queue_over_sql.dialects.statements import archive, settle
@@ -229,15 +230,15 @@ class QueueDialect(ReadsRows, TakesRows, HoldsRounds):
 
     def begin(self, connection: Connection) -> None:
         """Begin a transaction on an autocommit connection."""
-        connection.exec_driver_sql("BEGIN")
+        run_text(connection, "BEGIN")
 
     def commit(self, connection: Connection) -> None:
         """Commit what ``begin`` began."""
-        connection.exec_driver_sql("COMMIT")
+        run_text(connection, "COMMIT")
 
     def rollback(self, connection: Connection) -> None:
         """Roll back what ``begin`` began."""
-        connection.exec_driver_sql("ROLLBACK")
+        run_text(connection, "ROLLBACK")
 
     def creation_lock(self, connection: Connection) -> None:
         """Let one creator of tables through at a time, until ``creation_unlock`` or the commit."""

@@ -13,6 +13,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from queue_over_sql.dialects.direct import DriverResult, run_text
+
 if TYPE_CHECKING:
     from sqlalchemy import Connection, CursorResult, Dialect
     from sqlalchemy.sql import ClauseElement
@@ -33,9 +35,9 @@ class CompiledStatement:
 
     def run(
         self, connection: Connection, values: Mapping[str, Any] | None = None
-    ) -> CursorResult[Any]:
+    ) -> DriverResult | CursorResult[Any]:
         """Execute on a connection; ``values`` are the bind parameters by name."""
-        return connection.exec_driver_sql(*self.bound(values))
+        return run_text(connection, *self.bound(values))
 
     def bound(self, values: Mapping[str, Any] | None = None) -> tuple[str, Any]:
         """The text and its parameters, as a cursor of the driver takes them."""

@@ -21,6 +21,7 @@ from sqlalchemy.dialects.mysql import LONGBLOB, LONGTEXT
 
 from queue_over_sql.dialects.arrow.reading_mysql import ReadsUnbuffered
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect, microseconds
+from queue_over_sql.dialects.direct import run_text
 from queue_over_sql.dialects.json_paths import path_text
 from queue_over_sql.dialects.statements import rounds
 from queue_over_sql.errors import UnsupportedByEngine
@@ -150,7 +151,7 @@ class MySQLDialect(ReadsUnbuffered, QueueDialect):
 
     def begin(self, connection: Connection) -> None:
         """Begin a transaction on an autocommit connection."""
-        connection.exec_driver_sql("START TRANSACTION")
+        run_text(connection, "START TRANSACTION")
 
     def creation_lock(self, connection: Connection) -> None:
         """DDL commits by itself here, so a named lock orders the creators."""

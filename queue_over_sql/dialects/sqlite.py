@@ -9,6 +9,7 @@ from sqlalchemy.dialects import sqlite
 
 from queue_over_sql.dialects.arrow.reading_rows import ReadsWideIntegers
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect, microseconds
+from queue_over_sql.dialects.direct import run_text
 from queue_over_sql.dialects.json_paths import path_text
 from queue_over_sql.dialects.partial_indexes import PartialIndexes
 from queue_over_sql.dialects.rows import message_columns, read_rows
@@ -102,7 +103,7 @@ class SQLiteDialect(PartialIndexes, ReadsWideIntegers, QueueDialect):
 
     def begin(self, connection: Connection) -> None:
         """Take the write lock at once: a lock taken after reading may fail for good."""
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        run_text(connection, "BEGIN IMMEDIATE")
 
     def lock_for_writing(self, connection: Connection, sql: StatementCache) -> None:
         """A write that changes nothing: a lock taken after reading may fail for good."""

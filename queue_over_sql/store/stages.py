@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from sqlalchemy.sql import ClauseElement
 
     from queue_over_sql.dialects.base import QueueDialect
+    from queue_over_sql.dialects.direct import DriverResult
     from queue_over_sql.schema import QueueTables
     from queue_over_sql.system import SystemTables
 
@@ -381,5 +382,5 @@ def _count(connection: Connection, tables: StageTables) -> int:
 
 def _run(
     connection: Connection, clause: ClauseElement, values: Mapping[str, Any] | None = None
-) -> CursorResult[Any]:
+) -> DriverResult | CursorResult[Any]:
     return CompiledStatement(clause, connection.dialect).run(connection, values)

@@ -1,0 +1,146 @@
+"""Long-held connections whose compiled statements go straight to the driver.
+
+SQLAlchemy does much for each statement that ours, compiled before and of plain values, do not
+need: a context, a result with named rows, and hooks. It costs as much time as the statement.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from sqlalchemy.exc import DBAPIError, MultipleResultsFound, NoResultFound
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, CursorResult
+
+Row = Sequence[Any]
+DIRECT: Final = "queue_over_sql_direct"
+"""The execution option that has the ``DriverCalls`` of a connection."""
+_HOOKS: Final = ("before_cursor_execute", "after_cursor_execute", "before_execute", "after_execute")
+
+
+class DriverResult:
+    """What a statement answered: the part of SQLAlchemy's ``CursorResult`` that acts use.
+
+    Rows are the driver's own, without names.
+    """
+
+    __slots__ = ("_cursor",)
+
+    def __init__(self, cursor: Any) -> None:
+        self._cursor = cursor
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows were changed."""
+        return int(self._cursor.rowcount)
+
+    @property
+    def lastrowid(self) -> int:
+        """The id of the first row that was inserted, where the driver tells."""
+        return int(self._cursor.lastrowid)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.all())
+
+    def all(self) -> Sequence[Row]:
+        """All rows."""
+        try:
+            return cast("Sequence[Row]", self._cursor.fetchall())
+        finally:
+            self._cursor.close()
+
+    def first(self) -> Row | None:
+        """The first row, or None where there is none; the others are dropped."""
+        try:
+            return cast("Row | None", self._cursor.fetchone())
+        finally:
+            self._cursor.close()
+
+    def one(self) -> Row:
+        """The only row.
+
+        Raises:
+            NoResultFound, MultipleResultsFound: there is not just one.
+        """
+        rows = self.all()
+        if not rows:
+            raise NoResultFound("No row was found when one was required")
+        if len(rows) > 1:
+            raise MultipleResultsFound("Multiple rows were found when exactly one was required")
+        return rows[0]
+
+    def scalar(self) -> Any:
+        """The first value of the first row, or None where there is none."""
+        row = self.first()
+        return None if row is None else row[0]
+
+    def scalar_one(self) -> Any:
+        """The first value of the only row."""
+        return self.one()[0]
+
+    def close(self) -> None:
+        """Give up what was not fetched."""
+        self._cursor.close()
+
+
+class DriverCalls:
+    """Runs texts on cursors of one driver connection; errors are SQLAlchemy's, as always."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._raw: Any = connection.connection.dbapi_connection
+        self._dialect = connection.dialect
+        self._driver_error = connection.dialect.loaded_dbapi.Error
+
+    def execute(self, statement: str, parameters: Any) -> DriverResult:
+        """Execute a text as the driver takes it."""
+        cursor = self._raw.cursor()
+        try:
+            cursor.execute(statement, parameters)
+        except self._driver_error as error:
+            cursor.close()
+            raise self._translated(error, statement) from error
+        except BaseException:
+            # Else a statement whose caller was told to stop would keep its lock for as long as
+            # the exception is known to anybody.
+            cursor.close()
+            raise
+        return DriverResult(cursor)
+
+    def _translated(self, error: Exception, statement: str) -> BaseException:
+        return DBAPIError.instance(
+            statement,
+            None,
+            error,
+            self._driver_error,
+            connection_invalidated=self._dialect.is_disconnect(cast("Any", error), self._raw, None),
+            dialect=self._dialect,
+        )
+
+
+def run_text(
+    connection: Connection, statement: str, parameters: Any = ()
+) -> DriverResult | CursorResult[Any]:
+    """Execute a text as the driver takes it, by the shortest way that this connection has."""
+    calls: DriverCalls | None = connection.get_execution_options().get(DIRECT)
+    if calls is None:
+        return connection.exec_driver_sql(statement, parameters)
+    return calls.execute(statement, parameters)
+
+
+def go_direct(connection: Connection) -> None:
+    """Let the texts of a connection that commits by itself go straight to its driver.
+
+    Whoever follows the statements of all engines, as tracers do, or has them logged, sees ours,
+    too: then they go SQLAlchemy's way.
+    """
+    if not _is_followed(connection):
+        connection.execution_options(**{DIRECT: DriverCalls(connection)})
+
+
+def _is_followed(connection: Connection) -> bool:
+    dispatch: Any = connection.engine.dispatch
+    logged = logging.getLogger("sqlalchemy.engine").isEnabledFor(logging.INFO)
+    return logged or any(getattr(dispatch, name) for name in _HOOKS)

@@ -1,0 +1,74 @@
+"""Statements go straight to the driver, and all the same to those who follow them."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import Engine, event, text
+from sqlalchemy.exc import DBAPIError
+
+from queue_over_sql import DatabaseRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from queue_over_sql import QueueService
+    from queue_over_sql.testing.plugin import MakeService
+
+pytestmark = pytest.mark.threads("asks the engine of threads")
+
+
+@pytest.fixture
+def seen() -> Iterator[list[str]]:
+    """The statements that a tracer of all engines is told of."""
+    statements: list[str] = []
+
+    def note(_c: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        statements.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    yield statements
+    event.remove(Engine, "before_cursor_execute", note)
+
+
+def goes_round(service: QueueService) -> None:
+    queue = service.create_queue("jobs")
+    queue.publish("x")
+    (message,) = queue.consume()
+    message.ack()
+    assert queue.stats().live == 0
+
+
+def test_tracers_are_told_of_each_statement(seen: list[str], make_service: MakeService) -> None:
+    """OpenTelemetry and its kind listen to the class of all engines."""
+    goes_round(make_service())
+    assert any("INSERT INTO" in text and "queue_jobs" in text for text in seen)
+    assert any("DELETE FROM" in text and "queue_jobs" in text for text in seen)
+
+
+def test_the_log_of_sqlalchemy_has_each_statement(
+    make_service: MakeService, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever sets its level to INFO sees them."""
+    with caplog.at_level(logging.INFO, logger="sqlalchemy.engine"):
+        goes_round(make_service())
+    assert any("INSERT INTO" in text and "queue_jobs" in text for text in caplog.messages)
+
+
+def test_an_error_of_the_driver_is_chained_under_ours(service: QueueService) -> None:
+    """On the short way, too, SQLAlchemy's error stands between the driver's and ours."""
+    queue = service.create_queue("jobs")
+    queue.publish("x")
+    context = queue.context
+    with pytest.raises(DatabaseRefused) as refused:
+        context.run(lambda connection: context.sql.get(_no_such_table).run(connection))
+    between = refused.value.__cause__
+    assert isinstance(between, DBAPIError)
+    assert "no_such_table" in str(between.statement)
+    assert between.orig is not None
+
+
+def _no_such_table(_: object) -> Any:
+    return text("SELECT 1 FROM no_such_table")
