@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from queue_over_sql.errors import PayloadInvalid, PayloadTooLarge
 
 MAX_HEADERS_BYTES = 65_536
+_QUICK_ENCODER: Final = msgspec.json.Encoder()
+_QUICK_DECODER: Final = msgspec.json.Decoder()
 _PYTHON_TYPES = {"text": "a str", "bytes": "bytes"}
 
 
@@ -42,7 +46,7 @@ def encode(payload_type: str, payload: Any, limit: int, *, nul: bool = True) -> 
 def decode(payload_type: str, stored: Any) -> Any:
     """Turn what the table holds into the payload that was published."""
     if payload_type == "json":
-        return json.loads(stored)
+        return decode_json(stored)
     return stored if payload_type == "text" else bytes(stored)
 
 
@@ -69,11 +73,25 @@ def decode_headers(stored: str | None) -> dict[str, Any]:
     Raises:
         ValueError: another client has stored something else there.
     """
-    headers = {} if stored is None else json.loads(stored)
+    headers = {} if stored is None else decode_json(stored)
     if not isinstance(headers, dict):
         msg = "the headers are no JSON object"
         raise ValueError(msg)  # noqa: TRY004 - as for any other content that cannot be read
     return headers
+
+
+def decode_json(text: Any) -> Any:
+    """Read JSON as the standard library does, several times as fast where it can be.
+
+    Raises:
+        ValueError: it is none.
+        RecursionError: it is nested too deeply.
+    """
+    try:
+        return _QUICK_DECODER.decode(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        # Infinite floats and lone surrogates of other clients; and errors in the usual words.
+        return json.loads(text)
 
 
 def encode_json(value: Any, what: str) -> str:
@@ -82,6 +100,17 @@ def encode_json(value: Any, what: str) -> str:
     Raises:
         PayloadInvalid: it would not.
     """
+    try:
+        quick = _QUICK_ENCODER.encode(value)
+        if _QUICK_DECODER.decode(quick) == value:
+            return quick.decode()
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
+        # Subclasses of str, for one; and what is refused is refused in the usual words.
+        pass
+    return _encode_json_slowly(value, what)
+
+
+def _encode_json_slowly(value: Any, what: str) -> str:
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         equal = json.loads(text) == value

@@ -69,7 +69,7 @@ class Publisher:
         """Publish many messages, all or none; see ``Queue.publish_many``."""
         check_choice("on_conflict", on_conflict, ON_CONFLICT)
         context = self._context
-        messages = [self.encode(as_publication(item)) for item in as_items(items)]
+        messages = self._encode_all(as_items(items))
         if not messages:
             return []
 
@@ -89,7 +89,7 @@ class Publisher:
         check_whole("batch_size", batch_size)
         total = 0
         for batch in batched(as_items(items), batch_size):
-            total += self._load_batch([self.encode(as_publication(item)) for item in batch])
+            total += self._load_batch(self._encode_all(batch))
             self._context.announce()
             if progress is not None:
                 progress(total)
@@ -138,6 +138,31 @@ class Publisher:
             at=at,
             dedup=publication.key is not None and settings.dedup_window is not None,
         )
+
+    def _encode_all(self, items: Iterable[Any]) -> list[NewMessage]:
+        """The same of many; what has no options, as most have none, is encoded by a short way."""
+        context = self._context
+        settings, tables = context.settings, context.tables
+        own = dict.fromkeys(tables.own_columns)
+        if context.kinds is not None or any(not tables.live.c[name].nullable for name in own):
+            return [self.encode(as_publication(item)) for item in items]
+        kind, limit, nul = settings.payload, settings.max_payload_bytes, tables.dialect.nul_in_text
+        plain = {
+            "kind": None,
+            "payload": None,
+            "headers": None,
+            "priority": 0,
+            "max_attempts": None,
+            "lease_us": None,
+            **own,
+        }
+        encode = payloads.encode
+        return [
+            self.encode(item)
+            if isinstance(item, Publication)
+            else NewMessage(None, {**plain, "payload": encode(kind, item, limit, nul=nul)}, 0, None)
+            for item in items
+        ]
 
     def _load_batch(self, messages: Sequence[NewMessage]) -> int:
         context = self._context

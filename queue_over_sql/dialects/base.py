@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.dialects.json_paths import JsonPath, JsonScalar
-    from queue_over_sql.dialects.requests import ClaimRequest, Settlement
+    from queue_over_sql.dialects.requests import ClaimRequest, NewRows, Settlement
     from queue_over_sql.message import MessageRow
 
 
@@ -89,6 +89,8 @@ class QueueDialect(ReadsRows, TakesRows, HoldsRounds):
     """CREATE INDEX IF NOT EXISTS works."""
     alters_in_view = False
     """A table that somebody alters can seem to be gone or broken for a moment."""
+    rows_at_once: int | None = None
+    """How many messages ``publish_rows`` takes at most; None where there is no such statement."""
     claims_at_once = False
     """A claim is one statement, so it needs no transaction around it."""
     archives_at_once = False
@@ -356,9 +358,18 @@ class QueueDialect(ReadsRows, TakesRows, HoldsRounds):
         del connection, sql, settlement, request, keep
         raise UnsupportedByEngine(f"{self.name} has no exchange in one statement")
 
-    def load(
-        self, connection: Connection, sql: StatementCache, rows: Sequence[Mapping[str, Any]]
-    ) -> bool:
+    def publish_rows(
+        self, connection: Connection, sql: StatementCache, rows: NewRows
+    ) -> Sequence[Sequence[Any]] | None:
+        """Insert messages in one statement of the engine's own, passing over keys that are taken.
+
+        Returns:
+            Id and key of each that was inserted; None where the usual statement has to do.
+        """
+        del connection, sql, rows
+        return None
+
+    def load(self, connection: Connection, sql: StatementCache, rows: NewRows) -> bool:
         """Insert rows by the engine's own bulk path; False where it has none."""
         del connection, sql, rows
         return False

@@ -6,8 +6,9 @@ need: a context, a result with named rows, and hooks. It costs as much time as t
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from sqlalchemy.exc import DBAPIError, MultipleResultsFound, NoResultFound
@@ -96,18 +97,32 @@ class DriverCalls:
 
     def execute(self, statement: str, parameters: Any) -> DriverResult:
         """Execute a text as the driver takes it."""
-        cursor = self._raw.cursor()
+        return self._run(lambda cursor: cursor.execute(statement, parameters), statement)
+
+    def execute_many(self, statement: str, rows: Iterable[Row]) -> None:
+        """Execute a text for each row of parameters."""
+        self._run(lambda cursor: cursor.executemany(statement, rows), statement).close()
+
+    def _run(self, act: Callable[[Any], object], statement: str) -> DriverResult:
+        cursor: Any = None
         try:
-            cursor.execute(statement, parameters)
+            cursor = self._raw.cursor()
+            act(cursor)
         except self._driver_error as error:
-            cursor.close()
+            self._give_up(cursor)
             raise self._translated(error, statement) from error
         except BaseException:
             # Else a statement whose caller was told to stop would keep its lock for as long as
             # the exception is known to anybody.
-            cursor.close()
+            self._give_up(cursor)
             raise
         return DriverResult(cursor)
+
+    def _give_up(self, cursor: Any) -> None:
+        # One whose connection is gone refuses even that.
+        with contextlib.suppress(self._driver_error):
+            if cursor is not None:
+                cursor.close()
 
     def _translated(self, error: Exception, statement: str) -> BaseException:
         return DBAPIError.instance(
@@ -128,6 +143,15 @@ def run_text(
     if calls is None:
         return connection.exec_driver_sql(statement, parameters)
     return calls.execute(statement, parameters)
+
+
+def run_text_many(connection: Connection, statement: str, rows: Iterable[Row]) -> None:
+    """Execute a text for each row of parameters, as ``run_text`` does."""
+    calls: DriverCalls | None = connection.get_execution_options().get(DIRECT)
+    if calls is None:
+        connection.exec_driver_sql(statement, [tuple(row) for row in rows]).close()
+    else:
+        calls.execute_many(statement, rows)
 
 
 def go_direct(connection: Connection) -> None:

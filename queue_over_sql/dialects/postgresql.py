@@ -30,16 +30,14 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import postgresql
-from sqlalchemy.types import UserDefinedType
-from sqlalchemy.util import await_only
 
 from queue_over_sql.dialects.arrow.reading_postgresql import ReadsColumns
 from queue_over_sql.dialects.arrow.taking_postgresql import TakesColumns
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect, microseconds
-from queue_over_sql.dialects.driver_calls import driver_connection, driver_errors
+from queue_over_sql.dialects.inserting_postgresql import InsertsRows, JsonText
 from queue_over_sql.dialects.partial_indexes import PartialIndexes
 from queue_over_sql.dialects.rows import message_columns, read_rows
-from queue_over_sql.dialects.statements import adopted, archive, claim, publish, rounds
+from queue_over_sql.dialects.statements import adopted, archive, claim, rounds
 from queue_over_sql.dialects.statements.parameters import (
     batches,
     bucket_of,
@@ -68,17 +66,7 @@ _CREATION_LOCK = 0x7175657565
 _FLOAT8, _NUMERIC = 701, 1700
 
 
-class JsonText(UserDefinedType[str]):
-    """A ``json`` column written and read as text that was encoded before, in one place for all."""
-
-    cache_ok = True
-
-    def get_col_spec(self, **_: Any) -> str:
-        """The type's name in DDL."""
-        return "JSON"
-
-
-class PostgreSQLDialect(PartialIndexes, ReadsColumns, TakesColumns, QueueDialect):
+class PostgreSQLDialect(PartialIndexes, InsertsRows, ReadsColumns, TakesColumns, QueueDialect):
     """PostgreSQL 12 or newer through psycopg 3."""
 
     name = "postgresql"
@@ -215,30 +203,6 @@ class PostgreSQLDialect(PartialIndexes, ReadsColumns, TakesColumns, QueueDialect
         """Move to the archive in one statement."""
         return sql.get(archive_rounds_at_once).run(connection, values).rowcount
 
-    def load(
-        self, connection: Connection, sql: StatementCache, rows: Sequence[Mapping[str, Any]]
-    ) -> bool:
-        """COPY, several times as fast as multi-row VALUES; only psycopg 3 offers it this way."""
-        if connection.dialect.driver != "psycopg":
-            return False
-        tables: QueueTables = sql.subject
-        names = publish.insert_columns(tables)
-        preparer = connection.dialect.identifier_preparer
-        target = preparer.format_table(tables.live)
-        columns = ", ".join(preparer.quote(name) for name in names)
-        converters = [sql.bind_converter(tables.live.c[name].type) for name in names]
-        copied = (
-            [
-                row[name] if convert is None else convert(row[name])
-                for name, convert in zip(names, converters, strict=True)
-            ]
-            for row in rows
-        )
-        copy = _copy_on_loop if connection.dialect.is_async else _copy
-        with driver_errors(connection, "COPY"):
-            copy(connection, f"COPY {target} ({columns}) FROM STDIN", copied)
-        return True
-
     def write_arrow(
         self,
         connection: Connection,
@@ -283,21 +247,6 @@ class PostgreSQLDialect(PartialIndexes, ReadsColumns, TakesColumns, QueueDialect
         if rows[0][0] == 0:
             settled = set()
         return settled, read_rows(sql, [row[2:] for row in rows if row[2] is not None])
-
-
-def _copy(connection: Connection, statement: str, rows: Iterable[Sequence[Any]]) -> None:
-    with driver_connection(connection).cursor() as cursor, cursor.copy(statement) as copy:
-        for row in rows:
-            copy.write_row(row)
-
-
-def _copy_on_loop(connection: Connection, statement: str, rows: Iterable[Sequence[Any]]) -> None:
-    async def run() -> None:
-        async with driver_connection(connection).cursor() as cursor, cursor.copy(statement) as copy:
-            for row in rows:
-                await copy.write_row(row)
-
-    await_only(run())
 
 
 def _held_values(held: Claim) -> dict[str, Any]:

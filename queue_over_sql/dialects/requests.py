@@ -1,9 +1,11 @@
-"""What the store asks of a dialect: claims, settlements, and a user's condition."""
+"""What the store asks of a dialect: new rows, claims, settlements, and a user's condition."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.adopted import ERROR, SUCCESS
@@ -92,6 +94,46 @@ class ClaimRequest:
             "p_edits": self.edits if self.guarded else ANY_EDITS,
             "p_count": self.count,
         }
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NewRows:
+    """Rows to be inserted, by column: what all of them share is sent once.
+
+    Attributes:
+        count: how many there are.
+        same: the values of columns that are the same in all rows, by column.
+        differing: those of the others, row by row, by column.
+    """
+
+    count: int
+    same: Mapping[str, Any]
+    differing: Mapping[str, Sequence[Any]]
+
+    def values(self) -> dict[str, Any]:
+        """The bind parameters of an INSERT of these rows."""
+        values = {f"p_{name}": value for name, value in self.same.items()}
+        for name, column in self.differing.items():
+            values.update(zip(_numbered(name, self.count), column, strict=True))
+        return values
+
+    def filled(self) -> tuple[str, ...]:
+        """The columns that are not NULL in all rows."""
+        given = {name for name, value in self.same.items() if value is not None}
+        return (*self.differing, *sorted(given))
+
+    def tuples(self, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+        """The rows one by one, of these columns."""
+        columns = [
+            self.differing[name] if name in self.differing else itertools.repeat(self.same[name])
+            for name in names
+        ]
+        return itertools.islice(zip(*columns, strict=False), self.count)
+
+
+@functools.lru_cache(maxsize=1024)
+def _numbered(name: str, count: int) -> tuple[str, ...]:
+    return tuple([f"p_{name}_{index}" for index in range(count)])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

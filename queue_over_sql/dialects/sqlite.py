@@ -13,7 +13,7 @@ from queue_over_sql.dialects.direct import run_text
 from queue_over_sql.dialects.json_paths import path_text
 from queue_over_sql.dialects.partial_indexes import PartialIndexes
 from queue_over_sql.dialects.rows import message_columns, read_rows
-from queue_over_sql.dialects.statements import claim, rounds
+from queue_over_sql.dialects.statements import claim, publish, rounds
 from queue_over_sql.dialects.statements.parameters import number
 from queue_over_sql.errors import UnsupportedByEngine
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.dialects.json_paths import JsonPath, JsonScalar
-    from queue_over_sql.dialects.requests import ClaimRequest, RoundRequest, Where
+    from queue_over_sql.dialects.requests import ClaimRequest, NewRows, RoundRequest, Where
     from queue_over_sql.message import MessageRow
     from queue_over_sql.schema import QueueTables
 
@@ -133,6 +133,13 @@ class SQLiteDialect(PartialIndexes, ReadsWideIntegers, QueueDialect):
         """ON CONFLICT on the key alone: any other unique violation still fails."""
         conflict: sqlite.Insert = statement  # type: ignore[assignment]
         return conflict.on_conflict_do_nothing(index_elements=[column])
+
+    def load(self, connection: Connection, sql: StatementCache, rows: NewRows) -> bool:
+        """One short statement, repeated by the driver."""
+        statement = sql.get(publish.publish_row, rows.filled())
+        names = [parameter.removeprefix("p_") for parameter in statement.order]
+        statement.run_many(connection, rows.tuples(names))
+        return True
 
     def claim(
         self, connection: Connection, sql: StatementCache, request: ClaimRequest

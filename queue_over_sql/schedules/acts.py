@@ -92,9 +92,7 @@ class ScheduledMessages:
         """Publish the messages for some instants; returns how many were not there yet."""
         delay = self._template.delay
         messages = [
-            dataclasses.replace(
-                self._template, key=message_key(self.schedule, instant(at)), at=at + delay
-            )
+            self._template._replace(key=message_key(self.schedule, instant(at)), at=at + delay)
             for at in instants
         ]
         if not messages:

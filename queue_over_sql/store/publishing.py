@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from typing import TYPE_CHECKING, Any
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.dialects.base import ErrorKind
+from queue_over_sql.dialects.requests import NewRows
 from queue_over_sql.dialects.rows import read_rows
 from queue_over_sql.dialects.statements import publish as statements
 from queue_over_sql.dialects.statements.claim import remove_ids
@@ -26,16 +27,18 @@ if TYPE_CHECKING:
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.message import MessageRow
 
-# How many rows one INSERT carries at most.
+# How many rows one INSERT carries at most, and where no ids are asked for.
 _ROWS_PER_INSERT = 256
+_ROWS_PER_LOAD = 1024
 # And how much text: servers bound the size of a statement (MariaDB at 16 MiB by default).
 _CHARACTERS_PER_INSERT = 2_000_000
+# Of these, plain texts and numbers, many messages have the same.
+_ALIKE = frozenset({"message_key", "kind", "headers", "priority", "max_attempts", "lease_us"})
 # A live message with the key may finish between our INSERT and our look at it; then we go again.
 _KEY_RACES = 50
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class NewMessage:
+class NewMessage(NamedTuple):
     """A publication, checked and encoded; ``at`` and ``delay`` in microseconds.
 
     ``dedup``: its key may be taken by a message that finished a short while ago.
@@ -57,11 +60,28 @@ class NewMessage:
         """When it is due if it is published at ``now``."""
         return now + self.delay if self.at is None else self.at
 
-    def row(self, now: int) -> dict[str, Any]:
-        """The values of its row, published at ``now``."""
-        due = self.due(now)
-        times = {"published_at": now, "scheduled_at": due, "available_at": due}
-        return {**self.content, **times, "message_key": self.key}
+
+def rows_of(messages: Sequence[NewMessage], now: int) -> NewRows:
+    """The rows of messages that are published at ``now``, in microseconds."""
+    columns: dict[str, list[Any]] = {"message_key": [message.key for message in messages]}
+    contents = [message.content for message in messages]
+    for name in contents[0]:
+        columns[name] = [content[name] for content in contents]
+    same: dict[str, Any] = {"published_at": now}
+    differing: dict[str, Sequence[Any]] = {}
+    for name, column in columns.items():
+        if name in _ALIKE and column.count(column[0]) == len(column):
+            same[name] = column[0]
+        elif all(value is None for value in column):
+            same[name] = None
+        else:
+            differing[name] = column
+    if any(message.delay or message.at is not None for message in messages):
+        due = [message.due(now) for message in messages]
+        differing |= {"scheduled_at": due, "available_at": due}
+    else:
+        same |= {"scheduled_at": now, "available_at": now}
+    return NewRows(len(messages), same, differing)
 
 
 def publish(
@@ -118,7 +138,7 @@ def publish_many(
     published: list[Published] = []
     created: list[int] = []
     try:
-        for chunk in _chunks(messages):
+        for chunk in _largest_chunks(messages, sql):
             published += _publish_chunk(
                 connection, sql, chunk, on_conflict, now=now, created=created
             )
@@ -154,10 +174,17 @@ def load(connection: Connection, sql: StatementCache, messages: Sequence[NewMess
         DuplicateKey: a key is taken; nothing of these messages was published.
     """
     now = server_now(connection, sql)
-    dedup = any(message.dedup for message in messages)
-    rows = [message.row(now) for message in messages]
-    if dedup or not sql.subject.dialect.load(connection, sql, rows):
+    dialect = sql.subject.dialect
+    if any(message.dedup for message in messages):
         publish_many(connection, sql, messages, "raise")
+    elif not dialect.load(connection, sql, rows_of(messages, now)):
+        if any(message.key is not None for message in messages):
+            publish_many(connection, sql, messages, "raise")
+            return
+        for chunk in _chunks(messages, _ROWS_PER_LOAD):
+            rows = rows_of(chunk, now)
+            statement = sql.get(statements.publish_many, rows.count, tuple(rows.differing), False)
+            statement.run(connection, rows.values())
 
 
 def _insert(
@@ -246,16 +273,31 @@ def _same(message: NewMessage, existing: MessageRow) -> bool:
     return all(present[name] == value for name, value in message.content.items())
 
 
-def _chunks(messages: Sequence[NewMessage]) -> Iterator[Sequence[NewMessage]]:
-    """Cut into powers of two, so that few statements have to be compiled."""
+def _chunks(
+    messages: Sequence[NewMessage], rows: int, *, rounded: bool = True
+) -> Iterator[Sequence[NewMessage]]:
+    """Cut into what one statement takes.
+
+    Args:
+        messages: all.
+        rows: at most so many at once.
+        rounded: in powers of two, so that few statements have to be compiled.
+    """
     start = 0
     while start < len(messages):
         left = len(messages) - start
-        size = min(_ROWS_PER_INSERT, 1 << (left.bit_length() - 1))
+        size = min(rows, 1 << (left.bit_length() - 1) if rounded else left)
         while size > 1 and _weight(messages[start : start + size]) > _CHARACTERS_PER_INSERT:
             size //= 2
         yield messages[start : start + size]
         start += size
+
+
+def _largest_chunks(
+    messages: Sequence[NewMessage], sql: StatementCache
+) -> Iterator[Sequence[NewMessage]]:
+    most = sql.subject.dialect.rows_at_once
+    return _chunks(messages, most or _ROWS_PER_INSERT, rounded=most is None)
 
 
 def _weight(messages: Sequence[NewMessage]) -> int:
@@ -279,6 +321,8 @@ def _publish_chunk(
             for message in chunk
         ]
     created += [message_id for same in ids.values() for message_id in same]
+    if len(ids.get(None, ())) == len(chunk):
+        return [Published(message_id) for message_id in ids[None]]
     finished = _recently_finished(connection, sql, chunk)
     published = []
     for message in chunk:
@@ -311,28 +355,32 @@ def _insert_chunk(
         keyed and not dialect.conflict_clause and not clean_failure
     ):
         return None
-    values = {
-        f"p_{name}_{index}": value
-        for index, message in enumerate(chunk)
-        for name, value in message.row(now).items()
-    }
     try:
-        result = sql.get(statements.publish_many, len(chunk)).run(connection, values)
+        found = dialect.publish_rows(connection, sql, rows_of(chunk, now))
+        if found is None:
+            found = []
+            for part in _chunks(chunk, _ROWS_PER_INSERT):
+                found += _insert_values(connection, sql, part, now)
     except DBAPIError as error:
         # The statement as a whole was undone; which key is taken shows when they go singly.
         if keyed and dialect.classify(error) is ErrorKind.DUPLICATE:
             return None
         raise
     ids: dict[str | None, list[int]] = {}
-    if dialect.insert_returning:
-        for message_id, key in sorted((row[0], row[1]) for row in _id_first(result)):
-            ids.setdefault(key, []).append(message_id)
-    else:
-        step = dialect.id_step
-        for index, message in enumerate(chunk):
-            ids.setdefault(message.key, []).append(result.lastrowid + index * step)
+    # By the id alone: keys may be None, which has no order.
+    for message_id, key in sorted(found, key=itemgetter(0)):
+        ids.setdefault(key, []).append(message_id)
     return ids
 
 
-def _id_first(rows: Any) -> list[tuple[int, str | None]]:
-    return [(row[0], row[1]) for row in rows]
+def _insert_values(
+    connection: Connection, sql: StatementCache, messages: Sequence[NewMessage], now: int
+) -> Sequence[Sequence[Any]]:
+    """Id and key of each message that was inserted: all but those whose key is taken."""
+    rows = rows_of(messages, now)
+    statement = sql.get(statements.publish_many, rows.count, tuple(rows.differing))
+    result = statement.run(connection, rows.values())
+    if sql.subject.dialect.insert_returning:
+        return result.all()
+    first, step = result.lastrowid, sql.subject.dialect.id_step
+    return [(first + index * step, message.key) for index, message in enumerate(messages)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Insert, Select, Update, bindparam, func, select, update
+from sqlalchemy import ColumnElement, Insert, Select, Update, bindparam, func, select, update
 
 from queue_over_sql.dialects.rows import message_columns
 from queue_over_sql.dialects.statements.parameters import CLAIM_CLEARED, number, words
@@ -45,15 +45,36 @@ def publish(tables: QueueTables, keyed: bool) -> Insert:
     return _returning_id(tables, statement, keyed=keyed)
 
 
-def publish_many(tables: QueueTables, size: int) -> Insert:
-    """Insert ``size`` messages whose times were computed from the database's clock."""
-    live = tables.live
-    names = insert_columns(tables)
+def publish_many(
+    tables: QueueTables, size: int, differing: tuple[str, ...], returning: bool = True
+) -> Insert:
+    """Insert ``size`` messages whose times were computed from the database's clock.
+
+    Args:
+        tables: of the queue.
+        size: how many.
+        differing: the columns that differ between them; the others are one parameter each.
+        returning: whether the ids are wanted.
+    """
+    names, live = insert_columns(tables), tables.live
+    same = {name: _value(tables, name) for name in names if name not in differing}
     rows = [
-        {name: bindparam(f"p_{name}_{index}", None, type_=live.c[name].type) for name in names}
+        same | {name: _value(tables, f"{name}_{index}", name) for name in differing}
         for index in range(size)
     ]
-    return _returning_id(tables, tables.dialect.insert(live).values(rows), keyed=True)
+    statement = tables.dialect.insert(live).values(rows)
+    return _returning_id(tables, statement, keyed=True) if returning else statement.inline()
+
+
+def publish_row(tables: QueueTables, names: tuple[str, ...]) -> Insert:
+    """Insert one message of which these columns are given, for drivers that repeat a statement."""
+    given = {name: _value(tables, name) for name in names}
+    return tables.dialect.insert(tables.live).values(given).inline()
+
+
+def _value(tables: QueueTables, parameter: str, column: str | None = None) -> ColumnElement[Any]:
+    kind = tables.live.c[column or parameter].type
+    return bindparam(f"p_{parameter}", None, type_=kind)
 
 
 def _returning_id(tables: QueueTables, statement: Insert, keyed: bool) -> Insert:

@@ -1,0 +1,183 @@
+"""``publish_many`` and ``load`` send what messages share only once: each must come back its own."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+from sqlalchemy import Column, Integer, LargeBinary, String
+
+from queue_over_sql import DuplicateKey, Publication
+from queue_over_sql.publications import PublishOutcome
+
+if TYPE_CHECKING:
+    from queue_over_sql import Queue, QueueService
+
+AGES_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+JSON: tuple[Any, ...] = (
+    {"a": 1},
+    [],
+    "text",
+    None,
+    1.5,
+    2**70,
+    "nul \0 within",
+    'quote " \\u0000 \\ end',
+    "日本 🙂",
+)
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"key": "k'1"},
+    {"kind": "a,b"},
+    {"headers": {"x": [1, "]"], "nul": "\0"}},
+    {"priority": 1},
+    {"at": AGES_AGO},
+    {"max_attempts": 7},
+    {"lease": 12.5},
+    {"key": "everything", "kind": "k", "headers": {"h": None}, "priority": 2, "delay": 0},
+)
+
+
+def bulks(queue: Queue, items: list[Any]) -> None:
+    """Publish half of them each way."""
+    middle = len(items) // 2
+    queue.publish_many(items[:middle])
+    queue.load(items[middle:])
+
+
+def drained(queue: Queue) -> list[Any]:
+    messages = queue.consume(1000)
+    queue.ack(messages)
+    return messages
+
+
+def facts(message: Any) -> tuple[Any, ...]:
+    options = (message.key, message.kind, message.headers, message.priority, message.max_attempts)
+    return (message.payload, *options, message.scheduled_at)
+
+
+@pytest.mark.parametrize("payload", JSON, ids=repr)
+def test_equal_payloads_come_back_equal(service: QueueService, payload: Any) -> None:
+    """Alone, in tens and beside others, whatever they hold."""
+    queue = service.create_queue("jobs")
+    queue.publish_many([payload])
+    bulks(queue, [payload] * 20)
+    found = [message.payload for message in drained(queue)]
+    assert found == [payload] * 21
+    assert [type(each) for each in found] == [type(payload)] * 21
+
+
+def test_options_stay_with_their_message(service: QueueService) -> None:
+    """Every option beside messages without it, in one batch."""
+    queue = service.create_queue("jobs", priorities=3)
+    items: list[Any] = []
+    for number in range(2):
+        for payload in JSON:
+            for index, options in enumerate(OPTIONS):
+                key = {"key": f"{options['key']}{len(items)}"} if "key" in options else {}
+                items.append(Publication([number, index, payload], **(options | key)))
+    bulks(queue, items)
+    found = {facts(message)[1:-1].__repr__() + repr(message.payload) for message in drained(queue)}
+    wanted = {
+        repr((item.key, item.kind, dict(item.headers or {}), item.priority, item.max_attempts or 5))
+        + repr(item.payload)
+        for item in items
+    }
+    assert found == wanted
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=repr)
+def test_an_option_of_all_is_that_of_each(service: QueueService, options: dict[str, Any]) -> None:
+    """What all of a batch have is sent once."""
+    queue = service.create_queue("jobs", priorities=3)
+    items = [
+        Publication(n, **(options | ({"key": f"k{n}"} if "key" in options else {})))
+        for n in range(20)
+    ]
+    bulks(queue, items)
+    messages = drained(queue)
+    assert sorted(message.payload for message in messages) == list(range(20))
+    for message in messages:
+        assert message.kind == options.get("kind")
+        assert message.headers == options.get("headers", {})
+        assert message.priority == options.get("priority", 0)
+        assert message.max_attempts == options.get("max_attempts", 5)
+        assert (message.key is not None) == ("key" in options)
+        assert message.scheduled_at == options.get("at", message.published_at)
+
+
+def test_delays_of_their_own(service: QueueService) -> None:
+    """Each is due at its own time, counted from one instant."""
+    queue = service.create_queue("jobs")
+    queue.publish_many([Publication(n, delay=100 + n) for n in range(10)])
+    queue.load([Publication(n, delay=100 + n) for n in range(10)])
+    for message in queue.messages().list():
+        wait = message.scheduled_at - message.published_at
+        assert wait == timedelta(seconds=100 + message.payload)
+
+
+@pytest.mark.parametrize("kind", ["text", "bytes"])
+def test_texts_and_bytes(service: QueueService, kind: Literal["text", "bytes"]) -> None:
+    """Payloads that are no JSON, whatever they hold."""
+    texts = ["", "x", "'\"\\", "a,b]", "line\nline\t\x01", "日本 🙂", "null", "\\u0000"]
+    wanted: list[Any] = texts if kind == "text" else [each.encode() + b"\0\xff" for each in texts]
+    queue = service.create_queue("jobs", payload=kind)
+    bulks(queue, wanted * 2)
+    mixed = [Publication(each, headers={"n": n}) for n, each in enumerate(wanted)]
+    bulks(queue, [*mixed, *mixed])
+    assert [message.payload for message in drained(queue)] == wanted * 4
+
+
+def test_columns_of_the_queues_own(service: QueueService) -> None:
+    """Given to some, to none, to all."""
+    own = (
+        Column("customer", Integer),
+        Column("place", String(20)),
+        Column("blob", LargeBinary(20)),
+    )
+    queue = service.create_queue("jobs", columns=own)
+    values: list[dict[str, Any]] = [
+        {"customer": 1, "place": "Ü'", "blob": b"\0\xff"},
+        {"customer": 2},
+        {},
+    ]
+    bulks(queue, [Publication(n, columns=values[n % 3]) for n in range(12)])
+    bulks(queue, [Publication(n, columns={"customer": 9}) for n in range(12)])
+    bulks(queue, [0, 1, 2, 3])
+    messages = drained(queue)
+    empty = {"customer": None, "place": None, "blob": None}
+    assert [m.columns for m in messages[:12]] == [empty | values[n % 3] for n in range(12)]
+    assert [m.columns for m in messages[12:24]] == [empty | {"customer": 9}] * 12
+    assert [m.columns for m in messages[24:]] == [empty] * 4
+
+
+def test_a_needed_column_is_asked_for(service: QueueService) -> None:
+    """A plain payload cannot have it."""
+    needed = (Column("customer", Integer, nullable=False),)
+    queue = service.create_queue("jobs", columns=needed)
+    for publish in (queue.publish_many, queue.load):
+        with pytest.raises(TypeError, match="customer"):
+            publish(["x", "y"])
+    assert queue.stats().live == 0
+
+
+def test_ids_come_in_the_order_of_the_items(service: QueueService) -> None:
+    """Of many more than one statement carries, with keys that are taken among them."""
+    queue = service.create_queue("jobs")
+    first = queue.publish_many(range(5000))
+    assert [one.id for one in first] == sorted(one.id for one in first)
+    by_id = {message.id: message.payload for message in queue.messages().list(6000)}
+    assert [by_id[one.id] for one in first] == list(range(5000))
+    queue.publish("taken", key="k700")
+    items = [Publication(n, key=f"k{n}") for n in range(1500)]
+    second = queue.publish_many(items, on_conflict="skip")
+    outcomes = [one.outcome for one in second]
+    assert [n for n, one in enumerate(outcomes) if one is PublishOutcome.SKIPPED] == [700]
+    keys = {message.id: message.key for message in queue.messages().list(8000)}
+    assert [keys[one.id] for one in second] == [f"k{n}" for n in range(1500)]
+    with pytest.raises(DuplicateKey):
+        queue.publish_many([Publication("x", key="new"), Publication("y", key="k3")])
+    with pytest.raises(DuplicateKey):
+        queue.load([Publication("x", key="new"), Publication("y", key="k3")])
+    assert queue.messages(key="new").count() == 0
