@@ -113,7 +113,7 @@ class AdoptedQueue(Queue):
             return store.enqueue(target, context.sql, conditions, values)
 
         if connection is not None:
-            return context.run_on(connection, act)
+            return context.run_on(connection, act, news=True)
         count = context.run(act, durable=True, repeat=False)
         if count:
             context.announce()
@@ -201,7 +201,7 @@ class RowPublisher(Publisher):
             return [Published(row_id) for row_id in found]
 
         if connection is not None:
-            return context.run_on(connection, act, atomic=True)
+            return context.run_on(connection, act, atomic=True, news=True)
         published = context.run(act, atomic=True, durable=True, repeat=False)
         context.announce()
         return published

@@ -62,6 +62,10 @@ class Catalog:
         """The queues that this service has opened so far."""
         return list(self._queues.values())
 
+    def has_opened(self, table: str) -> bool:
+        """Whether this service has opened the queue whose table has this full name."""
+        return any(queue.table.fullname == table for queue in self.opened)
+
     def create(self, queues: Mapping[str, QueueSettings]) -> dict[str, Queue]:
         """Create queues or open them; see ``QueueService.create_queues``."""
         dialect = self.connections.dialect

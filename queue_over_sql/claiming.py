@@ -109,18 +109,17 @@ class Claimer:
         """Claim, and while there is nothing look again until ``seconds`` have passed."""
         deadline = time.monotonic() + seconds
         pause = FIRST_POLL
+        arrivals = self._context.arrivals
         while True:
+            seen = arrivals.count
             rows = self.claim(count, lease, where)
             left = deadline - time.monotonic()
             if rows or left <= 0:
                 return rows
-            self.await_arrival(min(left, pause * random.uniform(0.75, 1.25)))  # noqa: S311
-            pause = min(LAST_POLL, pause * 1.5)
-
-    def await_arrival(self, seconds: float) -> None:
-        """Sleep until a message is published in this process, at most ``seconds``."""
-        with self._context.arrivals:
-            self._context.arrivals.wait(seconds)
+            self._context.wakeups.listen()
+            jittered = pause * random.uniform(0.75, 1.25)  # noqa: S311
+            burst = arrivals.wait(seen, min(left, jittered))
+            pause = FIRST_POLL if burst else min(LAST_POLL, pause * 1.5)
 
     def exchange(
         self,

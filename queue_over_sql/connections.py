@@ -90,6 +90,11 @@ class Connections:
         return not self._opened.borrowed
 
     @property
+    def has_others(self) -> bool:
+        """Whether other connections, and so other processes, can reach this database."""
+        return not self._opened.shared
+
+    @property
     def where(self) -> str:
         """The database, for messages: never with its password."""
         return shown_url(self.engine.url)
@@ -191,6 +196,23 @@ class Connections:
             connection.execution_options(**self._opened.lane_options)
             with self.translated():
                 yield connection
+
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[Connection]:
+        """A connection that commits by itself, for what waits on it for long; nobody else gets it.
+
+        Raises:
+            DatabaseUnavailable: the database cannot be reached, or was lost meanwhile.
+            ServiceClosed: the service was stopped.
+        """
+        self._check_open()
+        lane = self._new_lane(False)  # noqa: FBT003 - what waits does not write
+        try:
+            with self.translated():
+                yield lane.connection
+        finally:
+            # What was set in its session must not go back into the pool.
+            self._drop(lane)
 
     def reach(self, connection: Connection) -> None:
         """Make sure that a connection of ``transaction()`` is there, beginning nothing on it.

@@ -24,14 +24,15 @@ from queue_over_sql.store import registry
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from queue_over_sql.arrivals import Arrivals
     from queue_over_sql.connections import Connections
     from queue_over_sql.consumers import Consumer
     from queue_over_sql.kinds import Kinds
     from queue_over_sql.message import MessageRow, Settler
     from queue_over_sql.reply_queues import ReplyQueues
-    from queue_over_sql.runtime import Condition
     from queue_over_sql.schema import QueueTables
     from queue_over_sql.settings import ServiceSettings
+    from queue_over_sql.wakeups import WakeUps
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -54,7 +55,8 @@ class QueueContext:
         connections: Connections,
         consumer: Consumer,
         service: ServiceSettings,
-        arrivals: Condition,
+        arrivals: Arrivals,
+        wakeups: WakeUps,
         replies: ReplyQueues,
         kinds: Kinds | None = None,
     ) -> None:
@@ -68,6 +70,7 @@ class QueueContext:
         self.service = service
         self.sql = StatementCache(tables, connections.engine.dialect)
         self.arrivals = arrivals
+        self.wakeups = wakeups
         self.replies = replies
         self._declared_by: str | None = None
         self._settings = settings
@@ -152,8 +155,15 @@ class QueueContext:
         act: Callable[[Connection], T],
         *,
         atomic: bool = False,
+        news: bool = False,
     ) -> T:
-        """Run an act inside the caller's own transaction; `atomic` as in ``run``.
+        """Run an act inside the caller's own transaction.
+
+        Args:
+            connection: with that transaction.
+            act: gets the SQLAlchemy ``Connection``.
+            atomic: as in ``run``.
+            news: tell others of new messages when the transaction commits.
 
         Raises:
             ValueError: the act is atomic, and the connection commits each statement.
@@ -164,7 +174,10 @@ class QueueContext:
             check_transactional(target)
         self.connections.check_same_database(target, self.tables.live)
         with self.connections.translated():
-            return act(target)
+            result = act(target)
+            if news:
+                self.wakeups.tell_on(target, self.sql)
+            return result
 
     def message(self, row: MessageRow, settler: Settler) -> Message:
         """Turn a row into a message.
@@ -211,9 +224,9 @@ class QueueContext:
         )
 
     def announce(self) -> None:
-        """Wake those in this process who wait for a message."""
-        with self.arrivals:
-            self.arrivals.notify_all()
+        """Wake those who wait for a message, here and in other processes."""
+        self.arrivals.announce()
+        self.wakeups.tell(self.sql)
 
     def _record(self, connection: Connection) -> registry.QueueRecord | None:
         tables = self.tables

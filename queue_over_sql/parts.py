@@ -10,13 +10,14 @@ from queue_over_sql.errors import ServiceClosed
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from queue_over_sql.arrivals import Arrivals
     from queue_over_sql.catalog import Catalog
     from queue_over_sql.connections import Connections
     from queue_over_sql.consumers import Consumer
     from queue_over_sql.queue import Queue
-    from queue_over_sql.runtime import Condition
     from queue_over_sql.settings import ServiceSettings
     from queue_over_sql.system import SystemTables
+    from queue_over_sql.wakeups import WakeUps
 
 
 @dataclasses.dataclass(eq=False)
@@ -28,7 +29,8 @@ class ServiceParts:
         connections: to its database.
         catalog: its queues.
         consumer: the consumer that it is.
-        arrivals: notified when a message arrives through this process.
+        arrivals: told when a message arrives through this process, or is told of by another.
+        wakeups: tell other processes of messages, and hear of theirs.
         closed: whether it was stopped.
     """
 
@@ -36,7 +38,8 @@ class ServiceParts:
     connections: Connections
     catalog: Catalog
     consumer: Consumer
-    arrivals: Condition
+    arrivals: Arrivals
+    wakeups: WakeUps
     closed: bool = False
 
     def check_open(self) -> None:
@@ -70,12 +73,6 @@ class ServiceParts:
         """Forget a queue that was dropped and created anew elsewhere."""
         self.catalog.forget(name)
 
-    def await_arrival(self, seconds: float) -> None:
-        """Sleep until a message is published in this process, at most ``seconds``."""
-        with self.arrivals:
-            self.arrivals.wait(seconds)
-
     def wake(self) -> None:
         """Wake all who wait for a message in this process."""
-        with self.arrivals:
-            self.arrivals.notify_all()
+        self.arrivals.announce()

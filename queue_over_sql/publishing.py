@@ -54,7 +54,7 @@ class Publisher:
         atomic = atomic or message.dedup
         atomic = atomic or on_conflict == "replace"
         if connection is not None:
-            return context.run_on(connection, act, atomic=atomic)
+            return context.run_on(connection, act, atomic=atomic, news=True)
         # Not even with a key is it safe to repeat: the message may be there and finished by now.
         published = context.run(act, atomic=atomic, durable=True, repeat=False)
         context.announce()
@@ -77,7 +77,7 @@ class Publisher:
             return store.publish_many(target, context.sql, messages, on_conflict)
 
         if connection is not None:
-            return context.run_on(connection, act, atomic=True)
+            return context.run_on(connection, act, atomic=True, news=True)
         published = context.run(act, atomic=True, durable=True, repeat=False)
         context.announce()
         return published

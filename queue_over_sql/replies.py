@@ -214,7 +214,9 @@ class Request:
         """Look for the reply until it is there or the time is up."""
         deadline, pause = time.monotonic() + self.seconds, FIRST_LOOK
         outage = Outage("A request")
+        arrivals = self.context.arrivals
         while True:
+            seen = arrivals.count
             try:
                 reply = inbox.take(self.correlation_id, settler)
                 outage.ended()
@@ -227,9 +229,10 @@ class Request:
             left = deadline - time.monotonic()
             if reply is not None or left <= 0:
                 return reply
+            self.context.wakeups.listen()
             jittered = pause * random.uniform(0.75, 1.25)  # noqa: S311
-            self.context.replies.await_arrival(min(left, jittered))
-            pause = min(LAST_LOOK, pause * 1.5)
+            burst = arrivals.wait(seen, min(left, jittered))
+            pause = FIRST_LOOK if burst else min(LAST_LOOK, pause * 1.5)
 
     def _give_up(self, inbox: ReplyBox, settler: Settler) -> Message:
         """Withdraw the request, or take the reply that came at the last moment.

@@ -72,10 +72,6 @@ class ReplyQueues:
             # If it was taken for dead, the next request shall go under a new identity at once.
             self._parts.consumer.heartbeat()
 
-    def await_arrival(self, seconds: float) -> None:
-        """Sleep until a message is published in this process, at most ``seconds``."""
-        self._parts.await_arrival(seconds)
-
     def drop_own(self, consumer_id: str) -> None:
         """Drop the queue of replies to this consumer, which ends.
 

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Self
 
 from queue_over_sql.adoption import AdoptedQueue
+from queue_over_sql.arrivals import Arrivals
 from queue_over_sql.catalog import Catalog
 from queue_over_sql.connections import Connections
 from queue_over_sql.consumers import Consumer
@@ -25,6 +26,7 @@ from queue_over_sql.sqlapi import SqlApi
 from queue_over_sql.store import consumers as registrations
 from queue_over_sql.sweeping import StageSweeper
 from queue_over_sql.topics import TopicProvisioning
+from queue_over_sql.wakeups import WakeUps
 from queue_over_sql.worker import Worker
 
 if TYPE_CHECKING:
@@ -53,6 +55,9 @@ class QueueService(Provisioning, TopicProvisioning):
         consumer_name: a name for people; the host's by default.
         consumer_timeout: how long this consumer counts as alive without a heartbeat.
         reaper_interval: how often the reaper looks for messages to give back.
+        notify: whether consumers are woken by what other processes publish: on PostgreSQL by
+            LISTEN and NOTIFY, on SQLite by watching the file. They poll underneath in any case;
+            False behind PgBouncer in transaction mode.
 
     Raises:
         TypeError, ValueError: an argument has no sensible value.
@@ -68,6 +73,7 @@ class QueueService(Provisioning, TopicProvisioning):
         consumer_name: str | None = None,
         consumer_timeout: Duration = 30.0,
         reaper_interval: Duration = 1.0,
+        notify: bool = True,
     ) -> None:
         settings = ServiceSettings(
             schema=schema,
@@ -75,13 +81,16 @@ class QueueService(Provisioning, TopicProvisioning):
             consumer_name=consumer_name,
             consumer_timeout=consumer_timeout,
             reaper_interval=reaper_interval,
+            notify=notify,
         )
         self._settings = settings
         self.connections = connections = Connections(database, self._runtime())
         runtime = connections.runtime
         catalog = Catalog(connections, settings, self._make_queue)
         consumer = Consumer(connections, catalog.system, settings, self._start_heartbeat)
-        parts = ServiceParts(settings, connections, catalog, consumer, runtime.condition())
+        arrivals = Arrivals(runtime)
+        wakeups = WakeUps(connections, arrivals, catalog.has_opened, enabled=notify)
+        parts = ServiceParts(settings, connections, catalog, consumer, arrivals, wakeups)
         Provisioning.__init__(self, parts)
         TopicProvisioning.__init__(self, parts)
         self._replies = ReplyQueues(parts)
@@ -146,6 +155,7 @@ class QueueService(Provisioning, TopicProvisioning):
                 return
             self._parts.closed = True
         self._background.stop()
+        self._parts.wakeups.stop()
         self.connections.close_to_others()
         try:
             self._retire_consumer()
@@ -262,6 +272,7 @@ class QueueService(Provisioning, TopicProvisioning):
                 consumer=self._parts.consumer,
                 service=self._settings,
                 arrivals=self._parts.arrivals,
+                wakeups=self._parts.wakeups,
                 replies=self._replies,
                 kinds=kinds,
             )

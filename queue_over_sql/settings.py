@@ -235,6 +235,7 @@ class ServiceSettings:
         consumer_name: a name for people, shown by ``service.consumers()``; the host's by default.
         consumer_timeout: how long a consumer without a heartbeat counts as alive.
         reaper_interval: how often the embedded reaper looks for messages to give back.
+        notify: whether consumers are woken by what other processes publish.
     """
 
     schema: str | None = None
@@ -242,6 +243,7 @@ class ServiceSettings:
     consumer_name: str | None = None
     consumer_timeout: Duration = 30.0
     reaper_interval: Duration = 1.0
+    notify: bool = True
 
     def __post_init__(self) -> None:
         for name in ("schema", "consumer_name"):

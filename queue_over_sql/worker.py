@@ -210,8 +210,9 @@ class Worker:
     def _loop(self, index: int) -> None:
         pause = self._first_poll
         turn = index
+        arrivals = self._parts.arrivals
         while not self._draining.is_set():
-            worked = False
+            worked, seen = False, arrivals.count
             for _ in self._handlers:
                 handler = self._handlers[turn % len(self._handlers)]
                 turn += 1
@@ -221,8 +222,9 @@ class Worker:
             if worked:
                 pause = self._first_poll
                 continue
-            self._parts.await_arrival(pause * random.uniform(0.75, 1.25))  # noqa: S311
-            pause = min(self._last_poll, pause * 1.5)
+            self._parts.wakeups.listen()
+            burst = arrivals.wait(seen, pause * random.uniform(0.75, 1.25))  # noqa: S311
+            pause = self._first_poll if burst else min(self._last_poll, pause * 1.5)
 
     def _serve_safely(self, handler: Handler) -> bool:
         try:

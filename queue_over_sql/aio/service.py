@@ -50,6 +50,9 @@ class AsyncQueueService(Face[QueueService]):
         consumer_timeout: how long this consumer counts as alive without a heartbeat. A loop that
             is blocked for longer loses what it holds.
         reaper_interval: how often the reaper looks for messages to give back.
+        notify: whether consumers are woken by what other processes publish: on PostgreSQL by
+            LISTEN and NOTIFY, on SQLite by watching the file. They poll underneath in any case;
+            False behind PgBouncer in transaction mode.
         max_connections: how many acts may run on the database at once; the tasks beyond wait for
             their turn. Transactions of handlers and the background jobs have their own.
 
@@ -69,6 +72,7 @@ class AsyncQueueService(Face[QueueService]):
         consumer_name: str | None = None,
         consumer_timeout: Duration = 30.0,
         reaper_interval: Duration = 1.0,
+        notify: bool = True,
         max_connections: int = 10,
     ) -> None:
         super().__init__(
@@ -80,6 +84,7 @@ class AsyncQueueService(Face[QueueService]):
                 consumer_name=consumer_name,
                 consumer_timeout=consumer_timeout,
                 reaper_interval=reaper_interval,
+                notify=notify,
             )
         )
 

@@ -23,6 +23,7 @@ from queue_over_sql.dialects.rows import read_rows, stamped_row
 from queue_over_sql.dialects.statements import archive, settle
 from queue_over_sql.dialects.statements import claim as claiming
 from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id_values
+from queue_over_sql.dialects.watching import Watches
 from queue_over_sql.errors import UnsupportedByEngine
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def microseconds(expression: str) -> ColumnElement[int]:
     return literal_column(expression, BigInteger())
 
 
-class QueueDialect(ReadsRows, TakesRows, HoldsRounds):
+class QueueDialect(ReadsRows, TakesRows, HoldsRounds, Watches):
     """The portable dialect, and the base of those for known engines.
 
     The class attributes are capabilities; a dialect refines them from the server's version in

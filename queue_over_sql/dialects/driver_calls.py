@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 def driver_connection(connection: Connection) -> Any:
     """The driver's own connection."""
-    return connection.connection.driver_connection
+    raw: Any = connection.connection.dbapi_connection
+    return connection.dialect.get_driver_connection(raw)
 
 
 @contextlib.contextmanager

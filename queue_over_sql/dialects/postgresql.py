@@ -45,6 +45,7 @@ from queue_over_sql.dialects.statements.parameters import (
     id_values,
     number,
 )
+from queue_over_sql.dialects.watching_postgresql import Listens
 from queue_over_sql.errors import UnsupportedByEngine
 
 if TYPE_CHECKING:
@@ -66,7 +67,9 @@ _CREATION_LOCK = 0x7175657565
 _FLOAT8, _NUMERIC = 701, 1700
 
 
-class PostgreSQLDialect(PartialIndexes, InsertsRows, ReadsColumns, TakesColumns, QueueDialect):
+class PostgreSQLDialect(
+    PartialIndexes, InsertsRows, ReadsColumns, TakesColumns, Listens, QueueDialect
+):
     """PostgreSQL 12 or newer through psycopg 3."""
 
     name = "postgresql"

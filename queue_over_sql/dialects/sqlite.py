@@ -15,6 +15,7 @@ from queue_over_sql.dialects.partial_indexes import PartialIndexes
 from queue_over_sql.dialects.rows import message_columns, read_rows
 from queue_over_sql.dialects.statements import claim, publish, rounds
 from queue_over_sql.dialects.statements.parameters import number
+from queue_over_sql.dialects.watching_sqlite import WatchesTheFile
 from queue_over_sql.errors import UnsupportedByEngine
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ _BUSY, _LOCKED, _CONSTRAINT_CHECK, _TOO_BIG = 5, 6, 275, 18
 _CONSTRAINT_UNIQUE, _CONSTRAINT_PRIMARYKEY = 2067, 1555
 
 
-class SQLiteDialect(PartialIndexes, ReadsWideIntegers, QueueDialect):
+class SQLiteDialect(PartialIndexes, ReadsWideIntegers, WatchesTheFile, QueueDialect):
     """SQLite 3.35 or newer (RETURNING)."""
 
     name = "sqlite"

@@ -116,8 +116,8 @@ class FanOut:
         if connection is not None:
             return self._publish_on(connection, mail, on_conflict)
         published = self._publish(mail, on_conflict)
-        if published:
-            self._parts.wake()
+        for name in {one.queue for one in published if one.queue is not None}:
+            self._parts.queue(name).context.announce()
         return published
 
     def _addressed(self, publication: Publication, routing_key: str) -> Mail:
@@ -191,7 +191,7 @@ class FanOut:
             prepared = self._prepare([row for row in rows if row.queue not in gone], mail, target)
             try:
                 copies = prepared.checked()
-                return store.publish_copies_within(target, copies, on_conflict)
+                published = store.publish_copies_within(target, copies, on_conflict)
             except QueueNotFound as error:
                 gone.add(error.queue)
             except DBAPIError as error:
@@ -199,6 +199,10 @@ class FanOut:
                 if not lost:
                     raise
                 gone |= lost
+            else:
+                for copy in copies:
+                    self._parts.wakeups.tell_on(target, copy.sql)
+                return published
 
     def _dropped(self, error: DBAPIError, copies: Sequence[Copy]) -> set[str]:
         """Which queues are gone, as far as that may be the reason of an error."""

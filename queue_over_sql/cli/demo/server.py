@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -23,7 +24,7 @@ def open_service(
     url: str, schema: str | None, table_prefix: str | None, name: str, timeout: float
 ) -> QueueService:
     """A service for the demo, whose reaper looks often enough for its short timeout."""
-    prefix = {} if table_prefix is None else {"table_prefix": table_prefix}
+    prefix: dict[str, Any] = {} if table_prefix is None else {"table_prefix": table_prefix}
     return QueueService(
         url,
         schema=schema,

@@ -1,0 +1,117 @@
+"""PostgreSQL: LISTEN and NOTIFY, through psycopg.
+
+NOTIFY takes a lock at commit that lets one committer through at a time, so a publish of ours sends
+its own only after it has committed, by itself, and not for each message: see ``wakeups.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import Select, func, literal, select
+from sqlalchemy.util import await_only
+
+from queue_over_sql.dialects.direct import run_text
+from queue_over_sql.dialects.driver_calls import driver_connection, driver_errors
+from queue_over_sql.dialects.watching import Pause, Watch, Watches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.schema import QueueTables
+
+CHANNEL: Final = "queue_over_sql"
+"""The channel of all queues of a database; the payload is the full name of a queue's table."""
+
+
+class Listening:
+    """A connection that listens, in a thread."""
+
+    bursts = True
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._driver: Any = driver_connection(connection)
+        self._ours, self._theirs = socket.socketpair()
+        self._ours.setblocking(False)  # noqa: FBT003 - its only form
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._driver.fileno(), selectors.EVENT_READ)
+        self._selector.register(self._ours, selectors.EVENT_READ)
+
+    def wait(self, seconds: float, wanted: Callable[[str], bool]) -> bool:
+        """Until a notification of a queue that somebody wants."""
+        # What came with the answer to LISTEN itself is read by the first look.
+        self._selector.select(seconds)
+        with driver_errors(self._connection, "LISTEN"):
+            return _any(self._driver.notifies(timeout=0), wanted)
+
+    def interrupt(self) -> None:
+        """Wake the thread that waits."""
+        with contextlib.suppress(OSError):
+            self._theirs.send(b"x")
+
+    def close(self) -> None:
+        """Close the sockets by which it is woken."""
+        self._selector.close()
+        self._ours.close()
+        self._theirs.close()
+
+
+class ListeningOnLoop:
+    """A connection that listens, in a task."""
+
+    bursts = True
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._driver: Any = driver_connection(connection)
+
+    def wait(self, seconds: float, wanted: Callable[[str], bool]) -> bool:
+        """Until a notification of a queue that somebody wants."""
+
+        async def heard() -> list[Any]:
+            return [one async for one in self._driver.notifies(timeout=seconds, stop_after=1)]
+
+        with driver_errors(self._connection, "LISTEN"):
+            return _any(await_only(heard()), wanted)
+
+    def interrupt(self) -> None:
+        """A task is cancelled instead."""
+
+    def close(self) -> None:
+        """It has only the connection."""
+
+
+class Listens(Watches):
+    """PostgreSQL's way to hear of other processes."""
+
+    hears_others = True
+    tells_others = True
+
+    def watch(self, connection: Connection, pause: Pause) -> Watch | None:
+        """Listen, where the driver is psycopg."""
+        del pause
+        if connection.dialect.driver != "psycopg":
+            return None
+        run_text(connection, f"LISTEN {CHANNEL}").close()
+        return ListeningOnLoop(connection) if connection.dialect.is_async else Listening(connection)
+
+    def tell(self, connection: Connection, sql: StatementCache) -> None:
+        """Notify; several in one transaction are one."""
+        sql.get(notify).run(connection).close()
+
+
+def notify(tables: QueueTables) -> Select[Any]:
+    """Tell listeners that a queue may have got messages."""
+    return select(func.pg_notify(literal(CHANNEL), literal(tables.live.fullname)))
+
+
+def _any(notifications: Any, wanted: Callable[[str], bool]) -> bool:
+    # All are taken, so that the next wait does not begin with old ones.
+    return True in {wanted(one.payload) for one in notifications}
