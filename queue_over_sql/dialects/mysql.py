@@ -200,6 +200,14 @@ class MySQLDialect(ReadsUnbuffered, QueueDialect):
         """Lock the rows in a derived table and stamp them by a join, in one statement."""
         return sql.get(rounds.mark_picked).run(connection, request.values()).rowcount
 
+    def claim_range_hint(self, base: str) -> str | None:
+        """MariaDB prefers a ``ref`` of the level to a range of instants that holds most of it.
+
+        So it would walk all that was finished, which stays in the index while anybody has an old
+        read view: 29 ms a claim after 30,000 messages instead of 3.5.
+        """
+        return f"FORCE INDEX ({base}_claim_ix)"
+
     def rounds_index_hint(self, base: str) -> str | None:
         """By the consumer: a scan of the table would wait for rows that others have locked."""
         return f"FORCE INDEX ({base}_claim_ix)"

@@ -98,9 +98,12 @@ def pick_rows(tables: QueueTables, where: Where | None) -> Select[Any]:
         .with_for_update(skip_locked=dialect.skip_locked)
     )
     hint = dialect.claim_index_hint(tables.base_name)
-    if hint is None:
-        return statement.order_by(*oldest_first(tables))
-    return statement.with_hint(tables.live, hint)
+    if hint is not None:
+        return statement.with_hint(tables.live, hint)
+    statement = statement.order_by(*oldest_first(tables))
+    # An index of the user's own may serve a condition better.
+    hint = dialect.claim_range_hint(tables.base_name) if where is None else None
+    return statement if hint is None else statement.with_hint(tables.live, hint)
 
 
 def anything_eligible(tables: QueueTables, where: Where | None) -> Select[Any]:
