@@ -1,33 +1,23 @@
-"""Hot statements on a queue that has lived: the intended index, and no sort.
-
-The table holds 20,000 ready messages behind 2,000 claimed ones and the dead rows of 3,000 that
-are done, because a plan on a fresh table proves nothing.
-"""
+"""A queue that has lived, and the plans of single statements on it, by their builders."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-import time
 from typing import TYPE_CHECKING, Any
-
-import pytest
 
 from queue_over_sql.dialects import h2, postgresql, sqlite
 from queue_over_sql.dialects.requests import ClaimRequest, Settlement
-from queue_over_sql.dialects.statements import archive, claim, reaper, replies, settle
+from queue_over_sql.dialects.statements import claim
 from queue_over_sql.dialects.statements.parameters import bucket_of, id_values
-from tests.engine.plans import EXPLAIN, analyze
+from tests.engine.plans import EXPLAIN
 
 if TYPE_CHECKING:
     from queue_over_sql import Message, Queue, QueueService
     from queue_over_sql.dialects.compiled import StatementCache
-    from queue_over_sql.testing.plugin import TestDatabase
 
 BY_PRIMARY_KEY = ("PKEY", "PRIMARY KEY", '"PRIMARY"', "PRIMARY_KEY")
 """How the engines name the index of the ids."""
-
-READY, CLAIMED, DONE = 20_000, 2_000, 3_000
 
 
 @dataclasses.dataclass
@@ -78,18 +68,6 @@ class Lived:
         return Settlement([message.id for message in self.held[:count]], claim)
 
 
-@pytest.fixture
-def lived(database: TestDatabase, service: QueueService) -> Lived:
-    queue = service.create_queue("jobs", lease=3600, archive="all")
-    queue.load(range(DONE + CLAIMED + READY))
-    for _ in range(DONE // 500):
-        queue.ack(queue.consume(500))
-    held = [message for _ in range(CLAIMED // 500) for message in queue.consume(500)]
-    with service.connections.engine.connect() as connection:
-        analyze(connection, database.engine, "queue_jobs", "queue_jobs_archive")
-    return Lived(database.engine, service, queue, held)
-
-
 def index_of(plan: str, suffix: str) -> bool:
     """Whether the plan names the queue's index of that suffix."""
     return f"QUEUE_JOBS_{suffix}".upper() in plan
@@ -98,11 +76,6 @@ def index_of(plan: str, suffix: str) -> bool:
 def sorts(plan: str) -> bool:
     """Whether the plan has a step that sorts."""
     return any(word in plan for word in ("FILESORT", "TEMP B-TREE FOR ORDER", "SORT KEY"))
-
-
-def test_a_claim_walks_its_index(lived: Lived) -> None:
-    """The pick follows the claim index from the mark on, in its order."""
-    walks_the_claim_index(lived)
 
 
 def walks_the_claim_index(lived: Lived) -> None:
@@ -125,13 +98,6 @@ def walks_the_claim_index(lived: Lived) -> None:
     assert not sorts(plan), plan
 
 
-def test_settling_goes_by_the_primary_key(lived: Lived) -> None:
-    """No ack wanders through the index of claims, which is full of the dead."""
-    for builder in (settle.remove, settle.release, settle.retry, settle.extend):
-        for count in (1, 100):
-            goes_by_the_primary_key(lived, builder, count)
-
-
 def goes_by_the_primary_key(lived: Lived, builder: Any, count: int) -> None:
     settlement = lived.settlement(count)
     values = {
@@ -148,39 +114,4 @@ def goes_by_the_primary_key(lived: Lived, builder: Any, count: int) -> None:
     plan = re.sub(r'"POSSIBLE_KEYS": \[.*?\]', "", plan, flags=re.DOTALL)
     assert not index_of(plan, "claim_ix"), plan
     assert not index_of(plan, "lease_ix"), plan
-    assert any(word in plan for word in BY_PRIMARY_KEY), plan
-
-
-def test_expired_leases_are_found_by_an_index(lived: Lived) -> None:
-    """The reaper's look does not read the whole queue."""
-    values = {"p_max_attempts": 5, "p_count": 500}
-    plan = lived.plan(reaper.expired_leases, 0, values=values)
-    assert index_of(plan, "lease_ix") or index_of(plan, "claim_ix"), plan
-
-
-def test_the_archive_is_pruned_by_its_index(lived: Lived) -> None:
-    """The oldest archived messages of an outcome are found without a sort."""
-    # All of them are old, and only some are wanted at once.
-    up_to = {"p_at": int(time.time() * 1e6), "p_id_0": 1}
-    values = {"p_outcome": "done", "p_count": 500} | up_to
-    plan = lived.plan(archive.old_in_archive, values=values)
-    assert not sorts(plan), plan
-    assert index_of(plan, "archive_ix"), plan
-
-
-def test_a_reply_is_found_by_its_key(lived: Lived) -> None:
-    """However many replies wait, a look goes by the unique index of the keys."""
-    lived.queue.publish("x", key="k")
-    plan = lived.plan(replies.reply, values={"p_key": "k"})
-    unique = "SQLITE_AUTOINDEX" in plan or index_of(plan, "key_uq")
-    assert unique, plan
-    assert not sorts(plan), plan
-
-
-def test_a_request_is_withdrawn_by_its_id(lived: Lived) -> None:
-    """No look among all that is ready."""
-    published = lived.queue.publish("x")
-    plan = lived.plan(replies.unbegun, values={"p_id_0": published.id})
-    plan = re.sub(r'"POSSIBLE_KEYS": \[.*?\]', "", plan, flags=re.DOTALL)
-    assert not index_of(plan, "claim_ix"), plan
     assert any(word in plan for word in BY_PRIMARY_KEY), plan

@@ -1,13 +1,18 @@
-"""How to ask the engines for a plan, and for the numbers that make plans on large tables."""
+"""How to ask the engines for a plan, what it reads, and the numbers that make plans."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import dataclasses
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from sqlalchemy import Connection
+
+    from tests.engine.traffic import Sent
 
 EXPLAIN: Final[Mapping[str, str]] = {
     "sqlite": "EXPLAIN QUERY PLAN ",
@@ -23,6 +28,8 @@ _ANALYZE: Final[Mapping[str, str]] = {
     "mariadb": "ANALYZE TABLE {}",
     "mysql": "ANALYZE TABLE {}",
 }
+_SORTS: Final = re.compile(r"FILESORT|TEMP B-TREE FOR ORDER|SORT KEY", re.IGNORECASE)
+_EXPLAINABLE: Final = {"SELECT", "UPDATE", "DELETE", "INSERT", "WITH"}
 
 
 def analyze(connection: Connection, engine: str, *tables: str) -> None:
@@ -30,3 +37,144 @@ def analyze(connection: Connection, engine: str, *tables: str) -> None:
     statement = _ANALYZE.get(engine, "ANALYZE").format(", ".join(tables))
     connection.exec_driver_sql(statement).close()
     connection.commit()
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What an engine says that it will do for one statement.
+
+    Attributes:
+        statement: the statement.
+        text: the plan as the engine words it.
+        reads: what of which table it reads: ``jobs.claim`` is a search in the claim index of the
+            table of the queue ``jobs``, ``jobs.id`` one in its primary key, ``jobs.claim*`` all of
+            the index, ``jobs*`` the whole table.
+        sorts: whether rows are sorted.
+    """
+
+    statement: str
+    text: str
+    reads: frozenset[str]
+    sorts: bool
+
+    def __str__(self) -> str:
+        return f"{self.statement}\n{self.text}\n{sorted(self.reads)}"
+
+
+def plans(connection: Connection, engine: str, sent: Iterable[Sent]) -> Iterator[Plan]:
+    """The plans of all statements that have one.
+
+    On PostgreSQL there are two of each: with the values at hand, and the one that the server may
+    keep for a prepared statement, whatever its values.
+    """
+    raw: Any = connection.connection.dbapi_connection
+    for statement in sent:
+        # What only takes SQLite's lock for writing reads nothing, whatever its plan says.
+        if statement.verb not in _EXPLAINABLE or "WHERE 1 = 0" in statement.text:
+            continue
+        cursor = raw.cursor()
+        try:
+            if statement.parameters:
+                cursor.execute(EXPLAIN[engine] + statement.text, statement.parameters)
+            else:
+                cursor.execute(EXPLAIN[engine] + statement.text)
+            yield _plan(engine, statement.text, cursor.fetchall())
+            if engine == "postgresql":
+                cursor.execute(_generic(cursor, statement))
+                yield _plan(engine, "GENERIC: " + statement.text, cursor.fetchall())
+        finally:
+            cursor.close()
+            raw.rollback()
+
+
+def _generic(cursor: Any, sent: Sent) -> str:
+    """Prepare a statement, and say what explains its plan for any values."""
+    from psycopg import sql
+
+    names = list(dict.fromkeys(re.findall(r"%\(([^)]+)\)s", sent.text)))
+    numbers = {name: f"${number}" for number, name in enumerate(names, 1)}
+    text = re.sub(r"%\(([^)]+)\)s", lambda found: numbers[found[1]], sent.text).replace("%%", "%")
+    cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+    cursor.execute("DEALLOCATE ALL")
+    cursor.execute(f"PREPARE hot AS {text}".encode())
+    values = ", ".join(sql.Literal(sent.parameters[name]).as_string(cursor) for name in names)
+    return "EXPLAIN EXECUTE hot" + (f"({values})" if values else "")
+
+
+def _plan(engine: str, statement: str, rows: Iterable[Iterable[Any]]) -> Plan:
+    text = "\n".join(" ".join(map(str, row)) for row in rows)
+    reads = frozenset(_READERS[engine](text))
+    return Plan(statement, text, reads, bool(_SORTS.search(text)))
+
+
+def _name(table: str, index: str | None = None, *, whole: bool = False) -> str:
+    """The short name of what is read."""
+    table, shared = re.subn(r"^queue_over_sql_", "", table.lower())
+    table = re.sub(r"^queue_", "", table)
+    star = "*" if whole else ""
+    if index is None:
+        return f"{table}{star}"
+    index = index.lower()
+    automatic = index.startswith("sqlite_autoindex")
+    if re.search(r"^primary|_pkey$", index) or (automatic and shared):
+        short = "id"
+    elif automatic or "_key_uq" in index:
+        short = "key"
+    else:
+        short = re.sub(r"^.*_(\w+?)_ix$", r"\1", index)
+    return f"{table}.{short}{star}"
+
+
+def _read_by_sqlite(text: str) -> Iterator[str]:
+    for how, table, index in re.findall(
+        r"\b(SEARCH|SCAN) (\w+)(?: USING (?:(?:COVERING )?INDEX (\w+)|INTEGER PRIMARY KEY))?", text
+    ):
+        scanned = how == "SCAN"
+        if not index and not scanned:
+            yield _name(table, "primary")
+        elif table not in {"CONSTANT", "SUBQUERY"}:
+            yield _name(table, index or None, whole=scanned)
+
+
+def _read_by_postgresql(text: str) -> Iterator[str]:
+    for table in re.findall(r"Seq Scan on (\w+)", text):
+        yield _name(table, whole=True)
+    scans = r"Index (?:Only )?Scan (?:Backward )?using (\w+) on (\w+).*\n\s+(Index Cond)?"
+    for index, table, entered in re.findall(scans, text):
+        yield _name(table, index, whole=not entered)
+    bitmaps = r"Bitmap Heap Scan on (\w+)(?:.*\n)+?.*?Bitmap Index Scan on (\w+)"
+    for table, index in re.findall(bitmaps, text):
+        yield _name(table, index)
+
+
+def _read_by_mariadb(text: str) -> Iterator[str]:
+    for node in _nodes(json.loads(text)):
+        table, how = node.get("table_name"), node.get("access_type")
+        if table and how and not table.startswith("<"):
+            yield _name(table, node.get("key"), whole=how.lower() in {"all", "index"})
+
+
+def _nodes(node: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(node, dict):
+        yield node
+        node = list(node.values())
+    if isinstance(node, list):
+        for each in node:
+            yield from _nodes(each)
+
+
+def _read_by_h2(text: str) -> Iterator[str]:
+    for table in re.findall(r"/\* PUBLIC\.(\w+)\.tableScan", text):
+        yield _name(table, whole=True)
+    ways = r'"PUBLIC"\."(\w+)"[^*/]*?/\* PUBLIC\.(\w+)(:?)(?!\w|\.)'
+    for table, index, entered in re.findall(ways, text):
+        yield _name(table, index, whole=not entered)
+
+
+_READERS: Final[Mapping[str, Callable[[str], Iterator[str]]]] = {
+    "sqlite": _read_by_sqlite,
+    "postgresql": _read_by_postgresql,
+    "mariadb": _read_by_mariadb,
+    "mysql": _read_by_mariadb,
+    "h2": _read_by_h2,
+}

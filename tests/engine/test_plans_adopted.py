@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, insert
 
 from queue_over_sql.dialects.statements import adopted, reaper, settle
+from tests.engine.lived import Lived, goes_by_the_primary_key, index_of, walks_the_claim_index
 from tests.engine.plans import analyze
-from tests.engine.test_plans import Lived, goes_by_the_primary_key, index_of, walks_the_claim_index
 
 if TYPE_CHECKING:
     from queue_over_sql import QueueService
