@@ -70,11 +70,14 @@ class SettlerOfQueue:
             m.id: self.delay_after(m.attempt, m.max_attempts, reason, explicit) for m in messages
         }
         groups = [
-            Settlement([message.id], claim, Outcome.FAILED, reason)
-            for message in _newest(messages)
-            if (claim := message.claim) is not None and self._context.consumer.made(claim)
+            Settlement([message.id for message in same], claim, Outcome.FAILED, reason)
+            for (claim, _), same in _by(
+                _newest(messages), lambda m: (m.claim, delays[m.id])
+            ).items()
+            if claim is not None and self._context.consumer.made(claim)
         ]
-
+        ends_some = None in delays.values()
+        at_once = not ends_some and store.updates_at_once(self._context.sql, groups)
         self._announce_dead_letters([m for m in messages if delays[m.id] is None], reason)
 
         def act(target: Connection, settlement: Settlement) -> set[int]:
@@ -83,7 +86,8 @@ class SettlerOfQueue:
                 return self.bury(target, settlement)
             return store.retry(target, self._context.sql, settlement, wait)
 
-        self._settle(messages, groups, act, connection, atomic=True)
+        atomic = connection is not None or not at_once
+        self._settle(messages, groups, act, connection, atomic=atomic)
         if any(wait == 0 for wait in delays.values()):
             self._came_back(None)
 
@@ -99,13 +103,14 @@ class SettlerOfQueue:
 
     def release(self, messages: Sequence[Message], connection: Connection | Session | None) -> None:
         """Give messages back untouched; see ``Queue.release``."""
-        sql = self._context.sql
+        sql, groups = self._context.sql, self.grouped(messages)
+        atomic = connection is not None or not store.updates_at_once(sql, groups)
         self._settle(
             messages,
-            self.grouped(messages),
+            groups,
             lambda target, settlement: store.release(target, sql, settlement),
             connection,
-            atomic=True,
+            atomic=atomic,
         )
         self._came_back(None)
 

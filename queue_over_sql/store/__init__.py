@@ -78,6 +78,7 @@ from queue_over_sql.store.settling import (
     retry,
     set_aside,
     still_there,
+    updates_at_once,
 )
 from queue_over_sql.store.topics import (
     Copy,
@@ -174,4 +175,5 @@ __all__ = [
     "topic_names",
     "unclaim_all",
     "unclaim_round",
+    "updates_at_once",
 ]

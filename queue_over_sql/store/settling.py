@@ -35,6 +35,13 @@ def removes_at_once(sql: StatementCache, settlements: Sequence[Settlement], *, k
     return len(settlements[0].ids) == 1 or bool(dialect.delete_returning)
 
 
+def updates_at_once(sql: StatementCache, settlements: Sequence[Settlement]) -> bool:
+    """Whether giving these back is one statement, which needs no transaction around it."""
+    if len(settlements) != 1 or len(settlements[0].ids) > MAX_IDS:
+        return False
+    return len(settlements[0].ids) == 1 or bool(sql.subject.dialect.update_returning)
+
+
 def remove(connection: Connection, sql: StatementCache, settlement: Settlement) -> set[int]:
     """Remove finished messages."""
     settlement = remember_keys(connection, sql, settlement)
