@@ -29,8 +29,8 @@ class Sent:
 
     @property
     def verb(self) -> str:
-        """The statement's first word."""
-        return self.text.split(None, 1)[0].upper().rstrip(";")
+        """The statement's first word; psycopg asks with an empty one whether anybody is there."""
+        return self.text.strip("; ").partition(" ")[0].upper() or "PING"
 
 
 class Traffic:

@@ -1,0 +1,299 @@
+"""How often each act goes to the database: what comes between a caller and the disk's speed.
+
+No time is measured: the statements that a driver sends are counted, with those that begin and
+commit. A change of ``EXPECTED`` is a decision, for which ``scripts/benchmarks`` has the figures.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from typing import TYPE_CHECKING, Any, Final
+from unittest import mock
+
+import pytest
+
+from queue_over_sql import QueueService
+from tests.engine.traffic import Traffic, listening
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from queue_over_sql import Message, Queue
+    from queue_over_sql.testing.plugin import TestDatabase
+    from tests.engine.traffic import Sent
+
+# What MySQL sends was never seen.
+pytestmark = pytest.mark.engines("sqlite", "postgresql", "mariadb", "h2")
+
+# How often an act is tried: now and then one also reads the queue's settings, or asks whether a
+# connection that was idle still lives.
+TRIES = 4
+WORKED, LOOKS = 200, 20
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def traffic(engine_name: str) -> Iterator[Traffic]:
+    with listening(engine_name) as heard:
+        yield heard
+
+
+@pytest.fixture
+def quiet(traffic: Traffic, database: TestDatabase) -> Iterator[QueueService]:
+    """A service in whose background nothing happens."""
+    del traffic
+    service = QueueService(database.url, consumer_timeout=3600, reaper_interval=3600)
+    yield service
+    service.stop()
+
+
+@pytest.fixture
+def queue(quiet: QueueService) -> Queue:
+    """A queue of that service."""
+    return quiet.create_queue("jobs", lease=3600)
+
+
+def _claimed(queue: Queue, count: int, verb: Callable[[list[Message]], object]) -> Any:
+    queue.publish_many(range(count))
+    messages = queue.consume(count)
+    assert count == len(messages)
+    return lambda: verb(messages)
+
+
+def _consume(queue: Queue, count: int) -> Any:
+    queue.publish_many(range(count))
+    return lambda: queue.consume(count)
+
+
+def _exchange(queue: Queue, count: int) -> Any:
+    queue.publish_many(range(2 * count))
+    messages = queue.consume(count)
+    return lambda: queue.exchange(messages, count)
+
+
+def _take(queue: Queue, count: int) -> Any:
+    queue.publish_many(range(count))
+    connections = queue.context.connections
+
+    def take() -> None:
+        with connections.transaction() as connection:
+            queue.take(count, connection=connection)
+
+    return take
+
+
+def _empty(queue: Queue) -> Any:
+    # Above a mark it would look once more, now and then, for what was put below.
+    queue.announce()
+    return queue.consume
+
+
+ACTS: dict[str, Any] = {
+    "publish": lambda q: lambda: q.publish("x"),
+    "publish with a key": lambda q: lambda: q.publish("x", key=f"k{next(_numbers)}"),
+    "publish 1000": lambda q: lambda: q.publish_many(range(1000)),
+    "load 10000": lambda q: lambda: q.load(range(10_000)),
+    "consume": lambda q: _consume(q, 1),
+    "consume 100": lambda q: _consume(q, 100),
+    "consume in vain": _empty,
+    "ack": lambda q: _claimed(q, 1, q.ack),
+    "ack 100": lambda q: _claimed(q, 100, q.ack),
+    "exchange": lambda q: _exchange(q, 1),
+    "exchange 100": lambda q: _exchange(q, 100),
+    "nack": lambda q: _claimed(q, 1, lambda m: q.nack(m, delay=60)),
+    "nack 100": lambda q: _claimed(q, 100, lambda m: q.nack(m, delay=60)),
+    "release": lambda q: _claimed(q, 1, q.release),
+    "reject": lambda q: _claimed(q, 1, lambda m: q.reject(m, "bad")),
+    "extend": lambda q: _claimed(q, 1, q.extend),
+    "extend 100": lambda q: _claimed(q, 100, q.extend),
+    "take": lambda q: _take(q, 1),
+    "take 100": lambda q: _take(q, 100),
+    "heartbeat": lambda q: q.context.consumer.heartbeat,
+}
+
+
+EXPECTED: Final[Mapping[str, Mapping[str, str]]] = {
+    "publish": {"": "INSERT"},
+    "publish with a key": {"sqlite": "INSERT", "postgresql": "INSERT", "": "BEGIN INSERT COMMIT"},
+    "publish 1000": {"": "BEGIN SELECT INSERT*7 COMMIT"},
+    "load 10000": {"postgresql": "BEGIN SELECT COPY COMMIT", "": "BEGIN SELECT*2 INSERT*40 COMMIT"},
+    "consume": {
+        "sqlite": "UPDATE",
+        "postgresql": "WITH",
+        "h2 2.1": "BEGIN UPDATE SELECT COMMIT",
+        "": "BEGIN SELECT UPDATE COMMIT",
+    },
+    "consume 100": {
+        "sqlite": "UPDATE",
+        "postgresql": "WITH",
+        "h2 2.1": "BEGIN UPDATE SELECT COMMIT",
+        "": "BEGIN SELECT UPDATE COMMIT",
+    },
+    "consume in vain": {"postgresql": "WITH", "mariadb": "BEGIN SELECT COMMIT", "": "SELECT"},
+    "ack": {"": "DELETE"},
+    "ack 100": {
+        "h2": "BEGIN SELECT DELETE COMMIT",
+        "h2 2.1": "BEGIN SELECT DELETE COMMIT",
+        "": "DELETE",
+    },
+    "exchange": {
+        "sqlite": "BEGIN DELETE UPDATE COMMIT",
+        "postgresql": "WITH",
+        "h2 2.1": "BEGIN DELETE UPDATE SELECT COMMIT",
+        "": "BEGIN DELETE SELECT UPDATE COMMIT",
+    },
+    "exchange 100": {
+        "sqlite": "BEGIN DELETE UPDATE COMMIT",
+        "postgresql": "WITH",
+        "mariadb": "BEGIN DELETE SELECT UPDATE COMMIT",
+        "h2": "BEGIN SELECT DELETE SELECT UPDATE COMMIT",
+        "h2 2.1": "BEGIN SELECT DELETE UPDATE SELECT COMMIT",
+    },
+    "nack": {"": "UPDATE"},
+    "nack 100": {"sqlite": "UPDATE", "postgresql": "UPDATE", "": "BEGIN SELECT UPDATE COMMIT"},
+    "release": {"": "UPDATE"},
+    "reject": {
+        "sqlite": "BEGIN SELECT UPDATE SELECT INSERT DELETE COMMIT",
+        "postgresql": "BEGIN SELECT WITH COMMIT",
+        "": "BEGIN SELECT*2 INSERT DELETE COMMIT",
+    },
+    "extend": {"": "BEGIN SELECT UPDATE COMMIT"},
+    "extend 100": {
+        "sqlite": "BEGIN SELECT UPDATE COMMIT",
+        "postgresql": "BEGIN SELECT UPDATE COMMIT",
+        "": "BEGIN SELECT*2 UPDATE COMMIT",
+    },
+    "take": {
+        "sqlite": "SELECT PRAGMA BEGIN UPDATE SELECT DELETE COMMIT",
+        "postgresql": "PING SELECT BEGIN DELETE COMMIT",
+        "mariadb": "PING SELECT DELETE COMMIT ROLLBACK",
+        "": "SELECT*2 DELETE",
+    },
+    "take 100": {
+        "sqlite": "SELECT PRAGMA BEGIN UPDATE SELECT DELETE COMMIT",
+        "postgresql": "PING SELECT BEGIN DELETE COMMIT",
+        "mariadb": "PING SELECT DELETE COMMIT ROLLBACK",
+        "": "SELECT*2 DELETE",
+    },
+    "heartbeat": {"": "UPDATE"},
+}
+"""What each act sends: the verbs of its statements, by engine; "" stands for the others.
+
+psycopg begins its own transactions with the first statement, which is noted before that.
+"""
+
+PER_MESSAGE: Final[Mapping[str, tuple[int, int]]] = {
+    "sqlite": (4, 6),
+    "postgresql": (1, 5),
+    "mariadb": (5, 8),
+    "h2": (5, 6),
+    "h2 2.1": (5, 6),
+}
+"""Statements for each message of a worker by engine, without and with a transaction of its own."""
+
+CALLS: Final = {"publish": 122, "exchange": 418}
+"""Functions of Python that an act on SQLite calls, where nothing is built for each call."""
+SLACK = 1.15
+
+
+def _shown(sent: Sequence[Sent]) -> str:
+    """The verbs, each with how often it comes in a row."""
+    runs = [(verb, len(list(group))) for verb, group in itertools.groupby(map(_verb, sent))]
+    return " ".join(verb if times == 1 else f"{verb}*{times}" for verb, times in runs)
+
+
+def _verb(sent: Sent) -> str:
+    if "FINAL TABLE (INSERT" in sent.text:
+        return "INSERT"
+    return "BEGIN" if sent.verb == "START" else sent.verb
+
+
+def _form(queue: Queue) -> str:
+    """The engine, or its old version that has statements of its own."""
+    dialect = queue.context.tables.dialect
+    return "h2 2.1" if dialect.name == "h2" and not dialect.skip_locked else dialect.name
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_an_act_sends_no_more_than_expected(traffic: Traffic, queue: Queue, act: str) -> None:
+    """Neither another statement nor another transaction around it."""
+    queue.consume()
+    tries = []
+    for _ in range(TRIES):
+        tries.append(traffic.of(ACTS[act](queue)))
+        queue.purge(claimed=True)
+    # The first one opened connections.
+    fewest = min(tries[1:], key=len)
+    forms = EXPECTED[act]
+    assert forms.get(_form(queue), forms.get("")) == _shown(fewest)
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_worker_sends_little_for_each_message(
+    traffic: Traffic, quiet: QueueService, queue: Queue, transactional: bool
+) -> None:
+    """One exchange, or the transaction of the handler; what comes now and then is no matter."""
+    worker = quiet.worker(concurrency=1)
+    left = itertools.count(WORKED - 1, -1)
+
+    @worker.handle("jobs", transactional=transactional)
+    def handle(*_: object) -> None:
+        if not next(left):
+            worker.stop()
+
+    queue.publish_many(range(WORKED))
+    quiet.start()
+    sent = traffic.of(worker.run)
+    expected = PER_MESSAGE[_form(queue)][transactional]
+    assert expected == len(sent) // WORKED, _shown(sent[-50:])
+
+
+def test_an_idle_worker_looks_once_and_waits(
+    traffic: Traffic, quiet: QueueService, queue: Queue
+) -> None:
+    """Each look at an empty queue sends what ``consume in vain`` does, and none comes between."""
+    worker = quiet.worker(concurrency=1, poll_interval=(0.005, 0.005))
+    worker.handle("jobs")(lambda _: None)
+    looks = itertools.count()
+
+    def look(*arguments: Any, **options: Any) -> list[Message]:
+        if next(looks) == LOOKS - 1:
+            worker.stop()
+        return consume(queue, *arguments, **options)
+
+    quiet.start()
+    consume = type(queue).consume
+    with mock.patch.object(queue, "consume", look):
+        sent = traffic.of(worker.run)
+    forms = EXPECTED["consume in vain"]
+    each = forms.get(_form(queue), forms.get("", "")).split()
+    # To start took a few.
+    assert len(each) == len(sent) // LOOKS, _shown(sent)
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.parametrize("act", CALLS)
+def test_nothing_is_built_for_each_call(queue: Queue, act: str) -> None:
+    """An act that calls many more functions than before builds what it could keep."""
+    assert _calls(queue, act) <= CALLS[act] * SLACK
+
+
+def _calls(queue: Queue, act: str) -> int:
+    """How many functions of Python an act calls, once it has run a few times."""
+    counts = []
+    for _ in range(6):
+        run = ACTS[act](queue)
+        calls = 0
+
+        def note(_: object, event: str, __: object) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        sys.setprofile(note)
+        try:
+            run()
+        finally:
+            sys.setprofile(None)
+        counts.append(calls)
+    return min(counts)
