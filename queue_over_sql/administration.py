@@ -116,6 +116,7 @@ class QueueAdministration:
             discarded=record.discarded,
             oldest_ready_age=timedelta(microseconds=age) if ready else None,
             paused=record.paused,
+            wal_bytes=context.run(context.tables.dialect.wal_bytes),
         )
 
     def pause(self) -> None:

@@ -28,6 +28,7 @@ from queue_over_sql.sweeping import StageSweeper
 from queue_over_sql.topics import TopicProvisioning
 from queue_over_sql.wakeups import WakeUps
 from queue_over_sql.worker import Worker
+from queue_over_sql.write_ahead_log import WriteAheadLog
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -103,7 +104,12 @@ class QueueService(Provisioning, TopicProvisioning):
             self.queues,
             self._expired_consumers,
             self._forget_expired,
-            chores=[self._schedules.fire_due, self._replies.reap, sweeper.sweep_if_due],
+            chores=[
+                self._schedules.fire_due,
+                self._replies.reap,
+                sweeper.sweep_if_due,
+                WriteAheadLog(connections).bound,
+            ],
         )
 
     @property

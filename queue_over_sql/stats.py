@@ -20,6 +20,7 @@ class QueueStats:
         discarded: dead messages that were not kept, because the queue has ``archive="none"``.
         oldest_ready_age: how long the oldest ready message has been due; None without one.
         paused: whether the queue is paused.
+        wal_bytes: size of the write-ahead log of the database, on SQLite; None on other engines.
     """
 
     ready: int
@@ -34,6 +35,7 @@ class QueueStats:
     discarded: int
     oldest_ready_age: timedelta | None
     paused: bool
+    wal_bytes: int | None = None
 
     @property
     def live(self) -> int:

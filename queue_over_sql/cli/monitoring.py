@@ -17,12 +17,13 @@ from queue_over_sql.cli.options import MONITORING_PANEL
 from queue_over_sql.cli.output import build_table
 from queue_over_sql.cli.session import Session, command
 from queue_over_sql.cli.signals import stop_on_signals
-from queue_over_sql.cli.values import format_age, format_duration, parse_duration
+from queue_over_sql.cli.values import format_age, format_bytes, format_duration, parse_duration
 
 STATS_COLUMNS = (
     *("queue", "#ready", "#delayed", "#claimed", "#held", "#archived", "#oldest ready"),
     "",
 )
+LOG_COLUMN = "#log"
 CONSUMER_COLUMNS = ("…name", "…host", "#pid", "id", "#up for", "#last heartbeat")
 SHOWN_OF_ID = 8
 
@@ -78,8 +79,7 @@ def _watch(session: Session, service: QueueService, queue: str | None, interval:
         Live(console=session.output.out, auto_refresh=False, transient=False) as live,
     ):
         while True:
-            rows = _stats_rows(_collect(service, queue))
-            live.update(build_table(None, STATS_COLUMNS, rows), refresh=True)
+            live.update(build_table(None, *_stats_table(_collect(service, queue))), refresh=True)
             if stop.asked.wait(interval):
                 return
 
@@ -91,10 +91,22 @@ def _collect(service: QueueService, name: str | None) -> dict[str, QueueStats]:
 
 def _show(session: Session, found: dict[str, QueueStats]) -> None:
     if not session.output.machine:
-        session.output.table(None, STATS_COLUMNS, _stats_rows(found))
+        session.output.table(None, *_stats_table(found))
         return
     for name, counted in found.items():
         session.output.record({"queue": name, **dataclasses.asdict(counted)})
+
+
+def _stats_table(
+    found: dict[str, QueueStats],
+) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+    """The columns, with the size of the database's log where it is known, and the rows."""
+    rows = _stats_rows(found)
+    if all(counted.wal_bytes is None for counted in found.values()):
+        return STATS_COLUMNS, rows
+    sizes = [format_bytes(counted.wal_bytes) for counted in found.values()]
+    with_sizes = [(*row[:-1], size, row[-1]) for row, size in zip(rows, sizes, strict=True)]
+    return (*STATS_COLUMNS[:-1], LOG_COLUMN, STATS_COLUMNS[-1]), with_sizes
 
 
 def _stats_rows(found: dict[str, QueueStats]) -> list[tuple[object, ...]]:

@@ -119,6 +119,11 @@ def format_age(since: datetime) -> str:
     return format_duration(max(0.0, (datetime.now(UTC) - since).total_seconds()))
 
 
+def format_bytes(size: int | None) -> str:
+    """A size for people, in MiB; nothing where there is none."""
+    return "" if size is None else f"{size / 2**20:,.1f} MiB"
+
+
 def counted(count: int, noun: str, nouns: str | None = None) -> str:
     """A number and its noun: ``1 line``, ``1,200 lines``; ``nouns`` where an s is not enough."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {nouns or f'{noun}s'}"

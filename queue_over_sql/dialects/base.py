@@ -249,6 +249,14 @@ class QueueDialect(ReadsRows, TakesRows, HoldsRounds, Watches):
     def creation_unlock(self, connection: Connection) -> None:
         """Let the next creator through."""
 
+    def wal_bytes(self, connection: Connection) -> int | None:
+        """The size of the write-ahead log; None where it is not ours to look after."""
+        del connection
+        return None
+
+    def cut_wal(self, connection: Connection) -> None:
+        """Make the write-ahead log small if nobody needs it; never keeps writers waiting long."""
+
     def lock_for_writing(self, connection: Connection, sql: StatementCache) -> None:
         """Get the lock that a transaction needs before it reads what it will change."""
 

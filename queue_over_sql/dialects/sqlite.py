@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy import Integer, case, false, func, literal_column, select, update
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from queue_over_sql.schema import QueueTables
 
 _OLDEST = (3, 35)
+_MAIN_FILE = "SELECT file FROM pragma_database_list WHERE name = 'main'"
 # Integers from here on are floating point numbers in SQLite.
 _INTEGER_END = 2**63
 # https://www.sqlite.org/rescode.html: the low byte is the primary code.
@@ -96,7 +98,7 @@ class SQLiteDialect(PartialIndexes, ReadsWideIntegers, WatchesTheFile, QueueDial
     def database_identity(self, table: Table) -> str | None:
         """The file; a database in memory has none, and is only its own connection's."""
         del table
-        return "SELECT file FROM pragma_database_list WHERE name = 'main'"
+        return _MAIN_FILE
 
     def prepare_lane(self, connection: Connection, *, durable: bool) -> None:
         """A publish waits for the disk; a claim or ack lost with the power is only redelivered."""
@@ -105,6 +107,26 @@ class SQLiteDialect(PartialIndexes, ReadsWideIntegers, WatchesTheFile, QueueDial
     def begin(self, connection: Connection) -> None:
         """Take the write lock at once: a lock taken after reading may fail for good."""
         run_text(connection, "BEGIN IMMEDIATE")
+
+    def wal_bytes(self, connection: Connection) -> int | None:
+        """The size of the file beside the database's; None of a database in memory."""
+        file = connection.exec_driver_sql(_MAIN_FILE).scalar_one()
+        if not file:
+            return None
+        try:
+            return Path(f"{file}-wal").stat().st_size
+        except OSError:
+            # It is there from the first write to the last close.
+            return 0
+
+    def cut_wal(self, connection: Connection) -> None:
+        """Copy it into the database beside the writers, and empty it once all is copied.
+
+        TRUNCATE alone would keep writers waiting while it copies.
+        """
+        busy, there, copied = connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").one()
+        if not busy and there == copied:
+            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").close()
 
     def lock_for_writing(self, connection: Connection, sql: StatementCache) -> None:
         """A write that changes nothing: a lock taken after reading may fail for good."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # SQLite's own transactions are begun by a hook, which leaves connections so marked alone.
 LANE_MARK: Final = "queue_over_sql_lane"
 _PATIENCE = 30.0
+_LOG_BYTES: Final = 16 * 2**20
 
 
 class SQLiteHooks:
@@ -42,6 +43,8 @@ class SQLiteHooks:
         try:
             connection.isolation_level = None
             self._patiently(lambda: _execute(connection, "PRAGMA journal_mode=WAL"))
+            # What a long reader made grow is given back as soon as the log begins anew.
+            _execute(connection, f"PRAGMA journal_size_limit={_LOG_BYTES}")
         except BaseException:
             connection.close()
             raise
