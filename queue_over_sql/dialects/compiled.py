@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql.dialects.direct import DriverResult, run_text, run_text_many
+from queue_over_sql.dialects.direct import DriverResult, direct_calls, run_text_many
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, CursorResult, Dialect
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sqlalchemy.types import TypeEngine
 
 _MOST_KEPT = 512
+_PYFORMAT = re.compile(r"%%|%\((\w+)\)s")
 
 
 class CompiledStatement:
@@ -37,7 +38,10 @@ class CompiledStatement:
         self, connection: Connection, values: Mapping[str, Any] | None = None
     ) -> DriverResult | CursorResult[Any]:
         """Execute on a connection; ``values`` are the bind parameters by name."""
-        return run_text(connection, *self.bound(values))
+        calls = direct_calls(connection)
+        if calls is None:
+            return connection.exec_driver_sql(*self.bound(values))
+        return calls.run(self, values)
 
     @property
     def order(self) -> Sequence[str]:
@@ -63,12 +67,36 @@ class CompiledStatement:
 
     def bound(self, values: Mapping[str, Any] | None = None) -> tuple[str, Any]:
         """The text and its parameters, as a cursor of the driver takes them."""
-        merged = {**self._defaults, **values} if values else dict(self._defaults)
-        for name, convert in self._converters:
-            merged[name] = convert(merged[name])
+        merged = self._merged(values)
         if self._order is None:
             return self.text, merged
         return self.text, tuple([merged[n] for n in self._order])
+
+    def numbered(self, values: Mapping[str, Any] | None = None) -> tuple[str, Sequence[Any]]:
+        """The same with parameters ``$1``, ``$2`` …, for cursors that take the server's own form.
+
+        Only for drivers whose parameters are written ``%(name)s``.
+        """
+        text, order = self._numbers
+        merged = self._merged(values)
+        return text, [merged[name] for name in order]
+
+    @functools.cached_property
+    def _numbers(self) -> tuple[str, Sequence[str]]:
+        order: dict[str, int] = {}
+
+        def number(found: re.Match[str]) -> str:
+            if found[0] == "%%":
+                return "%"
+            return f"${order.setdefault(found[1], len(order) + 1)}"
+
+        return _PYFORMAT.sub(number, self.text), tuple(order)
+
+    def _merged(self, values: Mapping[str, Any] | None) -> dict[str, Any]:
+        merged = {**self._defaults, **values} if values else dict(self._defaults)
+        for name, convert in self._converters:
+            merged[name] = convert(merged[name])
+        return merged
 
 
 Builder = Callable[..., "ClauseElement"]

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from sqlalchemy.exc import DBAPIError, MultipleResultsFound, NoResultFound
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, CursorResult
+
+    from queue_over_sql.dialects.compiled import CompiledStatement
 
 Row = Sequence[Any]
 DIRECT: Final = "queue_over_sql_direct"
@@ -95,6 +97,10 @@ class DriverCalls:
         self._dialect = connection.dialect
         self._driver_error = connection.dialect.loaded_dbapi.Error
 
+    def run(self, statement: CompiledStatement, values: Mapping[str, Any] | None) -> DriverResult:
+        """Execute a compiled statement with these values of its parameters."""
+        return self.execute(*statement.bound(values))
+
     def execute(self, statement: str, parameters: Any) -> DriverResult:
         """Execute a text as the driver takes it."""
         return self._run(lambda cursor: cursor.execute(statement, parameters), statement)
@@ -106,7 +112,7 @@ class DriverCalls:
     def _run(self, act: Callable[[Any], object], statement: str) -> DriverResult:
         cursor: Any = None
         try:
-            cursor = self._raw.cursor()
+            cursor = self._cursor()
             act(cursor)
         except self._driver_error as error:
             self._give_up(cursor)
@@ -117,6 +123,9 @@ class DriverCalls:
             self._give_up(cursor)
             raise
         return DriverResult(cursor)
+
+    def _cursor(self) -> Any:
+        return self._raw.cursor()
 
     def _give_up(self, cursor: Any) -> None:
         # One whose connection is gone refuses even that.
@@ -135,11 +144,38 @@ class DriverCalls:
         )
 
 
+class PsycopgCalls(DriverCalls):
+    """The same through psycopg's raw cursors, which take the parameters as the server names them.
+
+    The others take a text with many parameters apart anew for each call: for the ack of 100
+    messages that took 0.2 ms.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        from psycopg import RawCursor  # noqa: PLC0415 - an extra
+
+        self._raw_cursor = RawCursor
+
+    def run(self, statement: CompiledStatement, values: Mapping[str, Any] | None) -> DriverResult:
+        """Execute a compiled statement with these values of its parameters."""
+        return self.execute(*statement.numbered(values))
+
+    def _cursor(self) -> Any:
+        return self._raw_cursor(self._raw)
+
+
+def direct_calls(connection: Connection) -> DriverCalls | None:
+    """The calls of a connection that goes direct; None of any other."""
+    calls: DriverCalls | None = connection.get_execution_options().get(DIRECT)
+    return calls
+
+
 def run_text(
     connection: Connection, statement: str, parameters: Any = ()
 ) -> DriverResult | CursorResult[Any]:
     """Execute a text as the driver takes it, by the shortest way that this connection has."""
-    calls: DriverCalls | None = connection.get_execution_options().get(DIRECT)
+    calls = direct_calls(connection)
     if calls is None:
         return connection.exec_driver_sql(statement, parameters)
     return calls.execute(statement, parameters)
@@ -147,7 +183,7 @@ def run_text(
 
 def run_text_many(connection: Connection, statement: str, rows: Iterable[Row]) -> None:
     """Execute a text for each row of parameters, as ``run_text`` does."""
-    calls: DriverCalls | None = connection.get_execution_options().get(DIRECT)
+    calls = direct_calls(connection)
     if calls is None:
         connection.exec_driver_sql(statement, [tuple(row) for row in rows]).close()
     else:
@@ -160,8 +196,12 @@ def go_direct(connection: Connection) -> None:
     Whoever follows the statements of all engines, as tracers do, or has them logged, sees ours,
     too: then they go SQLAlchemy's way.
     """
-    if not _is_followed(connection):
-        connection.execution_options(**{DIRECT: DriverCalls(connection)})
+    if _is_followed(connection):
+        return
+    dialect = connection.dialect
+    raw = dialect.driver == "psycopg" and not dialect.is_async
+    calls = PsycopgCalls(connection) if raw else DriverCalls(connection)
+    connection.execution_options(**{DIRECT: calls})
 
 
 def _is_followed(connection: Connection) -> bool:
