@@ -20,9 +20,9 @@ from queue_over_sql.dialects.watching_sqlite import WatchesTheFile
 from queue_over_sql.errors import UnsupportedByEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from sqlalchemy import ColumnElement, Connection, Insert, Table, Update
+    from sqlalchemy import ColumnElement, Connection, Insert, Select, Table, Update
     from sqlalchemy.types import TypeEngine
 
     from queue_over_sql.dialects.compiled import StatementCache
@@ -55,6 +55,7 @@ class SQLiteDialect(PartialIndexes, ReadsWideIntegers, WatchesTheFile, QueueDial
     unreachable_hint = "does its folder exist, and may this process write there?"
     locked_hint = " (by a transaction of your own? then pass its connection=)"
     separate_durable_lanes = True
+    rows_at_once = 100_000
     # Without AUTOINCREMENT the id of a finished message would be given out again.
     table_options: ClassVar[Mapping[str, Any]] = {}
     live_table_options: ClassVar[Mapping[str, Any]] = {"sqlite_autoincrement": True}
@@ -157,6 +158,19 @@ class SQLiteDialect(PartialIndexes, ReadsWideIntegers, WatchesTheFile, QueueDial
         conflict: sqlite.Insert = statement  # type: ignore[assignment]
         return conflict.on_conflict_do_nothing(index_elements=[column])
 
+    def publish_rows(
+        self, connection: Connection, sql: StatementCache, rows: NewRows
+    ) -> Sequence[Sequence[Any]] | None:
+        """As ``load`` does; without keys all are new, and nobody else writes between them.
+
+        So their ids are in a row: https://www.sqlite.org/autoinc.html.
+        """
+        if rows.same.get("message_key", "") is not None:
+            return None
+        self.load(connection, sql, rows)
+        last = int(sql.get(last_id).run(connection).scalar_one())
+        return [(number, None) for number in range(last - rows.count + 1, last + 1)]
+
     def load(self, connection: Connection, sql: StatementCache, rows: NewRows) -> bool:
         """One short statement, repeated by the driver."""
         statement = sql.get(publish.publish_row, rows.filled())
@@ -176,6 +190,12 @@ class SQLiteDialect(PartialIndexes, ReadsWideIntegers, WatchesTheFile, QueueDial
     ) -> int:
         """Claim in one statement that returns no rows: the round is read by its stamp."""
         return sql.get(claim_round_at_once).run(connection, request.values()).rowcount
+
+
+def last_id(tables: QueueTables) -> Select[Any]:
+    """The id that this connection gave out last."""
+    del tables
+    return select(func.last_insert_rowid())
 
 
 def claim_round_at_once(tables: QueueTables) -> Update:
