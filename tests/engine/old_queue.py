@@ -153,6 +153,16 @@ def _publish_keys(old: OldQueue, on_conflict: str) -> Act:
     return lambda: old.queue.publish_many(items, on_conflict=on_conflict)
 
 
+def _exchange_at_once(old: OldQueue, count: int, *, keep: bool) -> Act:
+    """Ack and claim in one statement, which serves queues of one level alone."""
+    queue = old.queue
+    messages = queue.consume(count)
+    [settlement] = queue._settler.grouped(messages)
+    request = queue._claimer._request(0, count, None, 0)
+    sql = queue.context.sql
+    return lambda: old.run(lambda c: acts.exchange(c, sql, settlement, request, keep=keep))
+
+
 def _unclaim(old: OldQueue) -> Act:
     [message] = old.queue.consume(1)
     stamp = message.claim
@@ -234,6 +244,10 @@ def _verbs(count: int) -> dict[str, Prepare]:
         f"ack and archive {count}": settle("all", Queue.ack),
         f"exchange {count}": settle("failed", exchange),
         f"exchange and archive {count}": settle("all", exchange),
+        f"at once exchange {count}": lambda old: _exchange_at_once(old, count, keep=False),
+        f"at once exchange and archive {count}": lambda old: _exchange_at_once(
+            old, count, keep=True
+        ),
         f"nack {count}": settle("all", lambda queue, m: queue.nack(m, delay=_DAY)),
         f"release {count}": settle("all", Queue.release),
         f"reject {count}": settle("all", lambda queue, m: queue.reject(m, "bad")),
