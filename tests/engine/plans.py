@@ -72,7 +72,7 @@ def plans(connection: Connection, engine: str, sent: Iterable[Sent]) -> Iterator
         # What only takes SQLite's lock for writing reads nothing, whatever its plan says.
         if statement.verb not in _EXPLAINABLE or "WHERE 1 = 0" in statement.text:
             continue
-        cursor = raw.cursor()
+        cursor = _cursor(raw, statement)
         try:
             if statement.parameters:
                 cursor.execute(EXPLAIN[engine] + statement.text, statement.parameters)
@@ -87,18 +87,30 @@ def plans(connection: Connection, engine: str, sent: Iterable[Sent]) -> Iterator
             raw.rollback()
 
 
+def _cursor(raw: Any, sent: Sent) -> Any:
+    """A cursor that takes parameters as they were sent; psycopg has one of its own for $1."""
+    if re.search(r"\$1\b", sent.text) and isinstance(sent.parameters, list | tuple):
+        from psycopg import RawCursor
+
+        return RawCursor(raw)
+    return raw.cursor()
+
+
 def _generic(cursor: Any, sent: Sent) -> str:
     """Prepare a statement, and say what explains its plan for any values."""
     from psycopg import sql
 
-    names = list(dict.fromkeys(re.findall(r"%\(([^)]+)\)s", sent.text)))
-    numbers = {name: f"${number}" for number, name in enumerate(names, 1)}
-    text = re.sub(r"%\(([^)]+)\)s", lambda found: numbers[found[1]], sent.text).replace("%%", "%")
+    text, values = sent.text, sent.parameters or []
+    if isinstance(values, dict):
+        names = list(dict.fromkeys(re.findall(r"%\(([^)]+)\)s", text)))
+        numbers = {name: f"${number}" for number, name in enumerate(names, 1)}
+        text = re.sub(r"%\(([^)]+)\)s", lambda found: numbers[found[1]], text)
+        text, values = text.replace("%%", "%"), [values[name] for name in names]
     cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
     cursor.execute("DEALLOCATE ALL")
     cursor.execute(f"PREPARE hot AS {text}".encode())
-    values = ", ".join(sql.Literal(sent.parameters[name]).as_string(cursor) for name in names)
-    return "EXPLAIN EXECUTE hot" + (f"({values})" if values else "")
+    shown = ", ".join(sql.Literal(value).as_string(cursor) for value in values)
+    return "EXPLAIN EXECUTE hot" + (f"({shown})" if shown else "")
 
 
 def _plan(engine: str, statement: str, rows: Iterable[Iterable[Any]]) -> Plan:
