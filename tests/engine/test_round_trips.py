@@ -201,7 +201,7 @@ PER_MESSAGE: Final[Mapping[str, tuple[int, int]]] = {
 }
 """Statements for each message of a worker by engine, without and with a transaction of its own."""
 
-CALLS: Final = {"publish": 122, "exchange": 418}
+CALLS: Final = {"publish": 71, "exchange": 182}
 """Functions of Python that an act on SQLite calls, where nothing is built for each call."""
 SLACK = 1.15
 
