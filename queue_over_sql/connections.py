@@ -345,7 +345,7 @@ class Connections:
                 connection.invalidate()
             connection.close()
             raise
-        return Lane(connection)
+        return Lane(connection, dialect.restore_session)
 
     def _drop(self, lane: Lane) -> None:
         with contextlib.suppress(SQLAlchemyError):

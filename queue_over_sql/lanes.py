@@ -28,8 +28,12 @@ _CLOSE_SECONDS = 1.0
 class Lane:
     """One long-held connection, and who may use it now."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(
+        self, connection: Connection, restore: Callable[[Connection], None] | None = None
+    ) -> None:
         self.connection = connection
+        # Undoes what was set in its session, so that the pool may lend it to anybody.
+        self._restore = restore
         self.lock = threading.RLock()
         self._closed = False
         self.used_at = time.monotonic()
@@ -61,11 +65,20 @@ class Lane:
         try:
             if not self._closed:
                 self._closed = True
-                self.connection.close()
+                self._give_back()
         except Exception as error:  # noqa: BLE001 - drivers raise what they like on a dead socket
             _log.debug("A connection could not be given back: %s", error)
         finally:
             self.lock.release()
+
+    def _give_back(self) -> None:
+        broken = self.connection.closed or self.connection.invalidated
+        if self._restore is not None and not broken:
+            try:
+                self._restore(self.connection)
+            except SQLAlchemyError:
+                self.connection.invalidate()
+        self.connection.close()
 
 
 class Lanes(Protocol):

@@ -231,6 +231,15 @@ class QueueDialect(ReadsRows, TakesRows, HoldsRounds, Watches):
     def prepare_lane(self, connection: Connection, *, durable: bool) -> None:
         """Set what the session of a long-held connection needs."""
 
+    def restore_session(self, connection: Connection) -> None:
+        """Undo what ``prepare_lane`` set that others must not find."""
+
+    @contextlib.contextmanager
+    def scanning(self, connection: Connection) -> Iterator[None]:
+        """While a statement is meant to read whole tables, let the engine do that."""
+        del connection
+        yield
+
     def begin(self, connection: Connection) -> None:
         """Begin a transaction on an autocommit connection."""
         run_text(connection, "BEGIN")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy import (
@@ -34,6 +35,8 @@ from sqlalchemy.dialects import postgresql
 from queue_over_sql.dialects.arrow.reading_postgresql import ReadsColumns
 from queue_over_sql.dialects.arrow.taking_postgresql import TakesColumns
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect, microseconds
+from queue_over_sql.dialects.direct import direct_calls, run_text
+from queue_over_sql.dialects.driver_calls import driver_connection
 from queue_over_sql.dialects.inserting_postgresql import InsertsRows, JsonText
 from queue_over_sql.dialects.partial_indexes import PartialIndexes
 from queue_over_sql.dialects.rows import message_columns, read_rows
@@ -49,7 +52,7 @@ from queue_over_sql.dialects.watching_postgresql import Listens
 from queue_over_sql.errors import UnsupportedByEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyarrow import RecordBatch
     from sqlalchemy import ColumnElement, Connection, Insert, Table
@@ -63,6 +66,8 @@ if TYPE_CHECKING:
 
 # Any number that other programs are unlikely to lock: the letters of "queue".
 _CREATION_LOCK = 0x7175657565
+_BY_INDEX = "SET enable_seqscan = off; SET enable_sort = off"
+_AS_USUAL = "RESET enable_seqscan; RESET enable_sort"
 # https://www.postgresql.org/docs/current/catalog-pg-type.html: the oid of each type.
 _FLOAT8, _NUMERIC = 701, 1700
 
@@ -167,6 +172,35 @@ class PostgreSQLDialect(
             f" || ' ' || COALESCE(CAST(to_regclass('{name}') AS oid), 0)"
         )
 
+    def prepare_lane(self, connection: Connection, *, durable: bool) -> None:
+        """Only plans by an index and in its order, for the server keeps those it has prepared.
+
+        One that it made for a nearly empty queue reads and sorts the whole table, until the next
+        ANALYZE: after a burst of 200,000 messages a claim took 110 ms instead of 0.4. To have each
+        run planned anew (``plan_cache_mode``) would take half of the rate of single messages.
+        Behind PgBouncer nothing is prepared, and sessions are others'.
+        """
+        del durable
+        if _prepares(connection):
+            run_text(connection, _BY_INDEX)
+
+    def restore_session(self, connection: Connection) -> None:
+        """Let others' statements be planned as usual."""
+        if _prepares(connection):
+            run_text(connection, _AS_USUAL)
+
+    @contextlib.contextmanager
+    def scanning(self, connection: Connection) -> Iterator[None]:
+        """Plan as usual meanwhile."""
+        if direct_calls(connection) is None or not _prepares(connection):
+            yield
+            return
+        run_text(connection, _AS_USUAL)
+        try:
+            yield
+        finally:
+            run_text(connection, _BY_INDEX)
+
     def creation_lock(self, connection: Connection) -> None:
         """CREATE … IF NOT EXISTS races with itself in the catalog; released by the commit."""
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
@@ -250,6 +284,11 @@ class PostgreSQLDialect(
         if rows[0][0] == 0:
             settled = set()
         return settled, read_rows(sql, [row[2:] for row in rows if row[2] is not None])
+
+
+def _prepares(connection: Connection) -> bool:
+    driver = driver_connection(connection) if connection.dialect.driver == "psycopg" else None
+    return getattr(driver, "prepare_threshold", None) is not None
 
 
 def _held_values(held: Claim) -> dict[str, Any]:

@@ -27,19 +27,22 @@ def delete_message(connection: Connection, sql: StatementCache, message_id: int)
 
 def purge(connection: Connection, sql: StatementCache, *, with_claimed: bool) -> int:
     """Remove all messages, or those that nobody holds; returns how many."""
-    return sql.get(administration.purge, with_claimed).run(connection).rowcount
+    with sql.subject.dialect.scanning(connection):
+        return sql.get(administration.purge, with_claimed).run(connection).rowcount
 
 
 def live_counts(connection: Connection, sql: StatementCache) -> tuple[int, int, int, int, int]:
     """Ready, delayed, claimed, held, and the age of the oldest ready message in microseconds."""
-    row = sql.get(administration.live_counts).run(connection).one()
+    with sql.subject.dialect.scanning(connection):
+        row = sql.get(administration.live_counts).run(connection).one()
     ready, delayed, claimed, held, age = (int(value or 0) for value in row)
     return ready, delayed, claimed, held, max(age, 0)
 
 
 def archive_counts(connection: Connection, sql: StatementCache) -> dict[str, int]:
     """How many archived messages there are, by outcome."""
-    rows: Iterable[Any] = sql.get(administration.archive_counts).run(connection)
+    with sql.subject.dialect.scanning(connection):
+        rows: Iterable[Any] = sql.get(administration.archive_counts).run(connection).all()
     return {row[0]: int(row[1]) for row in rows}
 
 

@@ -67,7 +67,8 @@ def list_messages(
 def count_messages(connection: Connection, sql: StatementCache, chosen: Chosen) -> int:
     """Count messages."""
     counted = selection.count(sql.subject, chosen.archived, chosen.conditions)
-    return int(connection.execute(counted).scalar_one())
+    with sql.subject.dialect.scanning(connection):
+        return int(connection.execute(counted).scalar_one())
 
 
 def edit_messages(
