@@ -315,6 +315,10 @@ class QueueDialect(ReadsRows, TakesRows, HoldsRounds, Watches):
         del base
         return None
 
+    def unclaimed_range(self, consumer_id: ColumnElement[Any]) -> ColumnElement[bool]:
+        """Nobody holds a message, said so that a pick enters the claim index at its mark."""
+        return consumer_id.is_(None)
+
     def claim(
         self, connection: Connection, sql: StatementCache, request: ClaimRequest
     ) -> list[MessageRow]:

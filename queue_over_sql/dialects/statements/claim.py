@@ -53,15 +53,25 @@ def may_claim(tables: QueueTables) -> ColumnElement[bool]:
     return objection.is_(None)
 
 
-def eligible(tables: QueueTables, where: Where | None) -> ColumnElement[bool]:
-    """What may be claimed, in the order of the claim index's columns, and what the user wants."""
+def eligible(
+    tables: QueueTables, where: Where | None, *, ranged: bool = False
+) -> ColumnElement[bool]:
+    """What may be claimed, in the order of the claim index's columns, and what the user wants.
+
+    Args:
+        tables: of the queue.
+        where: what the user wants.
+        ranged: let the dialect say in its own way that nobody holds it, for a range of its index.
+    """
     live = tables.live
     wanted = [] if where is None else [where.on(live)]
     if tables.known_kinds:
         # What this server cannot read stays at its place for one that can.
         wanted.append(or_(live.c.kind.is_(None), live.c.kind.in_(tables.known_kinds)))
     return and_(
-        live.c.consumer_id.is_(None),
+        tables.dialect.unclaimed_range(live.c.consumer_id)
+        if ranged
+        else live.c.consumer_id.is_(None),
         live.c.priority == number("p_priority"),
         live.c.available_at >= number("p_low"),
         live.c.available_at <= tables.dialect.now(),
@@ -93,17 +103,20 @@ def pick_rows(tables: QueueTables, where: Where | None) -> Select[Any]:
     dialect = tables.dialect
     statement = (
         select(*message_columns(tables, tables.live), dialect.now().label("now"))
-        .where(eligible(tables, where), may_claim(tables))
+        .where(eligible(tables, where, ranged=where is None), may_claim(tables))
         .limit(number("p_count"))
         .with_for_update(skip_locked=dialect.skip_locked)
     )
     hint = dialect.claim_index_hint(tables.base_name)
     if hint is not None:
         return statement.with_hint(tables.live, hint)
-    statement = statement.order_by(*oldest_first(tables))
+    hint = dialect.claim_range_hint(tables.base_name)
     # An index of the user's own may serve a condition better.
-    hint = dialect.claim_range_hint(tables.base_name) if where is None else None
-    return statement if hint is None else statement.with_hint(tables.live, hint)
+    if hint is None or where is not None:
+        return statement.order_by(*oldest_first(tables))
+    # The first column of the index is part of the order, as the condition on it is a range.
+    statement = statement.order_by(tables.live.c.consumer_id, *oldest_first(tables))
+    return statement.with_hint(tables.live, hint)
 
 
 def anything_eligible(tables: QueueTables, where: Where | None) -> Select[Any]:
