@@ -1,0 +1,250 @@
+"""The protocol between the benchmark of workloads and each program that it measures.
+
+A contender is a program that is started with the URL of an empty database. It reads one command
+per line from its standard input, a JSON object whose ``do`` names it, and answers each with one
+JSON line: what was asked for, or ``{"error": reason}``. Its standard output carries nothing else.
+All times are seconds of CLOCK_MONOTONIC, which the processes of a machine share.
+
+======================  ===================================  ======================================
+do                      with                                 answer
+======================  ===================================  ======================================
+describe                                                     name, version, durability, delivery,
+                                                             fence, can
+prepare                                                      (once for a database)
+open                                                         (each process)
+publish                 first, count, bytes, batch           seconds
+load                    first, count, bytes                  seconds
+consume, take           batch, count                         seconds, numbers
+work                    threads, count, transactional        seconds, numbers
+latency                 count                                ready, on a line before; received
+publish_spaced          first, count, bytes, pause           sent
+idle                    seconds
+remaining                                                    count
+quit
+======================  ===================================  ======================================
+
+``consume``, ``take`` and ``work`` end when this process had `count` messages or the queue is
+empty, for `PATIENCE` seconds where other processes may still have claims; the seconds end with the
+last message.
+
+A contender in Python is a subclass of `Contender` and a call of `serve`; what it can do is what it
+overrides. One in another language speaks the protocol itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from typing import IO, Any, ClassVar
+
+PATIENCE = 0.5
+"""How long, in seconds, a queue is empty before a consumer of several takes it for finished."""
+
+Answer = dict[str, Any]
+
+
+class Contender:
+    """One process of a contender; a subclass overrides what its library can do.
+
+    Args:
+        url: of an empty database: ``postgresql://user:password@host:port/name``, ``mysql://…``,
+            ``sqlite:////absolute/path`` or one of H2's as queue_over_sql takes them.
+    """
+
+    name: ClassVar[str]
+    durability: ClassVar[str]
+    """What a commit means, as "each commit reaches the disk"."""
+    delivery: ClassVar[str] = "at least once"
+    fence: ClassVar[bool] = False
+    """Whether a consumer that lost its claim is refused."""
+    batches: ClassVar[bool] = True
+    """Whether `publish` makes use of a batch above 1."""
+    transactional: ClassVar[bool] = False
+    """Whether `work` can run handlers inside the transaction that acknowledges."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    @property
+    def version(self) -> str:
+        """The library's version."""
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        """Create the queue: once for a database, by the first process."""
+
+    def open(self) -> None:
+        """Connect and warm up: every process, after `prepare`."""
+
+    def publish(self, payloads: list[str], batch: int) -> None:
+        """Publish JSON texts in order, `batch` of them with one call; timed by the caller."""
+        raise NotImplementedError
+
+    def load(self, payloads: list[str]) -> None:
+        """Publish JSON texts the fastest way that there is; timed by the caller."""
+        raise NotImplementedError
+
+    def consume(self, batch: int, count: int) -> list[int]:
+        """Claim and acknowledge `batch` at a time until `count` or none are left; timed outside.
+
+        Returns:
+            The numbers of the messages.
+        """
+        raise NotImplementedError
+
+    def take(self, batch: int, count: int) -> list[int]:
+        """Remove `batch` at a time, one transaction of the consumer for each; else as `consume`."""
+        raise NotImplementedError
+
+    def work(self, threads: int, count: int, transactional: bool) -> tuple[float, list[int]]:
+        """Run the library's worker with a handler that notes the number.
+
+        Returns:
+            The seconds from its start to the last message, and the numbers.
+        """
+        raise NotImplementedError
+
+    def latency(self, count: int, ready: Callable[[], None]) -> dict[int, float]:
+        """Wait for messages as the library does by default, and take `count` of them.
+
+        Args:
+            count: how many messages will come.
+            ready: to call when the consumer is waiting.
+
+        Returns:
+            The monotonic time at which the handler got each number.
+        """
+        raise NotImplementedError
+
+    def idle(self, seconds: float) -> None:
+        """Run a worker on the empty queue."""
+        raise NotImplementedError
+
+    def remaining(self) -> int:
+        """How many messages are left in the queue, claimed ones too."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Disconnect."""
+
+
+def payload_of(number: int, size: int) -> str:
+    """The JSON text of message `number`, padded to `size` bytes."""
+    text = json.dumps({"n": number, "fill": ""}, separators=(",", ":"))
+    return text[:-2] + "x" * (size - len(text)) + text[-2:]
+
+
+def number_of(payload: str | bytes | Mapping[str, Any]) -> int:
+    """The number of a message from its payload, as text or as the object."""
+    content = json.loads(payload) if isinstance(payload, str | bytes) else payload
+    return int(content["n"])
+
+
+def serve(contender: type[Contender]) -> None:
+    """Answer the commands on the standard input until `quit` or its end: a contender's main."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what a library prints must not be taken for an answer
+    serving = _Serving(contender(sys.argv[1]), answers)
+    for line in sys.stdin:
+        if serving.answer(json.loads(line)):
+            break
+
+
+class _Serving:
+    """Dispatches commands to the methods of a contender."""
+
+    def __init__(self, contender: Contender, answers: IO[str]) -> None:
+        self._contender = contender
+        self._answers = answers
+
+    def answer(self, command: Mapping[str, Any]) -> bool:
+        """Answer one command; True when it was the last."""
+        arguments = {name: value for name, value in command.items() if name != "do"}
+        try:
+            self._write(getattr(self, f"_do_{command['do']}")(**arguments))
+        except Exception as error:  # noqa: BLE001 - whatever a library raises is the parent's matter
+            traceback.print_exc()
+            self._write({"error": f"{type(error).__name__}: {error}"})
+        return bool(command["do"] == "quit")
+
+    def _write(self, answer: Answer) -> None:
+        self._answers.write(json.dumps(answer) + "\n")
+        self._answers.flush()
+
+    def _do_describe(self) -> Answer:
+        facts = ("name", "version", "durability", "delivery", "fence")
+        return {**{fact: getattr(self._contender, fact) for fact in facts}, "can": self._can()}
+
+    def _can(self) -> list[str]:
+        kind = type(self._contender)
+        acts = ("publish", "load", "consume", "take", "work", "latency", "idle")
+        can = [act for act in acts if getattr(kind, act) is not getattr(Contender, act)]
+        if "publish" in can and kind.batches:
+            can.append("publish_many")
+        if "work" in can and kind.transactional:
+            can.append("work_transactional")
+        return can
+
+    def _do_prepare(self) -> Answer:
+        self._contender.prepare()
+        return {}
+
+    def _do_open(self) -> Answer:
+        self._contender.open()
+        return {}
+
+    def _do_publish(self, first: int, count: int, bytes: int, batch: int) -> Answer:  # noqa: A002
+        payloads = [payload_of(number, bytes) for number in range(first, first + count)]
+        begun = time.monotonic()
+        self._contender.publish(payloads, batch)
+        return {"seconds": time.monotonic() - begun}
+
+    def _do_load(self, first: int, count: int, bytes: int, batch: int = 0) -> Answer:  # noqa: A002
+        del batch  # the library's own matter
+        payloads = [payload_of(number, bytes) for number in range(first, first + count)]
+        begun = time.monotonic()
+        self._contender.load(payloads)
+        return {"seconds": time.monotonic() - begun}
+
+    def _do_consume(self, batch: int, count: int) -> Answer:
+        return self._timed(self._contender.consume, batch, count)
+
+    def _do_take(self, batch: int, count: int) -> Answer:
+        return self._timed(self._contender.take, batch, count)
+
+    @staticmethod
+    def _timed(consume: Callable[[int, int], list[int]], batch: int, count: int) -> Answer:
+        begun = time.monotonic()
+        numbers = consume(batch, count)
+        return {"seconds": time.monotonic() - begun, "numbers": numbers}
+
+    def _do_work(self, threads: int, count: int, transactional: bool = False) -> Answer:
+        seconds, numbers = self._contender.work(threads, count, transactional)
+        return {"seconds": seconds, "numbers": numbers}
+
+    def _do_latency(self, count: int) -> Answer:
+        received = self._contender.latency(count, lambda: self._write({"ready": True}))
+        return {"received": {str(number): moment for number, moment in received.items()}}
+
+    def _do_publish_spaced(self, first: int, count: int, bytes: int, pause: float) -> Answer:  # noqa: A002
+        sent = {}
+        for number in range(first, first + count):
+            self._contender.publish([payload_of(number, bytes)], 1)
+            sent[str(number)] = time.monotonic()
+            time.sleep(pause)
+        return {"sent": sent}
+
+    def _do_idle(self, seconds: float) -> Answer:
+        self._contender.idle(seconds)
+        return {}
+
+    def _do_remaining(self) -> Answer:
+        return {"count": self._contender.remaining()}
+
+    def _do_quit(self) -> Answer:
+        self._contender.close()
+        return {}
