@@ -23,9 +23,9 @@ remaining                                                    count
 quit
 ======================  ===================================  ======================================
 
-``consume``, ``take`` and ``work`` end when this process had `count` messages or the queue is
-empty, for `PATIENCE` seconds where other processes may still have claims; the seconds end with the
-last message.
+``consume``, ``take`` and ``work`` end when this process had `count` messages or the queue stayed
+empty, for `PATIENCE` seconds where a single look does not tell; the seconds end with the last
+message.
 
 A contender in Python is a subclass of `Contender` and a call of `serve`; what it can do is what it
 overrides. One in another language speaks the protocol itself.
@@ -42,7 +42,7 @@ from collections.abc import Callable, Mapping
 from typing import IO, Any, ClassVar
 
 PATIENCE = 0.5
-"""How long, in seconds, a queue is empty before a consumer of several takes it for finished."""
+"""How long a queue is empty, in seconds, before one consumer of several ends."""
 
 Answer = dict[str, Any]
 
@@ -68,6 +68,8 @@ class Contender:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self.finished_at: float | None = None
+        """When `consume` or `take` had its last message, where it waited for more after it."""
 
     @property
     def version(self) -> str:
@@ -80,12 +82,16 @@ class Contender:
     def open(self) -> None:
         """Connect and warm up: every process, after `prepare`."""
 
-    def publish(self, payloads: list[str], batch: int) -> None:
-        """Publish JSON texts in order, `batch` of them with one call; timed by the caller."""
+    def content(self, payload: str) -> Any:
+        """What `publish` and `load` get for a JSON text; made before the clock starts."""
+        return payload
+
+    def publish(self, payloads: list[Any], batch: int) -> None:
+        """Publish contents in order, `batch` of them with one call; timed by the caller."""
         raise NotImplementedError
 
-    def load(self, payloads: list[str]) -> None:
-        """Publish JSON texts the fastest way that there is; timed by the caller."""
+    def load(self, payloads: list[Any]) -> None:
+        """Publish contents the fastest way that there is; timed by the caller."""
         raise NotImplementedError
 
     def consume(self, batch: int, count: int) -> list[int]:
@@ -198,17 +204,21 @@ class _Serving:
         return {}
 
     def _do_publish(self, first: int, count: int, bytes: int, batch: int) -> Answer:  # noqa: A002
-        payloads = [payload_of(number, bytes) for number in range(first, first + count)]
+        payloads = self._contents(first, count, bytes)
         begun = time.monotonic()
         self._contender.publish(payloads, batch)
         return {"seconds": time.monotonic() - begun}
 
     def _do_load(self, first: int, count: int, bytes: int, batch: int = 0) -> Answer:  # noqa: A002
         del batch  # the library's own matter
-        payloads = [payload_of(number, bytes) for number in range(first, first + count)]
+        payloads = self._contents(first, count, bytes)
         begun = time.monotonic()
         self._contender.load(payloads)
         return {"seconds": time.monotonic() - begun}
+
+    def _contents(self, first: int, count: int, size: int) -> list[Any]:
+        numbers = range(first, first + count)
+        return [self._contender.content(payload_of(number, size)) for number in numbers]
 
     def _do_consume(self, batch: int, count: int) -> Answer:
         return self._timed(self._contender.consume, batch, count)
@@ -216,11 +226,12 @@ class _Serving:
     def _do_take(self, batch: int, count: int) -> Answer:
         return self._timed(self._contender.take, batch, count)
 
-    @staticmethod
-    def _timed(consume: Callable[[int, int], list[int]], batch: int, count: int) -> Answer:
+    def _timed(self, consume: Callable[[int, int], list[int]], batch: int, count: int) -> Answer:
+        self._contender.finished_at = None
         begun = time.monotonic()
         numbers = consume(batch, count)
-        return {"seconds": time.monotonic() - begun, "numbers": numbers}
+        ended = self._contender.finished_at or time.monotonic()
+        return {"seconds": ended - begun, "numbers": numbers}
 
     def _do_work(self, threads: int, count: int, transactional: bool = False) -> Answer:
         seconds, numbers = self._contender.work(threads, count, transactional)
@@ -232,8 +243,8 @@ class _Serving:
 
     def _do_publish_spaced(self, first: int, count: int, bytes: int, pause: float) -> Answer:  # noqa: A002
         sent = {}
-        for number in range(first, first + count):
-            self._contender.publish([payload_of(number, bytes)], 1)
+        for number, content in enumerate(self._contents(first, count, bytes), first):
+            self._contender.publish([content], 1)
             sent[str(number)] = time.monotonic()
             time.sleep(pause)
         return {"sent": sent}

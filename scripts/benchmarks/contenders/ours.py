@@ -1,0 +1,180 @@
+"""queue_over_sql through its public interface, on any engine."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+from queue_over_sql import Message, QueueService, Worker
+from scripts.benchmarks.contenders.serving import PATIENCE, Contender, number_of, serve
+
+QUEUE = "workloads"
+# A look beyond the low-water mark is due some milliseconds after an empty one.
+_PAUSE = 0.002
+# Until a worker that was just started has looked in vain and waits.
+_SETTLED = 1.0
+
+
+class Ours(Contender):
+    """The defaults of a queue, a service and a worker, but for what a command says."""
+
+    name = "queue_over_sql"
+    durability = "each publish reaches the disk; so does each ack, on SQLite at the next checkpoint"
+    fence = True
+    transactional = True
+
+    @property
+    def version(self) -> str:
+        """Of the installed package."""
+        return version("queue-over-sql")
+
+    def prepare(self) -> None:
+        """Create the queue."""
+        with QueueService(self.url) as service:
+            service.create_queue(QUEUE)
+
+    def open(self) -> None:
+        """Register, and open the connections that publish and consume."""
+        self._service = QueueService(self.url)
+        self._service.start()
+        self._queue = self._service.queue(QUEUE)
+        self._queue.consume(1)
+
+    def content(self, payload: str) -> Any:
+        """A JSON value."""
+        return json.loads(payload)
+
+    def publish(self, payloads: list[Any], batch: int) -> None:
+        """By ``publish`` or ``publish_many``."""
+        if batch == 1:
+            for payload in payloads:
+                self._queue.publish(payload)
+            return
+        for start in range(0, len(payloads), batch):
+            self._queue.publish_many(payloads[start : start + batch])
+
+    def load(self, payloads: list[Any]) -> None:
+        """By ``load``."""
+        self._queue.load(payloads)
+
+    def consume(self, batch: int, count: int) -> list[int]:
+        """One by one as the worker does, by ``exchange``; more by ``consume`` and ``ack``."""
+        finished: list[Message] = []
+
+        def exchange(wanted: int) -> list[int]:
+            if finished:
+                finished[:] = self._queue.exchange(finished, wanted)
+            else:
+                finished[:] = self._queue.consume(wanted)
+            return [number_of(message.payload) for message in finished]
+
+        def consume(wanted: int) -> list[int]:
+            messages = self._queue.consume(wanted)
+            numbers = [number_of(message.payload) for message in messages]
+            if messages:
+                self._queue.ack(messages)
+            return numbers
+
+        numbers = self._until(exchange if batch == 1 else consume, batch, count)
+        if finished:
+            self._queue.ack(finished)
+            self.finished_at = time.monotonic()
+        return numbers
+
+    def take(self, batch: int, count: int) -> list[int]:
+        """By ``take`` on a connection of the consumer's own."""
+        with self._service.connections.engine.connect() as connection:
+
+            def take(wanted: int) -> list[int]:
+                messages = self._queue.take(wanted, connection=connection)
+                numbers = [number_of(message.payload) for message in messages]
+                connection.commit()
+                return numbers
+
+            return self._until(take, batch, count)
+
+    def _until(self, get: Callable[[int], list[int]], batch: int, count: int) -> list[int]:
+        """Get messages until there are `count` of them, or none for a while."""
+        numbers: list[int] = []
+        self.finished_at = time.monotonic()
+        while len(numbers) < count:
+            got = get(min(batch, count - len(numbers)))
+            if got:
+                numbers += got
+                self.finished_at = time.monotonic()
+            elif time.monotonic() - self.finished_at > PATIENCE:
+                break
+            else:
+                time.sleep(_PAUSE)
+        return numbers
+
+    def work(self, threads: int, count: int, transactional: bool) -> tuple[float, list[int]]:
+        """By a worker whose threads handle one message at a time."""
+        seen: list[tuple[int, float]] = []
+        worker = self._service.worker(concurrency=threads)
+
+        def note(message: Message, *_: Any) -> None:
+            seen.append((number_of(message.payload), time.monotonic()))
+            if len(seen) == count:
+                worker.stop()
+
+        worker.handle(QUEUE, transactional=transactional)(note)
+        ended = threading.Event()
+        watch = threading.Thread(target=_stop_when_idle, args=(worker, seen, ended))
+        watch.start()
+        begun = time.monotonic()
+        worker.run()
+        ended.set()
+        watch.join()
+        last = max((moment for _, moment in seen), default=begun)
+        return last - begun, [number for number, _ in seen]
+
+    def latency(self, count: int, ready: Callable[[], None]) -> dict[int, float]:
+        """By a worker of one thread."""
+        received: dict[int, float] = {}
+        worker = self._service.worker(concurrency=1)
+
+        @worker.handle(QUEUE)
+        def note(message: Message) -> None:
+            received[number_of(message.payload)] = time.monotonic()
+            if len(received) == count:
+                worker.stop()
+
+        timer = threading.Timer(_SETTLED, ready)
+        timer.start()
+        worker.run()
+        return received
+
+    def idle(self, seconds: float) -> None:
+        """By a worker of one thread."""
+        worker = self._service.worker(concurrency=1)
+        worker.handle(QUEUE)(print)
+        timer = threading.Timer(seconds, worker.stop)
+        timer.start()
+        worker.run()
+
+    def remaining(self) -> int:
+        """From the statistics."""
+        stats = self._queue.stats()
+        return stats.ready + stats.delayed + stats.claimed + stats.held
+
+    def close(self) -> None:
+        """Stop the service."""
+        self._service.stop()
+
+
+def _stop_when_idle(worker: Worker, seen: list[tuple[int, float]], ended: threading.Event) -> None:
+    """Stop a worker that has had no message for a while."""
+    begun = time.monotonic()
+    while not ended.wait(0.05):
+        if time.monotonic() - (seen[-1][1] if seen else begun) > PATIENCE:
+            worker.stop()
+            return
+
+
+if __name__ == "__main__":
+    serve(Ours)
