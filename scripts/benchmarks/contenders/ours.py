@@ -13,8 +13,6 @@ from queue_over_sql import Message, QueueService, Worker
 from scripts.benchmarks.contenders.serving import PATIENCE, Contender, number_of, serve
 
 QUEUE = "workloads"
-# A look beyond the low-water mark is due some milliseconds after an empty one.
-_PAUSE = 0.002
 # Until a worker that was just started has looked in vain and waits.
 _SETTLED = 1.0
 
@@ -79,7 +77,7 @@ class Ours(Contender):
                 self._queue.ack(messages)
             return numbers
 
-        numbers = self._until(exchange if batch == 1 else consume, batch, count)
+        numbers = self.until_empty(exchange if batch == 1 else consume, batch, count)
         if finished:
             self._queue.ack(finished)
             self.finished_at = time.monotonic()
@@ -95,22 +93,7 @@ class Ours(Contender):
                 connection.commit()
                 return numbers
 
-            return self._until(take, batch, count)
-
-    def _until(self, get: Callable[[int], list[int]], batch: int, count: int) -> list[int]:
-        """Get messages until there are `count` of them, or none for a while."""
-        numbers: list[int] = []
-        self.finished_at = time.monotonic()
-        while len(numbers) < count:
-            got = get(min(batch, count - len(numbers)))
-            if got:
-                numbers += got
-                self.finished_at = time.monotonic()
-            elif time.monotonic() - self.finished_at > PATIENCE:
-                break
-            else:
-                time.sleep(_PAUSE)
-        return numbers
+            return self.until_empty(take, batch, count)
 
     def work(self, threads: int, count: int, transactional: bool) -> tuple[float, list[int]]:
         """By a worker whose threads handle one message at a time."""

@@ -43,6 +43,9 @@ from typing import IO, Any, ClassVar
 
 PATIENCE = 0.5
 """How long a queue is empty, in seconds, before one consumer of several ends."""
+_PAUSE = 0.002
+# Drivers quote the statement, which may have thousands of rows.
+_REASON = 1_000
 
 Answer = dict[str, Any]
 
@@ -101,6 +104,27 @@ class Contender:
             The numbers of the messages.
         """
         raise NotImplementedError
+
+    def until_empty(self, get: Callable[[int], list[int]], batch: int, count: int) -> list[int]:
+        """For `consume` and `take` where other processes may still have claims.
+
+        Args:
+            get: claims and acknowledges up to so many messages; returns their numbers.
+            batch: how many at a time.
+            count: how many in all.
+        """
+        numbers: list[int] = []
+        self.finished_at = time.monotonic()
+        while len(numbers) < count:
+            got = get(min(batch, count - len(numbers)))
+            if got:
+                numbers += got
+                self.finished_at = time.monotonic()
+            elif time.monotonic() - self.finished_at > PATIENCE:
+                break
+            else:
+                time.sleep(_PAUSE)
+        return numbers
 
     def take(self, batch: int, count: int) -> list[int]:
         """Remove `batch` at a time, one transaction of the consumer for each; else as `consume`."""
@@ -174,7 +198,7 @@ class _Serving:
             self._write(getattr(self, f"_do_{command['do']}")(**arguments))
         except Exception as error:  # noqa: BLE001 - whatever a library raises is the parent's matter
             traceback.print_exc()
-            self._write({"error": f"{type(error).__name__}: {error}"})
+            self._write({"error": f"{type(error).__name__}: {error}"[:_REASON]})
         return bool(command["do"] == "quit")
 
     def _write(self, answer: Answer) -> None:
