@@ -17,9 +17,9 @@ from sqlalchemy import PoolProxiedConnection
 
 from queue_over_sql import QueueService
 from scripts.benchmarks.contenders.limit_sessions import SESSIONS, Session
+from scripts.benchmarks.contenders.ours import DURABILITY, QUEUE
 from scripts.benchmarks.contenders.serving import PATIENCE, Contender, serve
 
-QUEUE = "workloads"
 _ROWS_PER_LOAD = 10_000
 _PAUSE = 0.002
 
@@ -28,7 +28,7 @@ class Limit(Contender):
     """The bare driver."""
 
     name = "limit"
-    durability = "as queue_over_sql"
+    durability = "each commit reaches the disk"
     fence = True
     transactional = True
 
@@ -41,6 +41,8 @@ class Limit(Contender):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self._service = QueueService(url)
+        backend = self._service.connections.engine.url.get_backend_name()
+        self.durability = DURABILITY.get(backend, self.durability)
         self._kept: list[PoolProxiedConnection] = []
 
     def prepare(self) -> None:

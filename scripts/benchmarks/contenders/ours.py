@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
@@ -9,10 +10,16 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
+from sqlalchemy import event, make_url
+
 from queue_over_sql import Message, QueueService, Worker
 from scripts.benchmarks.contenders.serving import PATIENCE, Contender, number_of, serve
 
 QUEUE = "workloads"
+DURABILITY = {
+    "sqlite": "each publish reaches the disk; a claim or ack lost with the power is redelivered",
+    "h2": "each commit is written; it survives the process, not a power cut",
+}
 # Until a worker that was just started has looked in vain and waits.
 _SETTLED = 1.0
 
@@ -21,9 +28,14 @@ class Ours(Contender):
     """The defaults of a queue, a service and a worker, but for what a command says."""
 
     name = "queue_over_sql"
-    durability = "each publish reaches the disk; so does each ack, on SQLite at the next checkpoint"
+    durability = "each commit reaches the disk"
     fence = True
     transactional = True
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        backend = make_url(url).get_backend_name()
+        self.durability = DURABILITY.get(backend, self.durability)
 
     @property
     def version(self) -> str:
@@ -132,13 +144,17 @@ class Ours(Contender):
         worker.run()
         return received
 
-    def idle(self, seconds: float) -> None:
-        """By a worker of one thread."""
+    def idle(self, seconds: float) -> int:
+        """By a worker of one thread; the service's own statements are counted, too."""
+        counted = itertools.count()
+        engine = self._service.connections.engine
+        event.listen(engine, "before_cursor_execute", lambda *_: next(counted))
         worker = self._service.worker(concurrency=1)
         worker.handle(QUEUE)(print)
         timer = threading.Timer(seconds, worker.stop)
         timer.start()
         worker.run()
+        return next(counted)
 
     def remaining(self) -> int:
         """From the statistics."""

@@ -18,7 +18,7 @@ consume, take           batch, count                         seconds, numbers
 work                    threads, count, transactional        seconds, numbers
 latency                 count                                ready, on a line before; received
 publish_spaced          first, count, bytes, pause           sent
-idle                    seconds
+idle                    seconds                              statements, or null
 remaining                                                    count
 quit
 ======================  ===================================  ======================================
@@ -59,8 +59,8 @@ class Contender:
     """
 
     name: ClassVar[str]
-    durability: ClassVar[str]
-    """What a commit means, as "each commit reaches the disk"."""
+    durability: str
+    """What a commit means: ``each commit reaches the disk`` where it does, or what else is true."""
     delivery: ClassVar[str] = "at least once"
     fence: ClassVar[bool] = False
     """Whether a consumer that lost its claim is refused."""
@@ -150,8 +150,12 @@ class Contender:
         """
         raise NotImplementedError
 
-    def idle(self, seconds: float) -> None:
-        """Run a worker on the empty queue."""
+    def idle(self, seconds: float) -> int | None:
+        """Run a worker on the empty queue.
+
+        Returns:
+            How many statements it ran, where it knows; else the server is asked.
+        """
         raise NotImplementedError
 
     def remaining(self) -> int:
@@ -274,8 +278,7 @@ class _Serving:
         return {"sent": sent}
 
     def _do_idle(self, seconds: float) -> Answer:
-        self._contender.idle(seconds)
-        return {}
+        return {"statements": self._contender.idle(seconds)}
 
     def _do_remaining(self) -> Answer:
         return {"count": self._contender.remaining()}

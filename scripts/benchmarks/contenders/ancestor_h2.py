@@ -1,0 +1,103 @@
+"""The pattern of the Java ancestor of queue_over_sql, on H2.
+
+A message is marked by an UPDATE over a sub-select of the oldest, read back by its mark and removed
+by its id; each column has an index of its own. Unlike the ancestor it keeps its connection, so
+that what is measured is the pattern. It marks messages twice when several consumers meet, so it
+is only run with one.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any
+
+from sqlalchemy import create_engine
+
+from scripts.benchmarks.contenders.serving import Contender, number_of, serve
+
+_COLUMNS = ("consumer_id", "consumer_round", "consume_time", "publish_time", "ttl")
+_CREATE = """
+CREATE TABLE IF NOT EXISTS tasks (
+  id BIGINT NOT NULL PRIMARY KEY, message VARCHAR(100000), consumer_id VARCHAR(128),
+  consumer_round BIGINT, publish_time BIGINT, consume_time BIGINT, ttl BIGINT)
+"""
+_PUBLISH = "INSERT INTO tasks (id, message, publish_time) VALUES (?, ?, ?)"
+_MARK = """
+UPDATE tasks SET consumer_id = ?, consumer_round = ?, consume_time = ?
+ WHERE id IN (SELECT id FROM tasks WHERE consumer_id IS NULL ORDER BY publish_time LIMIT ?)
+"""
+_READ = "SELECT id, message FROM tasks WHERE consumer_id = ? AND consumer_round = ?"
+_DELETE = "DELETE FROM tasks WHERE id = ?"
+_COUNT = "SELECT COUNT(*) FROM tasks"
+
+
+class Ancestor(Contender):
+    """One consumer with one connection, which commits each statement."""
+
+    name = "ancestor"
+    durability = "each commit is written; it survives the process, not a power cut"
+    batches = False
+
+    @property
+    def version(self) -> str:
+        """It was never released."""
+        return "its pattern"
+
+    def prepare(self) -> None:
+        """Create the table and an index on each column."""
+        self.open()
+        self._cursor.execute(_CREATE)
+        for column in _COLUMNS:
+            self._cursor.execute(f"CREATE INDEX IF NOT EXISTS {column}_idx ON tasks ({column})")
+
+    def open(self) -> None:
+        """Connect."""
+        engine = create_engine(self.url)
+        self._connection = engine.raw_connection()
+        raw: Any = self._connection.driver_connection
+        engine.dialect.set_isolation_level(raw, "AUTOCOMMIT")
+        self._cursor = raw.cursor()
+        self._consumer = str(uuid.uuid4())
+        self._round = 0
+
+    def publish(self, payloads: list[Any], batch: int) -> None:
+        """One INSERT each, under a random id."""
+        del batch
+        for payload in payloads:
+            message_id = uuid.uuid4().int >> 65
+            self._cursor.execute(_PUBLISH, (message_id, payload, _milliseconds()))
+
+    def consume(self, batch: int, count: int) -> list[int]:
+        """Mark, read what was marked, remove one by one."""
+        numbers: list[int] = []
+        while len(numbers) < count:
+            self._round += 1
+            mark = (self._consumer, self._round)
+            wanted = min(batch, count - len(numbers))
+            self._cursor.execute(_MARK, (*mark, _milliseconds(), wanted))
+            self._cursor.execute(_READ, mark)
+            rows = self._cursor.fetchall()
+            if not rows:
+                break
+            for message_id, message in rows:
+                self._cursor.execute(_DELETE, (message_id,))
+                numbers.append(number_of(message))
+        return numbers
+
+    def remaining(self) -> int:
+        """By counting."""
+        self._cursor.execute(_COUNT)
+        return int(self._cursor.fetchone()[0])
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._connection.close()
+
+
+def _milliseconds() -> int:
+    return time.time_ns() // 1_000_000
+
+
+if __name__ == "__main__":
+    serve(Ancestor)
