@@ -8,10 +8,12 @@ from scripts.benchmarks import (
     spark_read,
     spark_stream,
     spark_write,
+    workloads_page,
 )
 from scripts.benchmarks.plots import images
 
 SECTIONS = {
+    "workloads": workloads_page.section,
     "archived_history": archived_history.section,
     "spark_read": spark_read.section,
     "spark_write": spark_write.section,

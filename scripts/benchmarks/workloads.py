@@ -1,0 +1,327 @@
+"""Run queue_over_sql, the limit of its SQL and its peers through the same workloads.
+
+    python -m scripts.benchmarks.workloads --engine postgresql
+    python -m scripts.benchmarks.workloads --engine sqlite --workloads publish_one,consume_100
+
+``./scripts/benchmarks/run workloads --engine postgresql`` installs the peers first. A run starts a
+private server in its default configuration, which writes each commit to the disk, and gives each
+contender a database and processes of its own. In each round every workload is run by all
+contenders in turn; after each run it is checked that all messages came, once each. How many
+messages a run has follows from a first one, which is not counted, so that it takes about half a
+second. A larger load, the latency of an idle queue and the statements of an idle worker are
+measured once, at the end.
+
+The result is ``scripts/benchmarks/results/workloads_<engine>.json``. The run ends with an error
+where a contender failed; what it did is in the result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from scripts.benchmarks.harness import (
+    ENGINES,
+    NewDatabase,
+    databases_of,
+    progress_bar,
+    write_result,
+)
+from scripts.benchmarks.workloads_list import (
+    IDLE,
+    LATENCY,
+    LIMIT,
+    LOAD_MILLION,
+    MILLION,
+    ONCE,
+    OURS,
+    WORKLOADS,
+    Workload,
+)
+from scripts.benchmarks.workloads_page import section
+from scripts.benchmarks.workloads_processes import KINDS, ContenderFailed, Contestant, Kind
+from scripts.benchmarks.workloads_running import (
+    MessagesLost,
+    idle,
+    latency,
+    load_once,
+    measure,
+    observer_of,
+)
+
+__all__ = ["main", "section"]
+NAME = "workloads"
+# How long one run is to take, in seconds, at scale 1.
+_RUN_SECONDS = 0.4
+_LATENCY_MESSAGES = 100
+_IDLE_SECONDS = 5.0
+_FAILURES = (ContenderFailed, MessagesLost)
+
+
+@dataclass
+class Run:
+    """A run on one engine: its contestants, and what was measured so far.
+
+    Attributes:
+        kinds: the contenders.
+        new_database: makes one.
+        scale: of the numbers of messages.
+    """
+
+    kinds: Sequence[Kind]
+    new_database: NewDatabase
+    scale: float
+    contestants: dict[str, Contestant] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
+    workloads: dict[str, Any] = field(default_factory=dict)
+    once: dict[str, Any] = field(default_factory=dict)
+    failures: list[dict[str, str]] = field(default_factory=list)
+    _names: Iterator[int] = field(default_factory=itertools.count)
+
+    def start(self, kind: Kind) -> Contestant:
+        """A contestant on a new database."""
+        contestant = Contestant(kind, self.new_database(f"workloads_{next(self._names)}"))
+        about = {key: value for key, value in contestant.about.items() if key != "can"}
+        self.about[kind.name] = about
+        return contestant
+
+    def failed(self, kind: Kind, workload: str, error: Exception) -> None:
+        """Note a failure, and start anew with what the contender left behind."""
+        self.failures.append({"contender": kind.name, "workload": workload, "reason": str(error)})
+        print(f"{workload}: {error}", file=sys.stderr)
+        old = self.contestants.pop(kind.name, None)
+        if old is not None:
+            old.end()
+            with contextlib.suppress(*_FAILURES):
+                self.contestants[kind.name] = self.start(kind)
+
+    def end(self) -> None:
+        """End all processes."""
+        for contestant in self.contestants.values():
+            contestant.end()
+        self.contestants.clear()
+
+    def of(self, workload: Workload) -> list[Contestant]:
+        """Who takes part."""
+        return [
+            contestant
+            for contestant in self.contestants.values()
+            if contestant.can(workload.needs)
+            and (workload.only is None or contestant.name in workload.only)
+        ]
+
+    # -- the rounds
+
+    def calibrate(self, workload: Workload) -> None:
+        """Run each contestant once, uncounted, to know how many messages it gets."""
+        counts: dict[str, int] = {}
+        for contestant in self.of(workload):
+            try:
+                rate = measure(contestant, workload, workload.probe)
+                # The first call of a library is no measure of the others.
+                rate = max(rate, measure(contestant, workload, workload.probe))
+            except _FAILURES as error:
+                self.failed(contestant.kind, workload.name, error)
+                continue
+            wanted = min(rate * _RUN_SECONDS, workload.most) * self.scale
+            counts[contestant.name] = _rounded(max(wanted, workload.probe), workload)
+        if OURS in counts and LIMIT in counts:
+            counts[OURS] = counts[LIMIT] = max(counts[OURS], counts[LIMIT])
+        if counts:
+            facts = {"title": workload.title, "bytes": workload.payload}
+            self.workloads[workload.name] = {**facts, "counts": counts, "rounds": []}
+
+    def round(self, workload: Workload, turn: int) -> None:
+        """Run each contestant once; who begins changes from round to round."""
+        measured = self.workloads.get(workload.name)
+        if measured is None:
+            return
+        contestants = self.of(workload)
+        shift = turn % max(1, len(contestants))
+        rates: dict[str, float] = {}
+        for contestant in contestants[shift:] + contestants[:shift]:
+            count = measured["counts"].get(contestant.name)
+            if count is None:
+                continue
+            try:
+                rates[contestant.name] = round(measure(contestant, workload, count), 1)
+            except _FAILURES as error:
+                self.failed(contestant.kind, workload.name, error)
+                del measured["counts"][contestant.name]
+        measured["rounds"].append(rates)
+
+    # -- what is measured once
+
+    def load_million(self) -> None:
+        """Load a million messages into databases of their own."""
+        for kind in self.kinds:
+            if kind.name in {OURS, LIMIT}:
+                self._alone(
+                    kind,
+                    LOAD_MILLION,
+                    lambda each: round(load_once(each, int(MILLION * self.scale)), 1),
+                )
+
+    def latencies(self) -> None:
+        """The latency of each contender that can wait."""
+        count = max(10, int(_LATENCY_MESSAGES * min(1.0, self.scale)))
+        for kind in self.kinds:
+            self._alone(kind, LATENCY, lambda each: latency(each, count))
+
+    def idles(self, engine: str) -> None:
+        """The statements of each contender's idle worker."""
+        with observer_of(engine, self.new_database("workloads_observer")) as observer:
+            for kind in self.kinds:
+                self._alone(kind, IDLE, lambda each: idle(each, _IDLE_SECONDS, observer))
+
+    def _alone(self, kind: Kind, name: str, act: Any) -> None:
+        """Measure a contender while no other has a process."""
+        if kind.name not in self.about:
+            return  # it did not even start
+        try:
+            contestant = self.start(kind)
+        except _FAILURES as error:
+            self.failed(kind, name, error)
+            return
+        try:
+            if contestant.can("load" if name == LOAD_MILLION else name):
+                measured = act(contestant)
+                if measured is not None:
+                    self.once.setdefault(name, {})[kind.name] = measured
+        except _FAILURES as error:
+            self.failed(kind, name, error)
+        finally:
+            contestant.end()
+
+
+def _rounded(count: float, workload: Workload) -> int:
+    """Whole batches."""
+    batch = int(dict(workload.arguments).get("batch", 1))
+    return max(1, round(count / batch)) * batch
+
+
+def run(engine: str, kinds: Sequence[Kind], names: Sequence[str], rounds: int, scale: float) -> Run:
+    """Measure everything on one engine."""
+    workloads = [each for each in WORKLOADS if each.name in names]
+    with contextlib.ExitStack() as stack:
+        new_database = stack.enter_context(databases_of(engine))
+        progress = stack.enter_context(progress_bar())
+        running = Run(kinds, new_database, scale)
+        stack.callback(running.end)
+        for kind in kinds:
+            try:
+                running.contestants[kind.name] = running.start(kind)
+            except _FAILURES as error:
+                running.failed(kind, "start", error)
+        task = progress.add_task(engine, total=len(workloads) * (rounds + 1))
+        for workload in workloads:
+            running.calibrate(workload)
+            progress.advance(task)
+        for turn in range(rounds):
+            for workload in workloads:
+                running.round(workload, turn)
+                progress.advance(task)
+        running.end()
+        acts: dict[str, Callable[[], None]] = {
+            LOAD_MILLION: running.load_million,
+            LATENCY: running.latencies,
+            IDLE: lambda: running.idles(engine),
+        }
+        for name, act in acts.items():
+            if name in names:
+                act()
+    return running
+
+
+def main() -> None:
+    """Run the benchmark on one engine."""
+    known = [*(workload.name for workload in WORKLOADS), *ONCE]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Raw)
+    parser.add_argument("--engine", choices=ENGINES, required=True)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--scale", type=float, default=1.0, help="times as many messages")
+    parser.add_argument("--workloads", default="all", help=", ".join(known))
+    parser.add_argument("--contenders", default="all", help=", ".join(kind.name for kind in KINDS))
+    parser.add_argument(
+        "--missing", choices=("fail", "skip"), default="fail", help="contenders not installed"
+    )
+    parser.add_argument("--markdown", action="store_true", help="print the last results instead")
+    options = parser.parse_args()
+    if options.markdown:
+        print(section(), end="")
+        return
+    kinds = [kind for kind in KINDS if options.engine in kind.engines]
+    if options.contenders != "all":
+        kinds = [kind for kind in kinds if kind.name in _chosen(options.contenders, KINDS, parser)]
+    names = known if options.workloads == "all" else options.workloads.split(",")
+    if unknown := set(names) - set(known):
+        parser.error(f"no such workload: {', '.join(sorted(unknown))}")
+    missing = _missing(kinds)
+    for name, reason in missing.items():
+        print(f"missing: {name}: {reason}", file=sys.stderr)
+    if missing and options.missing == "fail":
+        sys.exit(1)
+    present = [kind for kind in kinds if kind.name not in missing]
+    measured = run(options.engine, present, names, options.rounds, options.scale)
+    path = write_result(
+        f"{NAME}_{options.engine}",
+        _command(options),
+        {
+            "engine": options.engine,
+            "scale": options.scale,
+            "missing": missing,
+            "contenders": measured.about,
+            "workloads": measured.workloads,
+            "once": measured.once,
+            "failures": measured.failures,
+        },
+    )
+    print(f"{options.engine} is in {path}", file=sys.stderr)
+    print(section([options.engine]))
+    if measured.failures:
+        sys.exit(1)
+
+
+def _chosen(names: str, kinds: Sequence[Kind], parser: argparse.ArgumentParser) -> Sequence[str]:
+    chosen = names.split(",")
+    if unknown := set(chosen) - {kind.name for kind in kinds}:
+        parser.error(f"no such contender: {', '.join(sorted(unknown))}")
+    return chosen
+
+
+def _missing(kinds: Sequence[Kind]) -> dict[str, str]:
+    """The contenders that are not installed, and why."""
+    missing: dict[str, str] = {}
+    for kind in kinds:
+        try:
+            kind.command()
+        except ContenderFailed as error:
+            missing[kind.name] = str(error)
+    return missing
+
+
+def _command(options: argparse.Namespace) -> str:
+    """What was run, as anybody would type it."""
+    given = {
+        "rounds": options.rounds,
+        "scale": f"{options.scale:g}",
+        "workloads": options.workloads,
+        "contenders": options.contenders,
+        "missing": options.missing,
+    }
+    plain = {"scale": "1", "workloads": "all", "contenders": "all", "missing": "fail"}
+    words = [f"--{name} {value}" for name, value in given.items() if plain.get(name) != value]
+    return f"./scripts/benchmarks/run {NAME} --engine {options.engine} {' '.join(words)}"
+
+
+class _Raw(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """The description as it is written, and the defaults."""
+
+
+if __name__ == "__main__":
+    main()

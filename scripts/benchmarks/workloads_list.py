@@ -1,0 +1,231 @@
+"""The workloads, and the figures to reach at them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+PAYLOAD_BYTES: Final = 200
+LARGE_BYTES: Final = 10_000
+MILLION: Final = 1_000_000
+OURS: Final = "ours"
+LIMIT: Final = "limit"
+ANCESTOR: Final = "ancestor_h2"
+PEER: Final = "peer"
+"""The best peer that loses nothing: at least once, and each commit on the disk."""
+_WE: Final = (OURS, LIMIT)
+_CONCURRENCY: Final = (2, 4, 8)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One thing that contenders are measured at.
+
+    Attributes:
+        name: in the result file.
+        title: on the page.
+        act: of the protocol: what a contender must be able to do.
+        most: messages at most.
+        probe: messages of the first run, which is not counted and says how many the others get.
+        processes: how many do it at once.
+        arguments: of the command.
+        payload: bytes of a message.
+        backlog: messages that are there besides those that are measured.
+        only: contenders, instead of all.
+        rounds: instead of those asked for.
+    """
+
+    name: str
+    title: str
+    act: str
+    most: int
+    probe: int
+    processes: int = 1
+    arguments: tuple[tuple[str, Any], ...] = ()
+    payload: int = PAYLOAD_BYTES
+    backlog: int = 0
+    only: tuple[str, ...] | None = None
+    rounds: int | None = None
+
+    @property
+    def needs(self) -> str:
+        """What a contender says that it can."""
+        given = dict(self.arguments)
+        if self.act == "publish" and given["batch"] > 1:
+            return "publish_many"
+        return "work_transactional" if given.get("transactional") else self.act
+
+
+def _publish(name: str, title: str, batch: int, most: int, **more: Any) -> Workload:
+    arguments = (("batch", batch),)
+    return Workload(name, title, "publish", most, max(50, batch), arguments=arguments, **more)
+
+
+def _consume(name: str, title: str, batch: int, most: int, **more: Any) -> Workload:
+    arguments = (("batch", batch),)
+    return Workload(name, title, "consume", most, max(50, 10 * batch), arguments=arguments, **more)
+
+
+def _take(processes: int) -> Workload:
+    title = f"take by 100, {_many(processes, 'process', 'es')}"
+    arguments = (("batch", 100),)
+    name = f"take_p{processes}"
+    return Workload(name, title, "take", 60_000, 1_000, processes, arguments=arguments, only=_WE)
+
+
+def _work(
+    name: str, title: str, threads: int, *, processes: int = 1, within: bool = False
+) -> Workload:
+    arguments = (("threads", threads), ("transactional", within))
+    return Workload(name, title, "work", 8_000, 50, processes, arguments=arguments)
+
+
+def _many(count: int, one: str, plural: str = "s") -> str:
+    return f"{count} {one}{plural if count > 1 else ''}"
+
+
+WORKLOADS: Final[Sequence[Workload]] = (
+    _publish("publish_one", "publish one", 1, 5_000),
+    _publish("publish_1000", "publish 1,000 at a time", 1_000, 30_000),
+    Workload("load", "bulk load", "load", 50_000, 2_000),
+    _consume("consume_one", "consume and ack one by one", 1, 5_000),
+    _consume("consume_100", "consume and ack by 100", 100, 30_000),
+    *[_work(f"work_t{n}", f"worker, {_many(n, 'thread')}", n) for n in (1, *_CONCURRENCY)],
+    _work("transactional", "worker, 4 threads, transactional handler", 4, within=True),
+    *[
+        _work(f"work_p{n}", f"worker, {n} processes of 1 thread", 1, processes=n)
+        for n in _CONCURRENCY
+    ],
+    *[
+        _consume(f"consume_100_p{n}", f"by 100, {n} processes", 100, 60_000, processes=n)
+        for n in _CONCURRENCY
+    ],
+    *[_take(n) for n in (1, 2, 4)],
+    _publish("publish_one_10k", "publish one of 10 kB", 1, 3_000, payload=LARGE_BYTES, only=_WE),
+    _publish(
+        "publish_100_10k",
+        "publish 100 of 10 kB at a time",
+        100,
+        3_000,
+        payload=LARGE_BYTES,
+        only=_WE,
+    ),
+    _consume("consume_one_10k", "one by one, 10 kB", 1, 2_000, payload=LARGE_BYTES, only=_WE),
+    _consume("consume_100_10k", "by 100, 10 kB", 100, 3_000, payload=LARGE_BYTES, only=_WE),
+    _consume(
+        "backlog_2000",
+        "one by one, of 2,000 that wait",
+        1,
+        500,
+        backlog=2_000,
+        only=(OURS, LIMIT, ANCESTOR),
+    ),
+)
+"""What is measured in each round, in this order."""
+
+LOAD_MILLION: Final = "load_million"
+LATENCY: Final = "latency"
+IDLE: Final = "idle"
+ONCE: Final[Mapping[str, str]] = {
+    LOAD_MILLION: "load of a million",
+    LATENCY: "latency of an idle queue",
+    IDLE: "statements of an idle worker",
+}
+"""What is measured once, by itself."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A ratio to reach.
+
+    Attributes:
+        title: of the work.
+        ours: workloads of which our best counts.
+        against: a contender, or `PEER`.
+        theirs: workloads of which their best counts.
+        least: the ratio, by engine.
+    """
+
+    title: str
+    ours: tuple[str, ...]
+    against: str
+    theirs: tuple[str, ...]
+    least: Mapping[str, float]
+
+
+_BY_100 = ("consume_100", *(f"consume_100_p{n}" for n in _CONCURRENCY))
+_ONE = ("consume_one",)
+_PEERS_ONE = ("consume_one", "work_t1")
+TARGETS: Final[Sequence[Target]] = (
+    Target(
+        "publish one",
+        ("publish_one",),
+        LIMIT,
+        ("publish_one",),
+        {"postgresql": 0.8, "mariadb": 0.8, "sqlite": 0.5},
+    ),
+    Target("publish one", ("publish_one",), PEER, ("publish_one",), {"postgresql": 1.2}),
+    Target(
+        "publish 1,000 at a time",
+        ("publish_1000",),
+        LIMIT,
+        ("publish_1000",),
+        {"postgresql": 0.7, "mariadb": 0.7, "sqlite": 0.6},
+    ),
+    Target(
+        "publish 1,000 at a time", ("publish_1000",), PEER, ("publish_1000",), {"postgresql": 2}
+    ),
+    Target(
+        "load a million",
+        (LOAD_MILLION,),
+        LIMIT,
+        (LOAD_MILLION,),
+        {"postgresql": 0.7, "mariadb": 0.7, "sqlite": 0.6},
+    ),
+    # PostgreSQL: 0.8 of what two commits allow times 1.3, because an exchange saves one of them.
+    Target(
+        "consume and ack one by one",
+        _ONE,
+        LIMIT,
+        _ONE,
+        {"postgresql": 1.04, "mariadb": 0.8, "sqlite": 0.5},
+    ),
+    Target(
+        "consume and ack one by one", _ONE, PEER, _PEERS_ONE, {"postgresql": 1.5, "sqlite": 1.5}
+    ),
+    Target(
+        "consume and ack by 100",
+        ("consume_100",),
+        LIMIT,
+        ("consume_100",),
+        {"postgresql": 0.7, "mariadb": 0.7, "sqlite": 0.5},
+    ),
+    Target(
+        "consume and ack by 100", ("consume_100",), "pgmq", ("consume_100",), {"postgresql": 1.2}
+    ),
+    Target(
+        "best concurrency, by 100", _BY_100, LIMIT, _BY_100, {"postgresql": 0.8, "mariadb": 0.8}
+    ),
+    Target("best concurrency, by 100", _BY_100, "pgmq", _BY_100, {"postgresql": 1.1}),
+    Target(
+        "best concurrency, take by 100",
+        ("take_p1", "take_p2", "take_p4"),
+        "pgmq",
+        _BY_100,
+        {"postgresql": 1.5},
+    ),
+    Target(
+        "best of several consumers, by 100",
+        _BY_100[1:],
+        OURS,
+        ("consume_100",),
+        {"sqlite": 0.8},
+    ),
+    Target(
+        "one by one, of 2,000 that wait", ("backlog_2000",), ANCESTOR, ("backlog_2000",), {"h2": 10}
+    ),
+)
+
+LATENCY_TARGETS: Final[Mapping[str, float]] = {"postgresql": 5, "mariadb": 1_000, "sqlite": 5}
+"""Milliseconds that the median may take: on MariaDB the longest pause between two looks."""

@@ -1,0 +1,194 @@
+"""What the workloads do, and how each is measured and checked."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import quantiles
+
+from sqlalchemy import Connection, create_engine, make_url
+
+from scripts.benchmarks.workloads_list import PAYLOAD_BYTES, Workload
+from scripts.benchmarks.workloads_processes import Contestant
+
+_FILL_BATCH = 1_000
+_DRAIN_BATCH = 100
+_DRAIN_THREADS = 4
+_PAUSE_BETWEEN = 0.05
+# PostgreSQL's sessions report what they did when they have been idle for a second.
+_REPORTED = 1.5
+
+
+class MessagesLost(Exception):
+    """Messages did not come, or came more than once."""
+
+
+def measure(contestant: Contestant, workload: Workload, count: int) -> float:
+    """Messages per second of one run.
+
+    Raises:
+        MessagesLost: what was received is not what was published.
+        ContenderFailed: it answered with an error.
+    """
+    putting = workload.act in {"publish", "load"}
+    return (_put if putting else _get)(contestant, workload, count)
+
+
+def _put(contestant: Contestant, workload: Workload, count: int) -> float:
+    first = contestant.numbers(count)
+    content = {"first": first, "count": count, "bytes": workload.payload}
+    answer = contestant.first.ask(workload.act, **content, **dict(workload.arguments))
+    _check_drained(contestant, first, count, [])
+    return count / float(answer["seconds"])
+
+
+def _get(contestant: Contestant, workload: Workload, count: int) -> float:
+    total = count + workload.backlog
+    # First, because what warms up a consumer may take a message.
+    processes = contestant.processes(workload.processes)
+    first = _fill(contestant, total, workload.payload)
+    for process in processes:
+        process.tell(workload.act, count=count, **dict(workload.arguments))
+    answers = [process.answer() for process in processes]
+    numbers = [number for answer in answers for number in answer["numbers"]]
+    _check_drained(contestant, first, total, numbers)
+    return count / max(float(answer["seconds"]) for answer in answers)
+
+
+def _fill(contestant: Contestant, count: int, size: int) -> int:
+    """Publish the quickest way; returns the first number."""
+    first = contestant.numbers(count)
+    content = {"first": first, "count": count, "bytes": size}
+    if contestant.can("load"):
+        contestant.first.ask("load", **content)
+    else:
+        batch = _FILL_BATCH if contestant.can("publish_many") else 1
+        contestant.first.ask("publish", batch=batch, **content)
+    return first
+
+
+def _check_drained(contestant: Contestant, first: int, count: int, received: Sequence[int]) -> None:
+    """Take what is left, and see that all messages came once each."""
+    numbers = list(received)
+    if left := count - len(numbers):
+        if contestant.can("consume"):
+            answer = contestant.first.ask("consume", batch=_DRAIN_BATCH, count=left)
+        else:
+            work = {"threads": _DRAIN_THREADS, "transactional": False}
+            answer = contestant.first.ask("work", count=left, **work)
+        numbers += answer["numbers"]
+    counted = Counter(numbers)
+    missing = sum(number not in counted for number in range(first, first + count))
+    twice = sum(times > 1 for times in counted.values())
+    foreign = sum(not first <= number < first + count for number in counted)
+    remaining = contestant.first.ask("remaining")["count"]
+    if missing or twice or foreign or remaining:
+        msg = (
+            f"{contestant.name}: of {count} messages {missing} did not come, {twice} came more than"
+            f" once, {foreign} were others, {remaining} were left"
+        )
+        raise MessagesLost(msg)
+
+
+def latency(contestant: Contestant, count: int) -> dict[str, float]:
+    """Milliseconds from the end of a publish to the handler, of a consumer that waits.
+
+    Raises:
+        MessagesLost: not all messages came.
+    """
+    first = contestant.numbers(count)
+    consumer, publisher = contestant.processes(2)
+    consumer.tell("latency", count=count)
+    consumer.answer()  # it is ready
+    content = {"first": first, "count": count, "bytes": PAYLOAD_BYTES, "pause": _PAUSE_BETWEEN}
+    sent = publisher.ask("publish_spaced", **content)["sent"]
+    received = consumer.answer()["received"]
+    if sent.keys() != received.keys():
+        msg = f"{contestant.name}: {len(sent)} messages were published, {len(received)} came"
+        raise MessagesLost(msg)
+    # A handler may begin before the publisher has its answer.
+    waits = [max(0.0, received[number] - moment) * 1000 for number, moment in sent.items()]
+    cuts = quantiles(waits, n=100, method="inclusive")
+    return {"p50_ms": round(cuts[49], 3), "p99_ms": round(cuts[98], 3)}
+
+
+def load_once(contestant: Contestant, count: int) -> float:
+    """Messages per second of one large load, whose messages are only counted.
+
+    Raises:
+        MessagesLost: there are more or fewer afterwards.
+    """
+    content = {"first": contestant.numbers(count), "count": count, "bytes": PAYLOAD_BYTES}
+    seconds = float(contestant.first.ask("load", **content)["seconds"])
+    remaining = contestant.first.ask("remaining")["count"]
+    if remaining != count:
+        msg = f"{contestant.name}: {count} messages were loaded, and there are {remaining}"
+        raise MessagesLost(msg)
+    return count / seconds
+
+
+def idle(contestant: Contestant, seconds: float, observer: Observer | None) -> float | None:
+    """Statements per second of a worker on an empty queue; None where nobody knows.
+
+    Args:
+        contestant: with no other contender's process on its server.
+        seconds: how long.
+        observer: knows what the server has run; None where it does not tell.
+    """
+    contestant.keep(1)
+    if observer is None:
+        own = contestant.first.ask("idle", seconds=seconds)["statements"]
+        return None if own is None else own / seconds
+    time.sleep(_REPORTED)
+    before = observer.statements(contestant.url)
+    contestant.first.ask("idle", seconds=seconds)
+    time.sleep(_REPORTED)
+    return (observer.statements(contestant.url) - before - observer.own) / seconds
+
+
+@dataclass(frozen=True)
+class Observer:
+    """Asks a server how many statements it has run.
+
+    Attributes:
+        connection: to a database of its own.
+        question: its last column is the count; it may name the database.
+        own: how many of the observer's own are between two answers.
+    """
+
+    connection: Connection
+    question: str
+    own: int
+
+    def statements(self, url: str) -> int:
+        """Those of all sessions of the server, or of the database alone where it counts so."""
+        name = make_url(url).database
+        asked = self.connection.exec_driver_sql(self.question.format(name=name))
+        return int(asked.fetchall()[0][-1])
+
+
+@contextlib.contextmanager
+def observer_of(engine: str, url: str) -> Iterator[Observer | None]:
+    """An observer that connects to this database; None where the server does not tell."""
+    if engine not in _QUESTIONS:
+        yield None
+        return
+    asking = create_engine(url, isolation_level="AUTOCOMMIT")
+    with asking.connect() as connection:
+        yield Observer(connection, *_QUESTIONS[engine])
+    asking.dispose()
+
+
+_STATUS = ("SHOW GLOBAL STATUS LIKE 'Questions'", 1)
+# PostgreSQL counts transactions, in each database: a polling worker's are single statements.
+_QUESTIONS = {
+    "postgresql": (
+        "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = '{name}'",
+        0,
+    ),
+    "mariadb": _STATUS,
+    "mysql": _STATUS,
+}
