@@ -1,0 +1,48 @@
+# shellcheck shell=bash
+# The libraries that benchmarks measure us beside, each kind in an environment of its own, so that
+# none of them meets our dependencies. Needs environment.sh and servers.sh.
+#
+#   QUEUE_OVER_SQL_PEERS   their folder (default: .cache/peers in the repository)
+#
+# Their versions are in scripts/benchmarks/contenders: requirements.txt and package.json. Node.js
+# comes with the latter, as a distribution's may be too old for them.
+
+PEERS="${QUEUE_OVER_SQL_PEERS:-$CACHE/peers}"
+PEERS_PINNED="$ROOT/scripts/benchmarks/contenders"
+
+# is_installed FOLDER FILE: whether FOLDER was made from FILE as it is now.
+is_installed() {
+  [ -f "$1/.made-from" ] && cmp -s "$2" "$1/.made-from"
+}
+
+ensure_python_peers() {
+  local pinned="$PEERS_PINNED/requirements.txt"
+  is_installed "$PEERS/venv" "$pinned" && return
+  say "Installing the peers in Python"
+  if ! "$(find_python)" -m venv --clear "$PEERS/venv" ||
+    ! "$PEERS/venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$pinned"; then
+    fail "the peers in Python could not be installed: see above"
+  fi
+  cp "$pinned" "$PEERS/venv/.made-from"
+}
+
+ensure_node_peers() {
+  local pinned="$PEERS_PINNED/package.json"
+  is_installed "$PEERS/node" "$pinned" && return
+  command -v npm >/dev/null || { may_install && apt_install npm; } ||
+    fail "npm is needed to get the peers on Node.js: install it"
+  say "Installing the peers on Node.js"
+  mkdir -p "$PEERS/node"
+  cp "$pinned" "$PEERS/node/package.json"
+  # npm says of the Node.js that it runs on that it is too old; another is among what it installs.
+  npm install --prefix "$PEERS/node" --no-package-lock --no-audit --no-fund --loglevel=error >&2 ||
+    fail "the peers on Node.js could not be installed: see above"
+  cp "$pinned" "$PEERS/node/.made-from"
+}
+
+# ensure_peers: have all peers at their pinned versions.
+ensure_peers() {
+  mkdir -p "$PEERS"
+  ensure_python_peers
+  ensure_node_peers
+}
