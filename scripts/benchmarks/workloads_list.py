@@ -14,6 +14,7 @@ LIMIT: Final = "limit"
 ANCESTOR: Final = "ancestor_h2"
 PEER: Final = "peer"
 """The best peer that loses nothing: at least once, and each commit on the disk."""
+NO_PEERS: Final = (OURS, LIMIT, ANCESTOR)
 _WE: Final = (OURS, LIMIT)
 _CONCURRENCY: Final = (2, 4, 8)
 
@@ -119,7 +120,7 @@ WORKLOADS: Final[Sequence[Workload]] = (
         1,
         500,
         backlog=2_000,
-        only=(OURS, LIMIT, ANCESTOR),
+        only=NO_PEERS,
     ),
 )
 """What is measured in each round, in this order."""

@@ -8,13 +8,13 @@ from typing import Any
 
 from scripts.benchmarks.harness import ENGINES, RESULTS, TITLES, origin_of, read_result
 from scripts.benchmarks.workloads_list import (
-    ANCESTOR,
     IDLE,
     LATENCY,
     LATENCY_TARGETS,
     LIMIT,
     LOAD_MILLION,
     MILLION,
+    NO_PEERS,
     OURS,
     PEER,
     TARGETS,
@@ -24,7 +24,6 @@ from scripts.benchmarks.workloads_list import (
 Result = Mapping[str, Any]
 Rates = Sequence[float]
 """One for each round."""
-_NO_PEERS = (OURS, LIMIT, ANCESTOR)
 _ON_DISK = "each commit reaches the disk"
 _AT_MOST_ONCE, _NOT_ON_DISK = " †", " ‡"
 _HEAD = """\
@@ -162,7 +161,8 @@ def _title(target: Target, against: str) -> str:
 
 
 def _behind(reached: float, against: str) -> str:
-    return f"**not reached: {against} is ahead**" if reached < 1 else "**not reached**"
+    ahead = reached < 1 and against != OURS
+    return f"**not reached: {against} is ahead**" if ahead else "**not reached**"
 
 
 def _latency_rows(result: Result) -> Iterator[str]:
@@ -186,7 +186,7 @@ def best_peer(result: Result, workloads: Sequence[str]) -> str | None:
     medians = {
         name: median(rates)
         for name, about in result["contenders"].items()
-        if name not in _NO_PEERS and not _mark(about)
+        if name not in NO_PEERS and not _mark(about)
         if (rates := _best(result, workloads, name))
     }
     return max(medians, key=medians.__getitem__) if medians else None
@@ -219,4 +219,10 @@ def _unmeasured(result: Result) -> Iterator[str]:
     for name, reason in result["missing"].items():
         yield f"*Not measured*: {name}: {reason}.\n"
     for failure in result["failures"]:
-        yield f"*Failed*: {failure['contender']} at {failure['workload']}: {failure['reason']}.\n"
+        where = f"{failure['contender']} at {failure['workload']}"
+        yield f"*Failed*: {where}: {_brief(failure['reason'])}.\n"
+
+
+def _brief(reason: str) -> str:
+    """The first line: drivers add the statement and links."""
+    return reason.strip().splitlines()[0].rstrip(".")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import queue
 import subprocess
@@ -193,6 +194,8 @@ class Contestant:
     def __init__(self, kind: Kind, url: str) -> None:
         self.kind = kind
         self.url = url
+        self.fill_rate = math.inf
+        """Messages per second that it last published, the quickest way it has."""
         self._processes: list[Running] = []
         self._next = 0
         try:

@@ -63,10 +63,11 @@ def _fill(contestant: Contestant, count: int, size: int) -> int:
     first = contestant.numbers(count)
     content = {"first": first, "count": count, "bytes": size}
     if contestant.can("load"):
-        contestant.first.ask("load", **content)
+        answer = contestant.first.ask("load", **content)
     else:
         batch = _FILL_BATCH if contestant.can("publish_many") else 1
-        contestant.first.ask("publish", batch=batch, **content)
+        answer = contestant.first.ask("publish", batch=batch, **content)
+    contestant.fill_rate = count / float(answer["seconds"])
     return first
 
 
