@@ -7,8 +7,8 @@
 private server in its default configuration, which writes each commit to the disk, and gives each
 contender a database and processes of its own. In each round every workload is run by all
 contenders in turn; after each run it is checked that all messages came, once each. How many
-messages a run has follows from a first one, which is not counted, so that it takes about half a
-second. A larger load, the latency of an idle queue and the statements of an idle worker are
+messages a run has follows from a first one, which is not counted, so that it takes about a third
+of a second. A larger load, the latency of an idle queue and the statements of an idle worker are
 measured once, at the end.
 
 The result is ``scripts/benchmarks/results/workloads_<engine>.json``. Where
@@ -58,7 +58,7 @@ from scripts.benchmarks.workloads_running import (
 __all__ = ["main", "section"]
 NAME = "workloads"
 # How long one run is to take, in seconds, at scale 1.
-_RUN_SECONDS = 0.4
+_RUN_SECONDS = 0.3
 # How long it may take to fill a queue for that.
 _FILL_SECONDS = 1.0
 _LEAST = 50

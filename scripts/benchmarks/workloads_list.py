@@ -93,6 +93,15 @@ WORKLOADS: Final[Sequence[Workload]] = (
     _consume("consume_one", "consume and ack one by one", 1, 5_000),
     _consume("consume_100", "consume and ack by 100", 100, 30_000),
     *[_work(f"work_t{n}", f"worker, {_many(n, 'thread')}", n) for n in (1, *_CONCURRENCY)],
+    Workload(
+        "work_b100",
+        "worker, 1 thread, claiming 100 at once",
+        "work",
+        30_000,
+        1_000,
+        arguments=(("threads", 1), ("transactional", False), ("batch", 100)),
+        only=(OURS,),
+    ),
     _work("transactional", "worker, 4 threads, transactional handler", 4, within=True),
     *[
         _work(f"work_p{n}", f"worker, {n} processes of 1 thread", 1, processes=n)
@@ -157,7 +166,6 @@ class Target:
 
 _BY_100 = ("consume_100", *(f"consume_100_p{n}" for n in _CONCURRENCY))
 _ONE = ("consume_one",)
-_PEERS_ONE = ("consume_one", "work_t1")
 TARGETS: Final[Sequence[Target]] = (
     Target(
         "publish one",
@@ -192,9 +200,7 @@ TARGETS: Final[Sequence[Target]] = (
         _ONE,
         {"postgresql": 1.04, "mariadb": 0.8, "sqlite": 0.5},
     ),
-    Target(
-        "consume and ack one by one", _ONE, PEER, _PEERS_ONE, {"postgresql": 1.5, "sqlite": 1.5}
-    ),
+    Target("consume and ack one by one", _ONE, PEER, _ONE, {"postgresql": 1.5, "sqlite": 1.5}),
     Target(
         "consume and ack by 100",
         ("consume_100",),

@@ -37,6 +37,11 @@ Messages have 200 bytes of JSON where nothing else is said. In each round all co
 turn; after each run it is checked that every message came, once. Rates are messages per second,
 the median of the rounds; ratios are medians of the ratios of single rounds, with their quartiles.
 
+The workers of pg-boss, PgQueuer and Graphile Worker claim messages in batches, as their
+documentation recommends for speed; that of queue_over_sql claims one at a time where nothing else
+is said, so that another worker gets what a busy one would hold. What is compared as *one by one*
+is a claim and an acknowledgement for each message.
+
 † delivers at most once: a message is lost when its consumer dies.
 ‡ does not wait for the disk at each commit. Neither kind counts as *best peer*.
 """

@@ -9,8 +9,10 @@ or COPY where there is one.
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
+from importlib.metadata import version
 from typing import Any
 
 from sqlalchemy import PoolProxiedConnection
@@ -35,8 +37,10 @@ class Limit(Contender):
     @property
     def version(self) -> str:
         """Of the driver."""
-        driver = self._service.connections.engine.dialect.loaded_dbapi
-        return f"{driver.__name__} {getattr(driver, '__version__', '')}".strip()
+        driver = self._service.connections.engine.dialect.driver
+        if driver == "pysqlite":
+            return f"sqlite3 {sqlite3.sqlite_version}"
+        return f"{driver} {version(driver)}"
 
     def __init__(self, url: str) -> None:
         super().__init__(url)

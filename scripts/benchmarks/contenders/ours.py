@@ -108,9 +108,9 @@ class Ours(Contender):
             return self.until_empty(take, batch, count)
 
     def work(self, threads: int, count: int, transactional: bool) -> tuple[float, list[int]]:
-        """By a worker whose threads handle one message at a time."""
+        """By a worker whose threads exchange as many messages as the command says."""
         seen: list[tuple[int, float]] = []
-        worker = self._service.worker(concurrency=threads)
+        worker = self._service.worker(concurrency=threads, batch=self.batch)
 
         def note(message: Message, *_: Any) -> None:
             seen.append((number_of(message.payload), time.monotonic()))

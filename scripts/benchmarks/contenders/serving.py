@@ -15,7 +15,8 @@ open                                                         (each process)
 publish                 first, count, bytes, batch           seconds
 load                    first, count, bytes                  seconds
 consume, take           batch, count                         seconds, numbers
-work                    threads, count, transactional        seconds, numbers
+work                    threads, count, transactional,       seconds, numbers
+                        batch (where it is a choice)
 latency                 count                                ready, on a line before; received
 publish_spaced          first, count, bytes, pause           sent
 idle                    seconds                              statements, or null
@@ -71,6 +72,8 @@ class Contender:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self.batch = 1
+        """How many messages a thread of `work` claims at once, where that is a choice."""
         self.finished_at: float | None = None
         """When `consume` or `take` had its last message, where it waited for more after it."""
 
@@ -261,7 +264,10 @@ class _Serving:
         ended = self._contender.finished_at or time.monotonic()
         return {"seconds": ended - begun, "numbers": numbers}
 
-    def _do_work(self, threads: int, count: int, transactional: bool = False) -> Answer:
+    def _do_work(
+        self, threads: int, count: int, transactional: bool = False, batch: int = 1
+    ) -> Answer:
+        self._contender.batch = batch
         seconds, numbers = self._contender.work(threads, count, transactional)
         return {"seconds": seconds, "numbers": numbers}
 
