@@ -1,9 +1,9 @@
 """The pattern of the Java ancestor of queue_over_sql, on H2.
 
-A message is marked by an UPDATE over a sub-select of the oldest, read back by its mark and removed
-by its id; each column has an index of its own. Unlike the ancestor it keeps its connection, so
-that what is measured is the pattern. It marks messages twice when several consumers meet, so it
-is only run with one.
+A message is marked by an UPDATE over a sub-select, which sorts the table and then looks for what
+nobody holds or was held for too long; it is read back by its mark and removed by its id. Each
+column has an index of its own. Unlike the ancestor it keeps its connection, so that what is
+measured is the pattern. Several consumers that meet mark the same messages.
 """
 
 from __future__ import annotations
@@ -25,11 +25,15 @@ CREATE TABLE IF NOT EXISTS tasks (
 _PUBLISH = "INSERT INTO tasks (id, message, publish_time) VALUES (?, ?, ?)"
 _MARK = """
 UPDATE tasks SET consumer_id = ?, consumer_round = ?, consume_time = ?
- WHERE id IN (SELECT id FROM tasks WHERE consumer_id IS NULL ORDER BY publish_time LIMIT ?)
+ WHERE id IN (
+   SELECT id FROM (SELECT id, consume_time, ttl FROM tasks ORDER BY publish_time)
+    WHERE consume_time IS NULL OR consume_time < ? OR ttl < ? LIMIT ?)
 """
 _READ = "SELECT id, message FROM tasks WHERE consumer_id = ? AND consumer_round = ?"
 _DELETE = "DELETE FROM tasks WHERE id = ?"
 _COUNT = "SELECT COUNT(*) FROM tasks"
+# In milliseconds, after which a message is anybody's again.
+_TIMEOUT = 300_000
 
 
 class Ancestor(Contender):
@@ -75,7 +79,9 @@ class Ancestor(Contender):
             self._round += 1
             mark = (self._consumer, self._round)
             wanted = min(batch, count - len(numbers))
-            self._cursor.execute(_MARK, (*mark, _milliseconds(), wanted))
+            now = _milliseconds()
+            late = now - _TIMEOUT
+            self._cursor.execute(_MARK, (*mark, now, late, late, wanted))
             self._cursor.execute(_READ, mark)
             rows = self._cursor.fetchall()
             if not rows:
