@@ -37,6 +37,7 @@ from scripts.benchmarks.workloads_list import (
     LATENCY,
     LIMIT,
     LOAD_MILLION,
+    LOADED,
     MILLION,
     ONCE,
     OURS,
@@ -239,6 +240,8 @@ def run(engine: str, kinds: Sequence[Kind], names: Sequence[str], rounds: int, s
             LATENCY: running.latencies,
             IDLE: lambda: running.idles(engine),
         }
+        if engine not in LOADED:
+            del acts[LOAD_MILLION]
         for name, act in acts.items():
             if name in names:
                 act()
