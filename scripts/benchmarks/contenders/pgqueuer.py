@@ -26,7 +26,7 @@ from scripts.benchmarks.contenders.serving import number_of, serve
 
 _CLAIM = timedelta(seconds=30)
 _BATCH = 100
-"""Jobs that a manager dequeues at once; 10 by default, which is slower with such short handlers."""
+"""Jobs that a manager dequeues at once. With 10, the default, it had a quarter of the rate."""
 
 
 class Pgqueuer(PostgresqlPeer):

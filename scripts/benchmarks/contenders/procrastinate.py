@@ -96,7 +96,11 @@ class Procrastinate(PostgresqlPeer):
         if ready:
             await asyncio.sleep(SETTLING)
             ready()
-        await self._handled.until_async(count, None if ready else self._ready)
+        ending = self._handled.until_async(count, None if ready else self._ready)
+        waiting = asyncio.create_task(ending)
+        # A worker that fails ends, and nothing would come any more.
+        await asyncio.wait([worker, waiting], return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
         await self._stop(worker)
         return self._handled
 
