@@ -28,9 +28,14 @@ class Kombu(Contender):
     """A message is hidden for good as it is claimed, so what a killed consumer had is lost."""
 
     name = "kombu"
-    durability = "each commit reaches the disk (SQLite: synchronous=FULL, its own default)"
+    durability = "each commit reaches the disk"
     delivery = "at most once"
     batches = False
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        if url.startswith("sqlite"):
+            self.durability += " (rollback journal, synchronous=FULL, SQLite's own defaults)"
 
     @property
     def version(self) -> str:
