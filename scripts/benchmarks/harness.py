@@ -139,6 +139,11 @@ def read_result(name: str) -> dict[str, Any]:
     return content
 
 
+def was_run(name: str) -> bool:
+    """Whether the benchmark `name` has a result file."""
+    return (RESULTS / f"{name}.json").exists()
+
+
 def rounds_at(size: int, rounds: int) -> int:
     """How many rounds a number of messages gets: a third above a million, where noise is small."""
     return rounds if size <= LARGE else max(1, rounds // 3)

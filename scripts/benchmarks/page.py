@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from scripts.benchmarks import (
+    ageing_horizon,
     archived_history,
     spark_fleet,
     spark_read,
@@ -10,11 +11,13 @@ from scripts.benchmarks import (
     spark_write,
     workloads_page,
 )
+from scripts.benchmarks.harness import was_run
 from scripts.benchmarks.plots import images
 
 SECTIONS = {
     "workloads": workloads_page.section,
     "archived_history": archived_history.section,
+    "ageing_horizon": ageing_horizon.section,
     "spark_read": spark_read.section,
     "spark_write": spark_write.section,
     "spark_stream": spark_stream.section,
@@ -32,8 +35,9 @@ disk; what a page promises is a ratio. The plots are drawn by `python -m scripts
 
 
 def page() -> str:
-    """The whole page."""
-    parts = [part for name, section in SECTIONS.items() for part in (section(), images(name))]
+    """The whole page: of each benchmark that was run."""
+    measured = {name: show for name, show in SECTIONS.items() if was_run(name)}
+    parts = [part for name, section in measured.items() for part in (section(), images(name))]
     return "\n".join([HEAD, *filter(None, parts)])
 
 

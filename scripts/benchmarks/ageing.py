@@ -1,0 +1,282 @@
+"""What the benchmarks of ageing share: queues with an account, processes, and figures of samples.
+
+Each message is ``{"n": number, "fill": "x…"}`` of ``BYTES`` bytes. A queue numbers what it
+publishes, and at the end of a run each number must have come exactly once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection as Pipe
+from statistics import mean, median
+from typing import Any, Concatenate, Final, ParamSpec
+
+from queue_over_sql import Message, Queue, QueueService, claiming
+from queue_over_sql.marks import LowWaterMark
+from queue_over_sql.testing.servers import DEFAULT_ENGINES
+from scripts.benchmarks.harness import ENGINES, run_alone
+
+BYTES: Final = 200
+_EMPTY = len(json.dumps({"n": 1_000_000, "fill": ""}, separators=(",", ":")))
+FILL: Final = "x" * (BYTES - _EMPTY)
+SETTLE: Final = {"postgresql": ("VACUUM ANALYZE", "CHECKPOINT")}
+P = ParamSpec("P")
+
+Figures = dict[str, float]
+
+
+def figures(seconds: Sequence[float]) -> Figures:
+    """What samples were like, in milliseconds: median, mean, 99th percentile, most."""
+    ordered = sorted(seconds)
+    last = len(ordered) - 1
+    found = {
+        "median": median(ordered),
+        "mean": mean(ordered),
+        "p99": ordered[round(last * 0.99)],
+        "max": ordered[-1],
+    }
+    return {"count": len(ordered)} | {name: round(1000 * s, 3) for name, s in found.items()}
+
+
+def message(number: int) -> dict[str, Any]:
+    """The payload of a number."""
+    return {"n": number, "fill": FILL}
+
+
+@dataclass
+class Account:
+    """What was published and what came.
+
+    Attributes:
+        published: how many; their numbers begin at 0.
+        numbers: what came, in that order.
+    """
+
+    published: int = 0
+    numbers: list[int] = field(default_factory=list)
+
+    def new(self, count: int) -> Iterable[dict[str, Any]]:
+        """The payloads of so many more."""
+        first, self.published = self.published, self.published + count
+        return (message(number) for number in range(first, self.published))
+
+    def check(self, where: str, left: int) -> dict[str, int]:
+        """The account at the end, with so many left in the queue, which are the youngest.
+
+        Raises:
+            SystemExit: a message was lost or came twice.
+        """
+        came = set(self.numbers)
+        expected = self.published - left
+        twice = len(self.numbers) - len(came)
+        lost = len(set(range(expected)) - came)
+        if twice or lost or len(came) != expected:
+            msg = f"{where}: of {self.published} {lost=}, {twice=}, {left=}, {len(came)} came"
+            raise SystemExit(msg)
+        return {"published": self.published, "lost": lost, "twice": twice, "left": left}
+
+
+@dataclass(frozen=True)
+class Taken:
+    """How long each claim and each ack took, in seconds, and which numbers came."""
+
+    numbers: list[int] = field(default_factory=list)
+    claims: list[float] = field(default_factory=list)
+    acks: list[float] = field(default_factory=list)
+
+    def add(self, other: Taken) -> None:
+        """Put what another consumer did to this."""
+        self.numbers.extend(other.numbers)
+        self.claims.extend(other.claims)
+        self.acks.extend(other.acks)
+
+    @property
+    def both(self) -> list[float]:
+        """Claim and ack of the same messages, in seconds."""
+        return [claim + ack for claim, ack in zip(self.claims, self.acks, strict=True)]
+
+    def summary(self) -> dict[str, Figures]:
+        """Figures of claims, and of claims with their acks."""
+        return {"claim": figures(self.claims), "claim_ack": figures(self.both)}
+
+
+def claim_and_ack(queue: Queue, batch: int, times: int) -> Taken:
+    """Claim and ack so often, or until a claim finds nothing, which is not counted."""
+    taken = Taken()
+    for _ in range(times):
+        began = time.perf_counter()
+        messages = queue.consume(batch)
+        claimed = time.perf_counter()
+        if not messages:
+            break
+        queue.ack(messages)
+        taken.acks.append(time.perf_counter() - claimed)
+        taken.claims.append(claimed - began)
+        taken.numbers.extend(number_of(each) for each in messages)
+    return taken
+
+
+def publish_singly(queue: Queue, payloads: Iterable[Any]) -> list[float]:
+    """Publish one by one; how long each took in seconds."""
+    seconds = []
+    for payload in payloads:
+        began = time.perf_counter()
+        queue.publish(payload)
+        seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+def number_of(delivered: Message) -> int:
+    """The number of a message."""
+    return int(delivered.payload["n"])
+
+
+class Unmarked(LowWaterMark):
+    """No low-water mark: each claim looks from the beginning."""
+
+    def bound(self) -> int:
+        """Always a full look."""
+        return 0
+
+
+def leave_out_marks() -> None:
+    """Let each queue that this process opens from now on do without the mark."""
+    vars(claiming)["LowWaterMark"] = Unmarked
+
+
+class Helper:
+    """A process with a service and a queue of its own, which runs functions on that queue.
+
+    Args:
+        url: of the database; the queue ``jobs`` exists.
+        marked: whether it has the low-water mark.
+    """
+
+    def __init__(self, url: str, *, marked: bool = True) -> None:
+        context = get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, url, marked), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def start(
+        self, function: Callable[Concatenate[Queue, P], Any], *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        """Begin to run a function of a module on the queue."""
+        self._pipe.send((function, args, kwargs))
+
+    def result(self) -> Any:
+        """Wait for what it returned.
+
+        Raises:
+            SystemExit: it failed, or the process died.
+        """
+        try:
+            result, error = self._pipe.recv()
+        except EOFError:
+            result, error = None, "the process died"
+        if error is not None:
+            raise SystemExit(f"a helper failed: {error}")
+        return result
+
+    def stop(self) -> None:
+        """End the process, tidily if it can."""
+        try:
+            self._pipe.send(None)
+        except OSError:
+            self._process.kill()
+        self._process.join(20)
+        self._process.kill()
+
+
+def _serve(pipe: Pipe, url: str, marked: bool) -> None:
+    if not marked:
+        leave_out_marks()
+    with QueueService(url) as service:
+        queue = service.queue("jobs")
+        while (wanted := pipe.recv()) is not None:
+            function, args, kwargs = wanted
+            answer: tuple[Any, str | None]
+            try:
+                answer = (function(queue, *args, **kwargs), None)
+            except Exception as error:  # noqa: BLE001 - it is told to who asked
+                answer = (None, f"{type(error).__name__}: {error}")
+            pipe.send(answer)
+
+
+def together(
+    helpers: Sequence[Helper],
+    function: Callable[Concatenate[Queue, P], Any],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> list[Any]:
+    """Run a function in all helpers at once; what each returned."""
+    for helper in helpers:
+        helper.start(function, *args, **kwargs)
+    return [helper.result() for helper in helpers]
+
+
+def helpers_of(stack: ExitStack, url: str, count: int, *, marked: bool = True) -> list[Helper]:
+    """So many helpers on one database, ended with the stack."""
+    helpers = [Helper(url, marked=marked) for _ in range(count)]
+    for helper in helpers:
+        stack.callback(helper.stop)
+    return helpers
+
+
+def settle(service: QueueService) -> None:
+    """Let the server do now what it would do soon about new rows."""
+    run_alone(service, SETTLE.get(service.connections.engine.dialect.name, ()))
+
+
+def version_of(service: QueueService) -> str:
+    """The version of the engine."""
+    version = service.connections.engine.dialect.server_version_info or ()
+    return ".".join(str(part) for part in version)
+
+
+# ---------------------------------------------------------------- the command
+
+
+def parser_of(description: str | None, *, engines: Sequence[str] = DEFAULT_ENGINES) -> Parser:
+    """A parser with what all of them have."""
+    parser = Parser(description=description, formatter_class=_Raw)
+    parser.add_argument("--engines", default=",".join(engines), help=f"of {', '.join(ENGINES)}")
+    parser.add_argument("--quick", action="store_true", help="small sizes, to try whether it runs")
+    parser.add_argument("--markdown", action="store_true", help="print the last result instead")
+    return parser
+
+
+class Parser(argparse.ArgumentParser):
+    """Checks engines and says how to run the same again."""
+
+    def options(self, quick: dict[str, Any]) -> argparse.Namespace:
+        """The options; with ``--quick`` these where they were left at their defaults."""
+        options = self.parse_args()
+        for name, value in quick.items() if options.quick else ():
+            if getattr(options, name) == self.get_default(name):
+                setattr(options, name, value)
+        if unknown := set(options.engines.split(",")) - set(ENGINES):
+            self.error(f"no such engine: {', '.join(sorted(unknown))}")
+        return options
+
+    def command(self, name: str, options: argparse.Namespace) -> str:
+        """The command that runs the same."""
+        given = {k: v for k, v in vars(options).items() if k not in {"quick", "markdown"}}
+        words = [f"--{key.replace('_', '-')} {value}" for key, value in given.items()]
+        return f"python -m scripts.benchmarks.{name} {' '.join(words)}"
+
+
+class _Raw(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """The description as it is written, and the defaults."""
+
+
+def numbers(text: str) -> list[int]:
+    """The numbers of an option."""
+    return [int(number) for number in text.split(",")]
