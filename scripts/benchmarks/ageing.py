@@ -122,12 +122,12 @@ def claim_and_ack(queue: Queue, batch: int, times: int) -> Taken:
     return taken
 
 
-def publish_singly(queue: Queue, payloads: Iterable[Any]) -> list[float]:
+def publish_singly(queue: Queue, payloads: Iterable[Any], priority: int = 0) -> list[float]:
     """Publish one by one; how long each took in seconds."""
     seconds = []
     for payload in payloads:
         began = time.perf_counter()
-        queue.publish(payload)
+        queue.publish(payload, priority=priority)
         seconds.append(time.perf_counter() - began)
     return seconds
 

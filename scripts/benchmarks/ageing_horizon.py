@@ -23,6 +23,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rich.progress import Progress, TaskID
@@ -55,6 +56,8 @@ STATES = {"held": (True, True), "held, no mark": (True, False), "free": (False, 
 """Whether the reader is open, and whether claims have the mark."""
 BATCH = 100
 SINGLES = 200
+# So many points at the beginning and at the end make the figures of the table.
+ENDS = 3
 MESSAGES = {"postgresql": 1_000_000}
 OTHERS = 200_000
 
@@ -230,7 +233,7 @@ def measure(engine: str, plan: Plan, progress: Progress) -> dict[str, Any]:
         for case in cases:
             by_count = found.setdefault(case.name, {})
             by_count[str(len(case.consumers))] = case.result(ended[id(case)])
-        return {"version": version, "messages": plan.messages, "states": found}
+        return {"version": version, "messages": plan.messages, "step": plan.step, "states": found}
 
 
 def _bar(progress: Progress, engine: str, case: Case, messages: int) -> TaskID:
@@ -269,17 +272,18 @@ def open_cases(
 def section() -> str:
     """The part of the page that shows the result."""
     result = read_result(NAME)
+    steps = ", ".join(f"{TITLES[e]} {found['step']:,}" for e, found in result["engines"].items())
     lines = [
         "## A reader stays open while messages pass",
         "",
         f"""\
 One connection reads in a transaction and then sits idle, so that nothing that ends after it can
-be cleaned up. Meanwhile messages of 200 bytes pass, consumed and acked by {BATCH}; after each
-{result["step"]:,} of them {SINGLES} are claimed one by one. Each figure is the median latency of a
-claim in milliseconds, in the first and in the last of these steps; `held, no mark` is the same
-code without its low-water mark, and stops after {result["limit"]:g} seconds of consuming. `new
-consumer` is the first claim of one that was started at the end, which has no mark yet. Steps of
-all states in turns, each state on a server of its own, commits reach the disk.""",
+be cleaned up. Meanwhile messages of 200 bytes pass, consumed and acked by {BATCH}; after each step
+({steps}) {SINGLES} are claimed one by one. Each figure is the median
+latency of a claim in milliseconds, in the first and in the last {ENDS} steps; `held, no mark` is
+the same code without its low-water mark, and stops after {result["limit"]:g} seconds of consuming.
+`new consumer` is the first claim of one that was started at the end, which has no mark yet. Steps
+of all states in turns, each state on a server of its own, commits reach the disk.""",
         "",
         (
             "| engine | state | consumers | passed | claim of 1 | | ratio | claim of 100 | | ratio "
@@ -305,14 +309,21 @@ all states in turns, each state on a server of its own, commits reach the disk."
 
 def row(labels: Sequence[str], measured: dict[str, Any]) -> str:
     """One row of the table."""
-    first, last = measured["points"][0], measured["points"][-1]
-    cells = [*labels, f"{last['passed']:,}"]
+    points = measured["points"]
+    cells = [*labels, f"{points[-1]['passed']:,}"]
     for size in ("single", "batch"):
-        start, end = (point[size]["claim"]["median"] for point in (first, last))
-        cells += [f"{start:.1f}", f"{end:.1f}", f"{end / start:.2f}"]
-    means = [point["batch"]["claim"]["mean"] for point in (first, last)]
-    cells += [f"{means[0]:.1f} → {means[1]:.1f}", f"{last['first_claim_ms']:.1f}"]
+        start, end = at_ends([point[size]["claim"]["median"] for point in points])
+        cells += [f"{start:.2f}", f"{end:.2f}", f"{end / start:.2f}"]
+    means = at_ends([point["batch"]["claim"]["mean"] for point in points])
+    newcomer = median(point["first_claim_ms"] for point in points[-ENDS:])
+    cells += [" → ".join(f"{each:.2f}" for each in means), f"{newcomer:.1f}"]
     return f"| {' | '.join(cells)} |"
+
+
+def at_ends(values: Sequence[float]) -> tuple[float, float]:
+    """The medians of the first and of the last few, as single ones meet busy moments."""
+    few = max(1, min(ENDS, len(values) // 2))
+    return median(values[:few]), median(values[-few:])
 
 
 def left_behind(result: dict[str, Any]) -> Iterable[str]:
@@ -339,7 +350,9 @@ def main() -> None:
     parser.add_argument(
         "--messages", type=int, default=0, help="how many pass; 0: 1M on PostgreSQL, else 200k"
     )
-    parser.add_argument("--step", type=int, default=50_000, help="messages between samples")
+    parser.add_argument(
+        "--step", type=int, default=0, help="messages between samples; 0: a twentieth"
+    )
     parser.add_argument("--states", default=";".join(STATES), help="separated by semicolons")
     parser.add_argument("--consumers", default="1,4", help="numbers of consumer processes")
     parser.add_argument(
@@ -356,15 +369,13 @@ def main() -> None:
         numbers(options.consumers),
         options.limit,
     )
-    result: dict[str, Any] = {"step": options.step, "limit": options.limit, "engines": {}}
+    result: dict[str, Any] = {"limit": options.limit, "engines": {}}
     options.states = f"'{options.states}'"
     with progress_bar() as progress:
         for engine in options.engines.split(","):
-            result["engines"][engine] = measure(
-                engine,
-                replace(plan, messages=plan.messages or MESSAGES.get(engine, OTHERS)),
-                progress,
-            )
+            messages = plan.messages or MESSAGES.get(engine, OTHERS)
+            mine = replace(plan, messages=messages, step=plan.step or max(1, messages // 20))
+            result["engines"][engine] = measure(engine, mine, progress)
             # After each of them, so that a long run that is broken off has something to show.
             path = write_result(NAME, parser.command(NAME, options), result)
             progress.print(f"{engine} is in {path}")

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from scripts.benchmarks.ageing_backlog import MEASURES
 from scripts.benchmarks.drawing import Plot
+from scripts.benchmarks.harness import TITLES
 
 Measured = Mapping[str, Any]
 
@@ -23,7 +25,7 @@ def horizons(result: Measured) -> Iterator[Plot]:
             }
             yield Plot(
                 f"ageing_horizon-{engine}-{size}",
-                f"{engine}: claims of {what} while one reader stays open",
+                f"{TITLES[engine]}: claims of {what} while one reader stays open",
                 series,
                 across="messages passed",
                 up="ms per claim, median",
@@ -31,4 +33,23 @@ def horizons(result: Measured) -> Iterator[Plot]:
             )
 
 
-PLOTS: Final[Mapping[str, Callable[[Measured], Iterator[Plot]]]] = {"ageing_horizon": horizons}
+def backlogs(result: Measured) -> Iterator[Plot]:
+    """What single messages, batches and publishes take by how many messages wait."""
+    for engine, found in result["engines"].items():
+        series: dict[str, dict[float, float]] = {}
+        for size, measured in found["sizes"].items():
+            for name, title in MEASURES.items():
+                series.setdefault(title, {})[int(size)] = measured[name]["median"]
+        yield Plot(
+            f"ageing_backlog-{engine}",
+            f"{TITLES[engine]}: the same work with a growing backlog",
+            series,
+            across="messages waiting",
+            up="ms, median",
+        )
+
+
+PLOTS: Final[Mapping[str, Callable[[Measured], Iterator[Plot]]]] = {
+    "ageing_backlog": backlogs,
+    "ageing_horizon": horizons,
+}

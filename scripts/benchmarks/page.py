@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from scripts.benchmarks import (
+    ageing_backlog,
     ageing_horizon,
     archived_history,
     spark_fleet,
@@ -17,6 +18,7 @@ from scripts.benchmarks.plots import images
 SECTIONS = {
     "workloads": workloads_page.section,
     "archived_history": archived_history.section,
+    "ageing_backlog": ageing_backlog.section,
     "ageing_horizon": ageing_horizon.section,
     "spark_read": spark_read.section,
     "spark_write": spark_write.section,
