@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from scripts.benchmarks import (
     ageing_backlog,
+    ageing_burdens,
     ageing_horizon,
     archived_history,
     spark_fleet,
@@ -19,6 +20,7 @@ SECTIONS = {
     "workloads": workloads_page.section,
     "archived_history": archived_history.section,
     "ageing_backlog": ageing_backlog.section,
+    "ageing_burdens": ageing_burdens.section,
     "ageing_horizon": ageing_horizon.section,
     "spark_read": spark_read.section,
     "spark_write": spark_write.section,
