@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from scripts.benchmarks import ageing_latency
 from scripts.benchmarks.ageing_backlog import MEASURES
 from scripts.benchmarks.drawing import Plot
 from scripts.benchmarks.harness import TITLES
@@ -17,7 +18,7 @@ def horizons(result: Measured) -> Iterator[Plot]:
     for engine, found in result["engines"].items():
         for size, what in (("single", "one message"), ("batch", "100 messages")):
             series = {
-                f"{state}, {count} consumer{'s' * (count != '1')}": {
+                f"{state}, {consumers(count)}": {
                     point["passed"]: point[size]["claim"]["median"] for point in measured["points"]
                 }
                 for state, by_count in found["states"].items()
@@ -49,7 +50,33 @@ def backlogs(result: Measured) -> Iterator[Plot]:
         )
 
 
+def latencies(result: Measured) -> Iterator[Plot]:
+    """Half of the messages, and the slowest in a hundred, by the rate that was reached."""
+    for engine, found in result["engines"].items():
+        series: dict[str, dict[float, float]] = {}
+        for _, count, state, runs in ageing_latency.each_case(found):
+            for name, title in (("p99", "p99"), ("median", "p50")):
+                if state != "mark" and name != "p99":
+                    continue
+                curve = series.setdefault(f"{title}, {state}, {consumers(count)}", {})
+                reached = ageing_latency.middle(runs, "reached")
+                curve[reached] = max(0.01, ageing_latency.middle(runs, name))
+        yield Plot(
+            f"ageing_latency-{engine}",
+            f"{TITLES[engine]}: from publish to claim",
+            series,
+            across="messages/s published",
+            up="ms",
+        )
+
+
+def consumers(count: str) -> str:
+    """So many, in words."""
+    return f"{count} consumer{'s' * (count != '1')}"
+
+
 PLOTS: Final[Mapping[str, Callable[[Measured], Iterator[Plot]]]] = {
     "ageing_backlog": backlogs,
     "ageing_horizon": horizons,
+    "ageing_latency": latencies,
 }
