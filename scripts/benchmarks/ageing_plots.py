@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from scripts.benchmarks import ageing_latency
+from scripts.benchmarks import ageing_latency, ageing_purge
 from scripts.benchmarks.ageing_backlog import MEASURES
 from scripts.benchmarks.drawing import Plot
 from scripts.benchmarks.harness import TITLES
@@ -70,6 +70,23 @@ def latencies(result: Measured) -> Iterator[Plot]:
         )
 
 
+def purges(result: Measured) -> Iterator[Plot]:
+    """Single claims by the time since a mass claim ended."""
+    for engine, found in result["engines"].items():
+        series = {
+            f"{case}, {state}": ageing_purge.curve(runs)
+            for case, state, runs in ageing_purge.each_case(found)
+        }
+        yield Plot(
+            f"ageing_purge-{engine}",
+            f"{TITLES[engine]}: single claims after a mass claim",
+            series,
+            across="seconds since its end",
+            up="ms per claim, median",
+            linear_across=True,
+        )
+
+
 def consumers(count: str) -> str:
     """So many, in words."""
     return f"{count} consumer{'s' * (count != '1')}"
@@ -79,4 +96,5 @@ PLOTS: Final[Mapping[str, Callable[[Measured], Iterator[Plot]]]] = {
     "ageing_backlog": backlogs,
     "ageing_horizon": horizons,
     "ageing_latency": latencies,
+    "ageing_purge": purges,
 }
