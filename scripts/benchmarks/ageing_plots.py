@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from scripts.benchmarks import ageing_latency, ageing_purge
+from scripts.benchmarks import ageing_latency, ageing_peers, ageing_purge
 from scripts.benchmarks.ageing_backlog import MEASURES
 from scripts.benchmarks.drawing import Plot
 from scripts.benchmarks.harness import TITLES
@@ -70,6 +70,28 @@ def latencies(result: Measured) -> Iterator[Plot]:
         )
 
 
+def peers(result: Measured) -> Iterator[Plot]:
+    """What a message costs ours and peers while one reader stays open."""
+    for size, what in (("single", "one by one"), ("batch", "by 100")):
+        for wanted in ("1", "4"):
+            series = {
+                measured["about"]["name"]: {
+                    point["passed"]: point[size] for point in measured["points"]
+                }
+                for _, count, measured in ageing_peers.each_case(result)
+                if count == wanted
+            }
+            if series:
+                yield Plot(
+                    f"ageing_peers-{wanted}-{size}",
+                    f"PostgreSQL, one reader stays open: {what}, {consumers(wanted)}",
+                    series,
+                    across="messages passed",
+                    up="ms per message, claim and ack",
+                    linear_across=True,
+                )
+
+
 def purges(result: Measured) -> Iterator[Plot]:
     """Single claims by the time since a mass claim ended."""
     for engine, found in result["engines"].items():
@@ -96,5 +118,6 @@ PLOTS: Final[Mapping[str, Callable[[Measured], Iterator[Plot]]]] = {
     "ageing_backlog": backlogs,
     "ageing_horizon": horizons,
     "ageing_latency": latencies,
+    "ageing_peers": peers,
     "ageing_purge": purges,
 }
