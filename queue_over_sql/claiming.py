@@ -79,6 +79,10 @@ class Claimer:
         stamps = (row.claim for row in rows)
         self._note_unanswered(dict.fromkeys(stamp for stamp in stamps if stamp is not None))
 
+    def was_restored(self) -> None:
+        """The reaper has just done what a short claim would do."""
+        self._pace.put_off()
+
     def recall(self) -> int:
         """Give back what was claimed and never handed out; returns how many messages."""
         total = 0

@@ -39,6 +39,11 @@ class Pace:
             self._next_at = now + self._interval
             return True
 
+    def put_off(self) -> None:
+        """Another has just done the job: not before a while after the interval."""
+        with self._lock:
+            self._next_at = max(self._next_at, time.monotonic() + 1.5 * self._interval)
+
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Measure a run."""

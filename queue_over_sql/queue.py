@@ -357,6 +357,10 @@ class Queue(QueueHolding, QueueReplies, QueueAdministration):
             connection, lambda target: self._claimer.take_columns(target, count, keep=keep)
         )
 
+    def was_restored(self) -> None:
+        """The reaper has taken back what the dead held, so a short claim need not look for it."""
+        self._claimer.was_restored()
+
     def recall(self) -> int:
         """Give back what was claimed here and never handed out."""
         return self._claimer.recall()

@@ -111,6 +111,7 @@ class Reaper:
         reaper = queue.reaper
         report = ReaperReport(restored=queue.recall())
         report += reaper.expired_leases() + reaper.orphaned_claims()
+        queue.was_restored()
         if report.restored:
             queue.announce()
         return report + reaper.unknown_kinds() + reaper.prune(patient=patient)

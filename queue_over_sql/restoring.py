@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from queue_over_sql.message import MessageRow
     from queue_over_sql.store import DeadClaim
 
-    Find = Callable[[Connection], list[DeadClaim]]
+    Find = Callable[[Connection, int], list[DeadClaim]]
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class QueueReaper:
         """Take back the claims whose lease has passed."""
         sql, attempts = self._context.sql, self._context.settings.max_attempts
         return self._all(
-            lambda connection: store.expired_leases(connection, sql, attempts, BATCH),
+            lambda connection, limit: store.expired_leases(connection, sql, attempts, limit),
             LEASE_EXPIRED,
         )
 
@@ -87,7 +87,7 @@ class QueueReaper:
         """Take back the claims of consumers that are expired or gone."""
         sql, attempts = self._context.sql, self._context.settings.max_attempts
         return self._all(
-            lambda connection: store.orphaned_claims(connection, sql, attempts, BATCH),
+            lambda connection, limit: store.orphaned_claims(connection, sql, attempts, limit),
             CONSUMER_DIED,
         )
 
@@ -162,6 +162,9 @@ class QueueReaper:
 
     def _all(self, find: Find, reason: str) -> ReaperReport:
         report = ReaperReport()
+        # Mostly there is nothing, which to see takes no transaction.
+        if not self._context.run(lambda connection: find(connection, 1)):
+            return report
         while True:
             found, done = self._context.run(
                 lambda connection: self._batch(connection, find, reason), atomic=True
@@ -172,7 +175,7 @@ class QueueReaper:
                 return report
 
     def _batch(self, connection: Connection, find: Find, reason: str) -> tuple[int, ReaperReport]:
-        dead = find(connection)
+        dead = find(connection, BATCH)
         spent = [claim for claim in dead if claim.out_of_attempts]
         others = [claim for claim in dead if not claim.out_of_attempts]
         buried = sum(
