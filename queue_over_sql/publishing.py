@@ -15,10 +15,10 @@ from queue_over_sql.own_values import check_own_value
 from queue_over_sql.publications import Publication, Published
 from queue_over_sql.schema import KEY_LENGTH, KIND_LENGTH
 from queue_over_sql.settings import check_choice, check_whole
-from queue_over_sql.store import NewMessage
+from queue_over_sql.store import NewMessage, PlainMessages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from datetime import datetime
 
     from sqlalchemy import Connection
@@ -89,7 +89,7 @@ class Publisher:
         check_whole("batch_size", batch_size)
         total = 0
         for batch in batched(as_items(items), batch_size):
-            total += self._load_batch(self._encode_all(batch))
+            total += self._load_batch(batch)
             self._context.announce()
             if progress is not None:
                 progress(total)
@@ -141,13 +141,24 @@ class Publisher:
 
     def _encode_all(self, items: Iterable[Any]) -> list[NewMessage]:
         """The same of many; what has no options, as most have none, is encoded by a short way."""
+        listed = items if isinstance(items, list) else list(items)
+        plain = self._plain_messages(listed)
+        if plain is not None:
+            return plain.messages()
+        return [self.encode(as_publication(item)) for item in listed]
+
+    def _plain_messages(self, items: list[Any]) -> PlainMessages | None:
+        """The messages of payloads without options; None where some need a closer look."""
         context = self._context
         settings, tables = context.settings, context.tables
         own = dict.fromkeys(tables.own_columns)
-        if context.kinds is not None or any(not tables.live.c[name].nullable for name in own):
-            return [self.encode(as_publication(item)) for item in items]
+        needed = any(not tables.live.c[name].nullable for name in own)
+        if needed or context.kinds is not None:
+            return None
+        if any(isinstance(item, Publication) for item in items):
+            return None
         kind, limit, nul = settings.payload, settings.max_payload_bytes, tables.dialect.nul_in_text
-        plain = {
+        blank = {
             "kind": None,
             "payload": None,
             "headers": None,
@@ -156,21 +167,19 @@ class Publisher:
             "lease_us": None,
             **own,
         }
-        encode = payloads.encode
-        return [
-            self.encode(item)
-            if isinstance(item, Publication)
-            else NewMessage(None, {**plain, "payload": encode(kind, item, limit, nul=nul)}, 0, None)
-            for item in items
-        ]
+        return PlainMessages(items, lambda item: payloads.encode(kind, item, limit, nul=nul), blank)
 
-    def _load_batch(self, messages: Sequence[NewMessage]) -> int:
+    def _load_batch(self, items: list[Any]) -> int:
         context = self._context
+        given: list[NewMessage] | PlainMessages | None = self._plain_messages(items)
+        if given is None:
+            given = self._encode_all(items)
 
         def bulk(target: Connection) -> None:
-            store.load(target, context.sql, messages)
+            store.load(target, context.sql, given)
 
         def singly(target: Connection) -> None:
+            messages = given.messages() if isinstance(given, PlainMessages) else given
             store.publish_many(target, context.sql, messages, "raise")
 
         try:
@@ -180,7 +189,7 @@ class Publisher:
         except DatabaseRefused:
             # The bulk path says only that something was refused; this one says what.
             context.run(singly, atomic=True, durable=True, repeat=False)
-        return len(messages)
+        return len(items)
 
     def _own_values(self, given: Mapping[str, Any]) -> dict[str, Any]:
         own = self._context.tables.own_columns

@@ -92,6 +92,8 @@ class QueueDialect(ReadsRows, TakesRows, HoldsRounds, Watches):
     """A table that somebody alters can seem to be gone or broken for a moment."""
     rows_at_once: int | None = None
     """How many messages ``publish_rows`` takes at most; None where there is no such statement."""
+    loads_as_it_comes = False
+    """``load`` sends rows while it is still given others, and holds no lock that others need."""
     claims_at_once = False
     """A claim is one statement, so it needs no transaction around it."""
     archives_at_once = False

@@ -21,46 +21,37 @@ if TYPE_CHECKING:
 Row = Sequence[Any]
 DIRECT: Final = "queue_over_sql_direct"
 """The execution option that has the ``DriverCalls`` of a connection."""
+_KEEPING: Final = frozenset({"psycopg", "pysqlite", "pymysql"})
 _HOOKS: Final = ("before_cursor_execute", "after_cursor_execute", "before_execute", "after_execute")
 
 
 class DriverResult:
     """What a statement answered: the part of SQLAlchemy's ``CursorResult`` that acts use.
 
-    Rows are the driver's own, without names.
+    Rows are the driver's own, without names, and all of them are here.
+
+    Attributes:
+        rowcount: how many rows were changed.
+        lastrowid: the id of the first row that was inserted, where the driver tells.
     """
 
-    __slots__ = ("_cursor",)
+    __slots__ = ("_rows", "lastrowid", "rowcount")
 
     def __init__(self, cursor: Any) -> None:
-        self._cursor = cursor
-
-    @property
-    def rowcount(self) -> int:
-        """How many rows were changed."""
-        return int(self._cursor.rowcount)
-
-    @property
-    def lastrowid(self) -> int:
-        """The id of the first row that was inserted, where the driver tells."""
-        return int(self._cursor.lastrowid)
+        self._rows: Sequence[Row] = () if cursor.description is None else cursor.fetchall()
+        self.rowcount: int = cursor.rowcount
+        self.lastrowid: Any = getattr(cursor, "lastrowid", None)
 
     def __iter__(self) -> Iterator[Row]:
-        return iter(self.all())
+        return iter(self._rows)
 
     def all(self) -> Sequence[Row]:
         """All rows."""
-        try:
-            return cast("Sequence[Row]", self._cursor.fetchall())
-        finally:
-            self._cursor.close()
+        return self._rows
 
     def first(self) -> Row | None:
-        """The first row, or None where there is none; the others are dropped."""
-        try:
-            return cast("Row | None", self._cursor.fetchone())
-        finally:
-            self._cursor.close()
+        """The first row, or None where there is none."""
+        return self._rows[0] if self._rows else None
 
     def one(self) -> Row:
         """The only row.
@@ -68,25 +59,26 @@ class DriverResult:
         Raises:
             NoResultFound, MultipleResultsFound: there is not just one.
         """
-        rows = self.all()
-        if not rows:
+        if not self._rows:
             raise NoResultFound("No row was found when one was required")
-        if len(rows) > 1:
+        if len(self._rows) > 1:
             raise MultipleResultsFound("Multiple rows were found when exactly one was required")
-        return rows[0]
+        return self._rows[0]
 
     def scalar(self) -> Any:
         """The first value of the first row, or None where there is none."""
-        row = self.first()
-        return None if row is None else row[0]
+        return self._rows[0][0] if self._rows else None
 
     def scalar_one(self) -> Any:
-        """The first value of the only row."""
+        """The first value of the only row.
+
+        Raises:
+            NoResultFound, MultipleResultsFound: there is not just one.
+        """
         return self.one()[0]
 
     def close(self) -> None:
-        """Give up what was not fetched."""
-        self._cursor.close()
+        """Nothing is open."""
 
 
 class DriverCalls:
@@ -96,6 +88,9 @@ class DriverCalls:
         self._raw: Any = connection.connection.dbapi_connection
         self._dialect = connection.dialect
         self._driver_error = connection.dialect.loaded_dbapi.Error
+        # A new one for each statement costs psycopg as much as the statement's own dispatch.
+        self._keeps_cursors = connection.dialect.driver in _KEEPING
+        self._spare: Any = None
 
     def run(self, statement: CompiledStatement, values: Mapping[str, Any] | None) -> DriverResult:
         """Execute a compiled statement with these values of its parameters."""
@@ -107,13 +102,16 @@ class DriverCalls:
 
     def execute_many(self, statement: str, rows: Iterable[Row]) -> None:
         """Execute a text for each row of parameters."""
-        self._run(lambda cursor: cursor.executemany(statement, rows), statement).close()
+        self._run(lambda cursor: cursor.executemany(statement, rows), statement)
 
     def _run(self, act: Callable[[Any], object], statement: str) -> DriverResult:
-        cursor: Any = None
+        # Taken away meanwhile: what runs in between, in a handler of a signal, has one of its own.
+        cursor, self._spare = self._spare, None
         try:
-            cursor = self._cursor()
+            if cursor is None:
+                cursor = self._cursor()
             act(cursor)
+            result = DriverResult(cursor)
         except self._driver_error as error:
             self._give_up(cursor)
             raise self._translated(error, statement) from error
@@ -122,7 +120,11 @@ class DriverCalls:
             # the exception is known to anybody.
             self._give_up(cursor)
             raise
-        return DriverResult(cursor)
+        if self._keeps_cursors:
+            self._spare = cursor
+        else:
+            cursor.close()
+        return result
 
     def _cursor(self) -> Any:
         return self._raw.cursor()

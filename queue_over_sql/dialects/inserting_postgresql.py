@@ -47,6 +47,7 @@ class InsertsRows:
     """How PostgreSQL inserts many messages at once."""
 
     rows_at_once: int | None = 4096
+    loads_as_it_comes = True
 
     def publish_rows(
         self, connection: Connection, sql: StatementCache, rows: NewRows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.adopted import ERROR, SUCCESS
@@ -108,7 +108,7 @@ class NewRows:
 
     count: int
     same: Mapping[str, Any]
-    differing: Mapping[str, Sequence[Any]]
+    differing: Mapping[str, Iterable[Any]]
 
     def values(self) -> dict[str, Any]:
         """The bind parameters of an INSERT of these rows."""

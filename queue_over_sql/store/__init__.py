@@ -42,6 +42,7 @@ from queue_over_sql.store.keys import prune_keys
 from queue_over_sql.store.kinds import bury_unknown, declare_kinds
 from queue_over_sql.store.publishing import (
     NewMessage,
+    PlainMessages,
     load,
     publish,
     publish_many,
@@ -105,6 +106,7 @@ __all__ = [
     "DeadClaim",
     "Edited",
     "NewMessage",
+    "PlainMessages",
     "Settlement",
     "Span",
     "SubscriptionRow",

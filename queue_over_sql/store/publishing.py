@@ -20,11 +20,11 @@ from queue_over_sql.store.administration import server_now
 from queue_over_sql.store.keys import recently_finished
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from sqlalchemy import Connection
 
-    from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.dialects.compiled import CompiledStatement, StatementCache
     from queue_over_sql.message import MessageRow
 
 # How many rows one INSERT carries at most, and where no ids are asked for.
@@ -56,9 +56,54 @@ class NewMessage(NamedTuple):
         at = self.at if now is None else self.due(now)
         return given | {"p_message_key": self.key, "p_delay": self.delay, "p_at": at}
 
+    def given(self, now: int | None) -> dict[str, Any]:
+        """The same without what is NULL."""
+        given = {f"p_{name}": value for name, value in self.content.items() if value is not None}
+        if self.key is not None:
+            given["p_message_key"] = self.key
+        if now is not None or self.delay or self.at is not None:
+            given |= {"p_delay": self.delay, "p_at": self.at if now is None else self.due(now)}
+        return given
+
     def due(self, now: int) -> int:
         """When it is due if it is published at ``now``."""
         return now + self.delay if self.at is None else self.at
+
+
+class PlainMessages:
+    """Payloads without options, each encoded when it is wanted, so that a server works meanwhile.
+
+    Args:
+        payloads: as they were given.
+        encode: encodes one for the table, or raises.
+        blank: the content of a message of which only the payload is missing.
+    """
+
+    def __init__(
+        self,
+        payloads: Sequence[Any],
+        encode: Callable[[Any], str | bytes],
+        blank: Mapping[str, Any],
+    ) -> None:
+        self._payloads = payloads
+        self._encode = encode
+        self._blank = blank
+
+    def messages(self) -> list[NewMessage]:
+        """All of them, encoded."""
+        encode, blank = self._encode, self._blank
+        return [
+            NewMessage(None, {**blank, "payload": encode(payload)}, 0, None)
+            for payload in self._payloads
+        ]
+
+    def rows(self, now: int) -> NewRows:
+        """Their rows, published at ``now``, which can be read once."""
+        same = {**self._blank, "message_key": None}
+        same |= {"published_at": now, "scheduled_at": now, "available_at": now}
+        del same["payload"]
+        encoded = map(self._encode, self._payloads)
+        return NewRows(len(self._payloads), same, {"payload": encoded})
 
 
 def rows_of(messages: Sequence[NewMessage], now: int) -> NewRows:
@@ -167,13 +212,27 @@ def _remove_created(connection: Connection, sql: StatementCache, created: Sequen
         remove.run(connection, id_values(batch))
 
 
-def load(connection: Connection, sql: StatementCache, messages: Sequence[NewMessage]) -> None:
+def load(
+    connection: Connection, sql: StatementCache, given: Sequence[NewMessage] | PlainMessages
+) -> None:
     """Insert messages by the engine's fastest path.
 
     Raises:
         DuplicateKey: a key is taken; nothing of these messages was published.
+        PayloadInvalid, PayloadTooLarge: of plain messages; likewise.
     """
     now = server_now(connection, sql)
+    dialect = sql.subject.dialect
+    if isinstance(given, PlainMessages):
+        if dialect.loads_as_it_comes and dialect.load(connection, sql, given.rows(now)):
+            return
+        given = given.messages()
+    _load_encoded(connection, sql, given, now)
+
+
+def _load_encoded(
+    connection: Connection, sql: StatementCache, messages: Sequence[NewMessage], now: int
+) -> None:
     dialect = sql.subject.dialect
     if any(message.dedup for message in messages):
         publish_many(connection, sql, messages, "raise")
@@ -187,10 +246,16 @@ def load(connection: Connection, sql: StatementCache, messages: Sequence[NewMess
             statement.run(connection, rows.values())
 
 
+def _inserting(sql: StatementCache, message: NewMessage, now: int | None) -> CompiledStatement:
+    at_once = now is None and message.at is None and not message.delay
+    names = tuple([name for name, value in message.content.items() if value is not None])
+    return sql.get(statements.publish, message.key is not None, names, at_once)
+
+
 def _insert(
     connection: Connection, sql: StatementCache, message: NewMessage, now: int | None
 ) -> int:
-    result = sql.get(statements.publish, False).run(connection, message.values(now))
+    result = _inserting(sql, message, now).run(connection, message.given(now))
     if sql.subject.dialect.insert_returning:
         return int(result.scalar_one())
     return int(result.lastrowid)
@@ -200,12 +265,12 @@ def _insert_keyed(
     connection: Connection, sql: StatementCache, message: NewMessage, now: int | None
 ) -> int | None:
     dialect = sql.subject.dialect
-    statement = sql.get(statements.publish, True)
+    statement = _inserting(sql, message, now)
     if dialect.aborts_on_error and not dialect.conflict_clause:
         with connection.begin_nested():
-            result = statement.run(connection, message.values(now))
+            result = statement.run(connection, message.given(now))
     else:
-        result = statement.run(connection, message.values(now))
+        result = statement.run(connection, message.given(now))
     if dialect.insert_returning:
         row = result.first()
         return None if row is None else int(row[0])

@@ -30,19 +30,23 @@ def insert_columns(tables: QueueTables) -> list[str]:
     ]
 
 
-def publish(tables: QueueTables, keyed: bool) -> Insert:
-    """Insert one message, due now, after a delay or at an instant, by the database's clock."""
+def publish(tables: QueueTables, keyed: bool, given: tuple[str, ...], at_once: bool) -> Insert:
+    """Insert one message, due now, after a delay or at an instant, by the database's clock.
+
+    Args:
+        tables: of the queue.
+        keyed: whether it has a key, which may be taken.
+        given: the columns besides the key that are not NULL.
+        at_once: whether it is due now.
+    """
     live, dialect = tables.live, tables.dialect
     now = dialect.now()
-    due = func.coalesce(number("p_at"), now + number("p_delay"))
+    due = now if at_once else func.coalesce(number("p_at"), now + number("p_delay"))
+    values = {name: _value(tables, name) for name in given}
+    if keyed:
+        values["message_key"] = _value(tables, "message_key")
     times = {"published_at": now, "scheduled_at": due, "available_at": due}
-    given = {
-        name: bindparam(f"p_{name}", None, type_=live.c[name].type)
-        for name in insert_columns(tables)
-        if name not in times
-    }
-    statement = dialect.insert(live).values(given | times)
-    return _returning_id(tables, statement, keyed=keyed)
+    return _returning_id(tables, dialect.insert(live).values(values | times), keyed=keyed)
 
 
 def publish_many(

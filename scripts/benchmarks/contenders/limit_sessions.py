@@ -90,9 +90,9 @@ class Session:
         self._publish = Text(
             sql,
             publish.publish,
-            (False,),
+            (False, ("payload", "priority"), True),
             changing=["p_payload"],
-            fixed={"p_priority": 0, "p_delay": 0},
+            fixed={"p_priority": 0},
         )
         self._removals: dict[int, Text] = {}
         wanted = {"p_priority": 0, "p_edits": ANY_EDITS}
