@@ -156,12 +156,15 @@ class Helper:
     Args:
         url: of the database; the queue ``jobs`` exists.
         marked: whether it has the low-water mark.
+        notify: whether it tells others of messages, and hears of theirs.
     """
 
-    def __init__(self, url: str, *, marked: bool = True) -> None:
+    def __init__(self, url: str, *, marked: bool = True, notify: bool = True) -> None:
         context = get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, url, marked), daemon=True)
+        self._process = context.Process(
+            target=_serve, args=(theirs, url, marked, notify), daemon=True
+        )
         self._process.start()
         theirs.close()
 
@@ -195,10 +198,10 @@ class Helper:
         self._process.kill()
 
 
-def _serve(pipe: Pipe, url: str, marked: bool) -> None:
+def _serve(pipe: Pipe, url: str, marked: bool, notify: bool) -> None:
     if not marked:
         leave_out_marks()
-    with QueueService(url) as service:
+    with QueueService(url, notify=notify) as service:
         queue = service.queue("jobs")
         while (wanted := pipe.recv()) is not None:
             function, args, kwargs = wanted
@@ -222,9 +225,11 @@ def together(
     return [helper.result() for helper in helpers]
 
 
-def helpers_of(stack: ExitStack, url: str, count: int, *, marked: bool = True) -> list[Helper]:
+def helpers_of(
+    stack: ExitStack, url: str, count: int, *, marked: bool = True, notify: bool = True
+) -> list[Helper]:
     """So many helpers on one database, ended with the stack."""
-    helpers = [Helper(url, marked=marked) for _ in range(count)]
+    helpers = [Helper(url, marked=marked, notify=notify) for _ in range(count)]
     for helper in helpers:
         stack.callback(helper.stop)
     return helpers

@@ -14,6 +14,7 @@ from scripts.benchmarks import (
     spark_read,
     spark_stream,
     spark_write,
+    wakeups,
     workloads_page,
 )
 from scripts.benchmarks.harness import was_run
@@ -21,6 +22,7 @@ from scripts.benchmarks.plots import images
 
 SECTIONS = {
     "workloads": workloads_page.section,
+    "wakeups": wakeups.section,
     "archived_history": archived_history.section,
     "ageing_backlog": ageing_backlog.section,
     "ageing_burdens": ageing_burdens.section,
