@@ -20,6 +20,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect
 from queue_over_sql.dialects.direct import go_direct
+from queue_over_sql.dialects.driver_calls import interruption_behind
 from queue_over_sql.dialects.engines import (
     OpenedEngine,
     dialect_of,
@@ -358,6 +359,9 @@ class Connections:
         except PoolTimeout as error:
             raise self._unavailable(str(error)) from error
         except DBAPIError as error:
+            interruption = interruption_behind(error)
+            if interruption is not None:
+                raise interruption from error
             raise self._unavailable(str(error.orig)) from error
 
     def _unavailable(self, reason: str) -> DatabaseUnavailable:

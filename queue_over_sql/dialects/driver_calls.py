@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.exc import DBAPIError
 
@@ -35,3 +35,26 @@ def driver_errors(connection: Connection, statement: str) -> Iterator[None]:
             connection_invalidated=connection.dialect.is_disconnect(error, raw, None),
             dialect=connection.dialect,
         ) from error
+
+
+# Whose errors come of their own exceptions, of Python's and of the operating system's alone.
+_DRIVERS: Final = frozenset({"psycopg", "pymysql", "sqlite3"})
+
+
+def interruption_behind(error: DBAPIError) -> BaseException | None:
+    """The caller's own exception, raised by a signal, that a driver has taken for its own failure.
+
+    In the middle of a connect, or of the ping of a pooled connection, drivers raise errors about
+    what they find in their half-finished work.
+    """
+    driver = type(error.orig).__module__.partition(".")[0]
+    if driver not in _DRIVERS:
+        return None
+    found: BaseException | None = error.orig
+    while found is not None:
+        module = type(found).__module__.partition(".")[0]
+        known = module in {driver, "sqlalchemy", "builtins"} or isinstance(found, OSError)
+        if not known or not isinstance(found, Exception):
+            return found
+        found = found.__context__
+    return None
