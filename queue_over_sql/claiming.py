@@ -13,7 +13,6 @@ from queue_over_sql import store
 from queue_over_sql.durations import to_microseconds
 from queue_over_sql.errors import DatabaseUnavailable, QueueError
 from queue_over_sql.marks import LowWaterMark
-from queue_over_sql.pacing import Pace
 from queue_over_sql.settings import check_whole
 from queue_over_sql.store import ANY_EDITS, ClaimRequest, TakenFate, Where, registry
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from queue_over_sql.context import QueueContext
     from queue_over_sql.durations import Duration
     from queue_over_sql.message import Claim, MessageRow
+    from queue_over_sql.pacing import Pace
     from queue_over_sql.store import Settlement
 
 _log = logging.getLogger(__name__)
@@ -39,10 +39,10 @@ _LATE_SECONDS = 5.0
 class Claimer:
     """Claims messages of one queue for one service."""
 
-    def __init__(self, context: QueueContext, restore: Callable[[], int]) -> None:
+    def __init__(self, context: QueueContext, restore: Callable[[], int], pace: Pace) -> None:
         self._context = context
         self._restore = restore
-        self._pace = Pace(context.service.reaper_seconds, ready=False)
+        self._pace = pace
         self._marks: dict[int, LowWaterMark] = {}
         # How many edits of messages by hand the marks know of.
         self._edits: int | None = None
@@ -78,10 +78,6 @@ class Claimer:
         """Nobody works on these claimed messages: the next claim gives them back first."""
         stamps = (row.claim for row in rows)
         self._note_unanswered(dict.fromkeys(stamp for stamp in stamps if stamp is not None))
-
-    def was_restored(self) -> None:
-        """The reaper has just done what a short claim would do."""
-        self._pace.put_off()
 
     def recall(self) -> int:
         """Give back what was claimed and never handed out; returns how many messages."""

@@ -42,7 +42,7 @@ class Queue(QueueHolding, QueueReplies, QueueAdministration):
         QueueAdministration.__init__(self, context)
         QueueHolding.__init__(self, SettlerOfQueue(context, self._came_back))
         self.reaper = QueueReaper(context)
-        self._claimer = Claimer(context, self.reaper.restore)
+        self._claimer = Claimer(context, self.reaper.restore, self.reaper.pace)
         self._publisher = Publisher(context)
         self.replies = ReplyBox(context, self._publisher)
         self._delivery = Delivery(context, self, self._settler.set_aside)
@@ -356,10 +356,6 @@ class Queue(QueueHolding, QueueReplies, QueueAdministration):
         return context.run_on(
             connection, lambda target: self._claimer.take_columns(target, count, keep=keep)
         )
-
-    def was_restored(self) -> None:
-        """The reaper has taken back what the dead held, so a short claim need not look for it."""
-        self._claimer.was_restored()
 
     def recall(self) -> int:
         """Give back what was claimed here and never handed out."""

@@ -111,7 +111,7 @@ class Reaper:
         reaper = queue.reaper
         report = ReaperReport(restored=queue.recall())
         report += reaper.expired_leases() + reaper.orphaned_claims()
-        queue.was_restored()
+        reaper.pace.put_off()
         if report.restored:
             queue.announce()
         return report + reaper.unknown_kinds() + reaper.prune(patient=patient)

@@ -68,6 +68,8 @@ class QueueReaper:
     def __init__(self, context: QueueContext) -> None:
         self._context = context
         self._settler = SettlerOfQueue(context, lambda _: None)
+        # Of what a short claim does; put off where a pass has just done it.
+        self.pace = Pace(context.service.reaper_seconds, ready=False)
         # Counting what is kept walks the whole history, so it has a share of the time of its own.
         self._counting = {outcome: Pace(0.0, ready=True) for outcome in Outcome}
 

@@ -22,7 +22,6 @@ Row = Sequence[Any]
 DIRECT: Final = "queue_over_sql_direct"
 """The execution option that has the ``DriverCalls`` of a connection."""
 _KEEPING: Final = frozenset({"psycopg", "pysqlite", "pymysql"})
-_HOOKS: Final = ("before_cursor_execute", "after_cursor_execute", "before_execute", "after_execute")
 
 
 class DriverResult:
@@ -87,10 +86,17 @@ class DriverCalls:
     def __init__(self, connection: Connection) -> None:
         self._raw: Any = connection.connection.dbapi_connection
         self._dialect = connection.dialect
+        self._dispatch: Any = connection.engine.dispatch
         self._driver_error = connection.dialect.loaded_dbapi.Error
         # A new one for each statement costs psycopg as much as the statement's own dispatch.
         self._keeps_cursors = connection.dialect.driver in _KEEPING
         self._spare: Any = None
+
+    @property
+    def followed(self) -> bool:
+        """Whether somebody listens to the statements of this engine, or of all engines."""
+        dispatch = self._dispatch
+        return bool(dispatch.before_cursor_execute or dispatch.after_cursor_execute)
 
     def run(self, statement: CompiledStatement, values: Mapping[str, Any] | None) -> DriverResult:
         """Execute a compiled statement with these values of its parameters."""
@@ -170,7 +176,7 @@ class PsycopgCalls(DriverCalls):
 def direct_calls(connection: Connection) -> DriverCalls | None:
     """The calls of a connection that goes direct; None of any other."""
     calls: DriverCalls | None = connection.get_execution_options().get(DIRECT)
-    return calls
+    return None if calls is None or calls.followed else calls
 
 
 def run_text(
@@ -195,18 +201,12 @@ def run_text_many(connection: Connection, statement: str, rows: Iterable[Row]) -
 def go_direct(connection: Connection) -> None:
     """Let the texts of a connection that commits by itself go straight to its driver.
 
-    Whoever follows the statements of all engines, as tracers do, or has them logged, sees ours,
-    too: then they go SQLAlchemy's way.
+    Whoever follows the statements of all engines, as tracers do, or has had them logged when the
+    connection was opened, sees ours, too: then they go SQLAlchemy's way.
     """
-    if _is_followed(connection):
+    if logging.getLogger("sqlalchemy.engine").isEnabledFor(logging.INFO):
         return
     dialect = connection.dialect
     raw = dialect.driver == "psycopg" and not dialect.is_async
     calls = PsycopgCalls(connection) if raw else DriverCalls(connection)
     connection.execution_options(**{DIRECT: calls})
-
-
-def _is_followed(connection: Connection) -> bool:
-    dispatch: Any = connection.engine.dispatch
-    logged = logging.getLogger("sqlalchemy.engine").isEnabledFor(logging.INFO)
-    return logged or any(getattr(dispatch, name) for name in _HOOKS)

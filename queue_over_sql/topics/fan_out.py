@@ -116,8 +116,10 @@ class FanOut:
         if connection is not None:
             return self._publish_on(connection, mail, on_conflict)
         published = self._publish(mail, on_conflict)
+        if published:
+            self._parts.wake()
         for name in {one.queue for one in published if one.queue is not None}:
-            self._parts.queue(name).context.announce()
+            self._parts.wakeups.tell(self._parts.queue(name).context.sql)
         return published
 
     def _addressed(self, publication: Publication, routing_key: str) -> Mail:
