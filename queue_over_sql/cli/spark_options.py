@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -91,11 +92,20 @@ def ended_by(stop: Stop) -> contextlib.AbstractContextManager[None]:
 @contextlib.contextmanager
 def _without_spark(allowed: Callable[[], bool]) -> Iterator[None]:
     """Let it pass that Spark, or the connection to its JVM, is lost, where that is allowed."""
+
+    def is_told(record: logging.LogRecord) -> bool:
+        # Py4J logs a command that was on its way, with its traceback, by the root logger.
+        return not (allowed() and "py4j" in record.pathname)
+
+    root = logging.getLogger()
+    root.addFilter(is_told)
     try:
         yield
     except Exception as error:
         if not (_is_of_spark(error) or isinstance(error, ConnectionError)) or not allowed():
             raise
+    finally:
+        root.removeFilter(is_told)
 
 
 def _is_of_spark(error: BaseException) -> bool:
