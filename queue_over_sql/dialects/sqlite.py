@@ -10,7 +10,7 @@ from sqlalchemy.dialects import sqlite
 
 from queue_over_sql.dialects.arrow.reading_rows import ReadsWideIntegers
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect, microseconds
-from queue_over_sql.dialects.direct import run_text
+from queue_over_sql.dialects.direct import direct_calls, run_text
 from queue_over_sql.dialects.json_paths import path_text
 from queue_over_sql.dialects.partial_indexes import PartialIndexes
 from queue_over_sql.dialects.rows import message_columns, read_rows
@@ -163,9 +163,10 @@ class SQLiteDialect(PartialIndexes, ReadsWideIntegers, WatchesTheFile, QueueDial
     ) -> Sequence[Sequence[Any]] | None:
         """As ``load`` does; without keys all are new, and nobody else writes between them.
 
-        So their ids are in a row: https://www.sqlite.org/autoinc.html.
+        So their ids are in a row: https://www.sqlite.org/autoinc.html. Not in a transaction of
+        the caller's: where the driver fails at one row, those before it would stay.
         """
-        if rows.same.get("message_key", "") is not None:
+        if rows.same.get("message_key", "") is not None or direct_calls(connection) is None:
             return None
         self.load(connection, sql, rows)
         last = int(sql.get(last_id).run(connection).scalar_one())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.dialects.base import ErrorKind
+from queue_over_sql.dialects.direct import direct_calls
 from queue_over_sql.dialects.requests import NewRows
 from queue_over_sql.dialects.rows import read_rows
 from queue_over_sql.dialects.statements import publish as statements
@@ -420,14 +421,17 @@ def _insert_chunk(
         keyed and not dialect.conflict_clause and not clean_failure
     ):
         return None
+    parts: list[Sequence[Any]] = []
     try:
         found = dialect.publish_rows(connection, sql, rows_of(chunk, now))
         if found is None:
-            found = []
             for part in _chunks(chunk, _ROWS_PER_INSERT):
-                found += _insert_values(connection, sql, part, now)
+                parts += _insert_values(connection, sql, part, now)
+            found = parts
     except DBAPIError as error:
-        # The statement as a whole was undone; which key is taken shows when they go singly.
+        # The statement as a whole was undone, and so are those before it.
+        take_out(connection, sql, [row[0] for row in parts], error)
+        # Which key is taken shows when they go singly.
         if keyed and dialect.classify(error) is ErrorKind.DUPLICATE:
             return None
         raise
@@ -442,10 +446,13 @@ def _insert_values(
     connection: Connection, sql: StatementCache, messages: Sequence[NewMessage], now: int
 ) -> Sequence[Sequence[Any]]:
     """Id and key of each message that was inserted: all but those whose key is taken."""
-    rows = rows_of(messages, now)
+    rows, dialect = rows_of(messages, now), sql.subject.dialect
     statement = sql.get(statements.publish_many, rows.count, tuple(rows.differing))
-    result = statement.run(connection, rows.values())
-    if sql.subject.dialect.insert_returning:
-        return result.all()
-    first, step = result.lastrowid, sql.subject.dialect.id_step
+    # Our own transactions end with the error; the caller's may go on.
+    clean = dialect.undoes_failed_insert or direct_calls(connection) is not None
+    with contextlib.nullcontext() if clean else connection.begin_nested():
+        result = statement.run(connection, rows.values())
+        if dialect.insert_returning:
+            return result.all()
+    first, step = result.lastrowid, dialect.id_step
     return [(first + index * step, message.key) for index, message in enumerate(messages)]

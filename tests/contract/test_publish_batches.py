@@ -6,12 +6,14 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
-from sqlalchemy import Column, Integer, LargeBinary, String
+from sqlalchemy import Column, Index, Integer, LargeBinary, String
 
-from queue_over_sql import DuplicateKey, Publication
+from queue_over_sql import DuplicateKey, Publication, QueueError
 from queue_over_sql.publications import PublishOutcome
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
     from queue_over_sql import Queue, QueueService
 
 AGES_AGO = datetime(2020, 1, 1, tzinfo=UTC)
@@ -181,3 +183,21 @@ def test_ids_come_in_the_order_of_the_items(service: QueueService) -> None:
     with pytest.raises(DuplicateKey):
         queue.load([Publication("x", key="new"), Publication("y", key="k3")])
     assert queue.messages(key="new").count() == 0
+
+
+@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "keyed"])
+def test_a_refused_batch_leaves_nothing_in_the_callers_transaction(
+    service: QueueService, effects_engine: Engine, keyed: bool
+) -> None:
+    """Neither the rows before the one that the database refused, nor the statements before it."""
+    queue = service.create_queue("jobs", columns=[Column("customer", Integer)])
+    Index("one_each", queue.table.c.customer, unique=True).create(effects_engine)
+    items = [
+        Publication(n, key=f"k{n}" if keyed else None, columns={"customer": min(n, 300)})
+        for n in range(310)
+    ]
+    with effects_engine.connect() as connection:
+        with pytest.raises(QueueError):
+            queue.publish_many(items, connection=connection)
+        connection.commit()
+    assert queue.stats().live == 0
