@@ -15,6 +15,8 @@ import os
 import time
 from typing import TYPE_CHECKING, Final
 
+from sqlalchemy import TwoPhaseTransaction
+
 from queue_over_sql.errors import QueueError, ServiceClosed
 
 if TYPE_CHECKING:
@@ -81,7 +83,12 @@ class WakeUps:
             _log.debug("Others were not told of new messages, and will find them: %s", error)
 
     def tell_on(self, connection: Connection, sql: StatementCache) -> None:
-        """The same of messages that are there when the caller's transaction commits."""
+        """The same of messages that are there when the caller's transaction commits.
+
+        Not of one in two phases: PostgreSQL refuses to prepare it once it has executed NOTIFY.
+        """
+        if isinstance(connection.get_transaction(), TwoPhaseTransaction):
+            return
         if self._is_news(sql):
             self._connections.dialect.tell(connection, sql)
 

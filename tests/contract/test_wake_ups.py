@@ -109,6 +109,28 @@ def test_a_publish_in_a_transaction_wakes_when_it_commits(
     engine.dispose()
 
 
+@pytest.mark.threads("its engine is a synchronous one")
+def test_a_transaction_in_two_phases_tells_nobody(
+    service: QueueService, database: TestDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL could not prepare it any more."""
+    dialect = service.connections.dialect
+    if not dialect.tells_others:
+        pytest.skip(f"{dialect.name} tells nobody")
+    queue = service.create_queue("jobs")
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("somebody was told")
+
+    monkeypatch.setattr(type(dialect), "tell", refuse)
+    engine = create_engine(database.url)
+    with engine.connect() as connection:
+        transaction = connection.begin_twophase()
+        queue.publish("x", connection=connection)
+        transaction.rollback()
+    engine.dispose()
+
+
 @pytest.mark.threads("waits in threads")
 def test_without_wake_ups_polling_finds_everything(
     publisher: Queue, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
