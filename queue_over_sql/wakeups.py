@@ -36,7 +36,9 @@ _log = logging.getLogger(__name__)
 _BURST_SECONDS: Final = 0.01
 # How long a watch goes on before it is asked whether somebody still waits.
 _WATCH_SECONDS: Final = 1.0
-_IDLE_SECONDS: Final = 60.0
+# How often what it heard is taken while nobody waits: the server has limited room for the rest,
+# and without any it refuses to commit what tells of messages.
+_IDLE_SECONDS: Final = 1.0
 _FIRST_PAUSE, _LAST_PAUSE = 1.0, 30.0
 # How long the end of a service waits for the end of its watch.
 _END_SECONDS: Final = 1.0
@@ -151,6 +153,6 @@ class WakeUps:
         with contextlib.closing(watch):
             while not self._closed:
                 awaited = self._arrivals.wait_for_waiting(_IDLE_SECONDS)
-                if awaited and watch.wait(_WATCH_SECONDS, self._wanted):
+                if watch.wait(_WATCH_SECONDS if awaited else 0, self._wanted):
                     self._arrivals.announce(burst=watch.bursts)
         return False

@@ -49,7 +49,11 @@ class Listening:
         # What came with the answer to LISTEN itself is read by the first look.
         self._selector.select(seconds)
         with driver_errors(self._connection, "LISTEN"):
-            return _any(self._driver.notifies(timeout=0), wanted)
+            found = more = list(self._driver.notifies(timeout=0))
+            while more:
+                more = list(self._driver.notifies(timeout=0))
+                found += more
+            return _any(found, wanted)
 
     def interrupt(self) -> None:
         """Wake the thread that waits."""
@@ -76,7 +80,12 @@ class ListeningOnLoop:
         """Until a notification of a queue that somebody wants."""
 
         async def heard() -> list[Any]:
-            return [one async for one in self._driver.notifies(timeout=seconds, stop_after=1)]
+            notifies = self._driver.notifies
+            found = more = [one async for one in notifies(timeout=seconds, stop_after=1)]
+            while more:
+                more = [one async for one in notifies(timeout=0)]
+                found += more
+            return found
 
         with driver_errors(self._connection, "LISTEN"):
             return _any(await_only(heard()), wanted)

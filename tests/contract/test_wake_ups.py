@@ -226,3 +226,25 @@ def test_a_lost_watch_is_begun_again(
     assert service._parts.wakeups._watch is not watch
     publisher.publish("x")
     waiting.ended()
+
+
+@pytest.mark.threads("asks the threads of the service")
+def test_what_is_told_is_taken_though_nobody_waits(
+    publisher: Queue, make_service: MakeService
+) -> None:
+    """Else it fills the server's room for it, and then no transaction that tells can commit."""
+    if not publisher.context.tables.dialect.tells_others:
+        pytest.skip("what nobody reads is nowhere")
+    service = make_service()
+    assert service.queue("jobs").consume(wait=0.5) == []
+    wakeups = service._parts.wakeups
+    assert wakeups._watch is not None
+    taken: list[str] = []
+    wakeups._wanted = lambda table: bool(taken.append(table))  # type: ignore[func-returns-value]
+    # The watch that was on for the consumer ends first.
+    time.sleep(1.5)
+    publisher.publish("x")
+    deadline = time.monotonic() + PATIENCE
+    while not taken and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert taken == [publisher.table.fullname]
