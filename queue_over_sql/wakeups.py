@@ -100,7 +100,8 @@ class WakeUps:
             return
         with self._lock:
             if self._running is None or self._pid != os.getpid():
-                self._pid = os.getpid()
+                # A watch of the parent's, whose sockets a fork shares, is not ours to interrupt.
+                self._pid, self._watch = os.getpid(), None
                 start = self._connections.runtime.start
                 self._running = start("queue-over-sql-wake-ups", self._run)
 

@@ -248,3 +248,21 @@ def test_what_is_told_is_taken_though_nobody_waits(
     while not taken and time.monotonic() < deadline:
         time.sleep(0.01)
     assert taken == [publisher.table.fullname]
+
+
+@pytest.mark.threads("asks the threads of the service")
+@pytest.mark.usefixtures("hears")
+def test_a_child_leaves_the_watch_of_its_parent_alone(
+    publisher: Queue, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fork shares the sockets: what the child wrote there would wake the parent for ever."""
+    del publisher
+    service = make_service()
+    assert service.queue("jobs").consume(wait=0.5) == []
+    wakeups = service._parts.wakeups
+    assert wakeups._watch is not None
+    # As a child finds it, which stops before it has a connection of its own.
+    monkeypatch.setattr(wakeups, "_pid", 0)
+    monkeypatch.setattr(wakeups, "_run", lambda: None)
+    wakeups.listen()
+    assert wakeups._watch is None
