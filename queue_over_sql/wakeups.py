@@ -73,6 +73,7 @@ class WakeUps:
         self._pid = os.getpid()
         self._watch: Watch | None = None
         self._closed = False
+        self._ended = connections.runtime.event()
 
     def tell(self, sql: StatementCache) -> None:
         """Tell other processes of a queue whose new messages are committed."""
@@ -108,6 +109,7 @@ class WakeUps:
     def stop(self) -> None:
         """Watch no more."""
         self._closed = True
+        self._ended.set()
         with self._lock:
             running, self._running = self._running, None
         if running is None or self._pid != os.getpid():
@@ -140,7 +142,7 @@ class WakeUps:
                 return
             except QueueError as error:
                 _log.debug("The watch for messages of others ended: %s", error)
-            self._connections.runtime.sleep(pause)
+            self._ended.wait(pause)
             pause = min(_LAST_PAUSE, 2 * pause)
 
     def _follow(self, connection: Connection) -> bool:

@@ -12,6 +12,7 @@ from sqlalchemy import create_engine
 
 from queue_over_sql.dialects.driver_calls import driver_connection
 from queue_over_sql.dialects.watching import Watches
+from queue_over_sql.errors import DatabaseUnavailable
 
 if TYPE_CHECKING:
     from queue_over_sql import Message, Queue, QueueService
@@ -201,6 +202,28 @@ def test_the_end_of_a_service_ends_its_watch(publisher: Queue, make_service: Mak
     assert queue.consume(wait=0.5) == []
     wakeups = service._parts.wakeups
     running = wakeups._running
+    assert running is not None
+    assert running.is_alive()
+    service.stop()
+    assert not running.is_alive()
+
+
+@pytest.mark.threads("waits in threads")
+@pytest.mark.usefixtures("hears")
+def test_the_end_of_a_service_ends_a_watch_that_has_no_connection(
+    publisher: Queue, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although it would not try again for a while."""
+    monkeypatch.setattr("queue_over_sql.wakeups._FIRST_PAUSE", PATIENCE)
+    service = make_service()
+    queue = service.queue(publisher.name)
+
+    def refuse() -> None:
+        raise DatabaseUnavailable
+
+    monkeypatch.setattr(service.connections, "apart", refuse)
+    assert queue.consume(wait=0.5) == []
+    running = service._parts.wakeups._running
     assert running is not None
     assert running.is_alive()
     service.stop()
