@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,6 +34,8 @@ _ROWS_PER_INSERT = 256
 _ROWS_PER_LOAD = 1024
 # And how much text: servers bound the size of a statement (MariaDB at 16 MiB by default).
 _CHARACTERS_PER_INSERT = 2_000_000
+# The columns of a message's content that each queue has.
+_COMMON_COLUMNS = 6
 # Of these, plain texts and numbers, many messages have the same.
 _ALIKE = frozenset({"message_key", "kind", "headers", "priority", "max_attempts", "lease_us"})
 # A live message with the key may finish between our INSERT and our look at it; then we go again.
@@ -350,10 +353,11 @@ def _chunks(
         rounded: in powers of two, so that few statements have to be compiled.
     """
     start = 0
+    ends = list(itertools.accumulate(map(_weight, messages), initial=0))
     while start < len(messages):
         left = len(messages) - start
         size = min(rows, 1 << (left.bit_length() - 1) if rounded else left)
-        while size > 1 and _weight(messages[start : start + size]) > _CHARACTERS_PER_INSERT:
+        while size > 1 and ends[start + size] - ends[start] > _CHARACTERS_PER_INSERT:
             size //= 2
         yield messages[start : start + size]
         start += size
@@ -366,8 +370,13 @@ def _largest_chunks(
     return _chunks(messages, most or _ROWS_PER_INSERT, rounded=most is None)
 
 
-def _weight(messages: Sequence[NewMessage]) -> int:
-    return sum(len(message.content["payload"]) for message in messages)
+def _weight(message: NewMessage) -> int:
+    """How much text it carries: the payload, headers, and columns of the queue's own."""
+    content = message.content
+    weight = len(content["payload"]) + len(content["headers"] or "")
+    if len(content) > _COMMON_COLUMNS:
+        weight += sum(len(value) for value in content.values() if isinstance(value, str | bytes))
+    return weight
 
 
 def _publish_chunk(

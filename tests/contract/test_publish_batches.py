@@ -109,6 +109,14 @@ def test_an_option_of_all_is_that_of_each(service: QueueService, options: dict[s
         assert message.scheduled_at == options.get("at", message.published_at)
 
 
+def test_long_options_are_sent_in_parts(service: QueueService) -> None:
+    """Servers bound the size of a statement: MariaDB at 16 MiB by default."""
+    queue = service.create_queue("jobs")
+    items = [Publication(n, headers={"n": n, "long": "x" * 20_000}) for n in range(1024)]
+    assert queue.load(items) == len(items)
+    assert len(queue.publish_many(items)) == len(items)
+
+
 def test_delays_of_their_own(service: QueueService) -> None:
     """Each is due at its own time, counted from one instant."""
     queue = service.create_queue("jobs")
