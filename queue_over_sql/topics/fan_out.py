@@ -118,8 +118,11 @@ class FanOut:
         published = self._publish(mail, on_conflict)
         if published:
             self._parts.wake()
-        for name in {one.queue for one in published if one.queue is not None}:
-            self._parts.wakeups.tell(self._parts.queue(name).context.sql)
+        reached = {one.queue for one in published}
+        # Not looked up: it is published, and a queue that was dropped since must not hide that.
+        for queue in self._parts.catalog.opened:
+            if queue.name in reached:
+                self._parts.wakeups.tell(queue.context.sql)
         return published
 
     def _addressed(self, publication: Publication, routing_key: str) -> Mail:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import event, func, select
 
-from queue_over_sql import QueueNotFound
+from queue_over_sql import Published, QueueNotFound
+from queue_over_sql.topics.fan_out import FanOut
 from tests.contract.looking import payloads
 
 if TYPE_CHECKING:
@@ -180,3 +181,24 @@ def test_a_queue_that_is_gone_is_left_out_of_a_callers_transaction(
     assert ["a", "e"] == [one.queue for one in published]
     assert ["before", "after"] == stored(service, "a")
     assert "after" in stored(service, "e")
+
+
+@pytest.mark.threads("drops the queue in the middle of a call")
+def test_a_queue_that_is_dropped_after_a_publish_does_not_fail_it(
+    service: QueueService, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is published: who were told that it failed would do it again."""
+    prepared(service)
+    publish = FanOut._publish
+
+    def dropped_after(*arguments: Any) -> list[Published]:
+        published = publish(*arguments)
+        make_service().drop_queue("c")
+        # As the reaper does, which finds that it is gone.
+        assert [queue.name for queue in service.queues()] == ["a", "e"]
+        return published
+
+    monkeypatch.setattr(FanOut, "_publish", dropped_after)
+    published = service.topic("events").publish("x", routing_key="r")
+    assert {one.queue for one in published} == set(STAYING)
+    assert stored(service, "a") == stored(service, "e") == ["x"]
