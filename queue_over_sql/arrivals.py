@@ -20,7 +20,7 @@ class Arrivals:
         self._waited_for = runtime.condition()
         self._count = 0
         self._last_burst = 0
-        self._waiting = 0
+        self._waiting: set[object] = set()
 
     @property
     def count(self) -> int:
@@ -49,30 +49,31 @@ class Arrivals:
         Returns:
             Whether a burst began.
         """
-        self._enter()
+        me = object()
         try:
+            self._enter(me)
             with self._condition:
                 if self._count == seen:
                     self._condition.wait(seconds)
                 return self._last_burst > seen
         finally:
-            with self._waited_for:
-                self._waiting -= 1
+            # Wherever an interrupt hit: nobody who has left may seem to wait.
+            self._waiting.discard(me)
 
     def wait_for_waiting(self, seconds: float) -> bool:
         """Sleep until somebody waits here, at most ``seconds``; whether somebody does."""
         with self._waited_for:
             if not self._waiting:
                 self._waited_for.wait(seconds)
-            return self._waiting > 0
+            return bool(self._waiting)
 
     def interrupt(self) -> None:
         """End ``wait_for_waiting`` of another."""
         with self._waited_for:
             self._waited_for.notify_all()
 
-    def _enter(self) -> None:
+    def _enter(self, me: object) -> None:
         with self._waited_for:
-            self._waiting += 1
-            if self._waiting == 1:
+            self._waiting.add(me)
+            if len(self._waiting) == 1:
                 self._waited_for.notify_all()

@@ -73,12 +73,14 @@ class Lane:
 
     def _give_back(self) -> None:
         broken = self.connection.closed or self.connection.invalidated
-        if self._restore is not None and not broken:
-            try:
+        try:
+            if self._restore is not None and not broken:
                 self._restore(self.connection)
-            except SQLAlchemyError:
-                self.connection.invalidate()
-        self.connection.close()
+        except BaseException:
+            self.connection.invalidate()
+            raise
+        finally:
+            self.connection.close()
 
 
 class Lanes(Protocol):

@@ -34,6 +34,8 @@ _log = logging.getLogger(__name__)
 
 # So long after it told of a queue a process tells of it again.
 _BURST_SECONDS: Final = 0.01
+# Of so many queues it is remembered when they were told of: replies have queues that come and go.
+_MOST_TOLD: Final = 1000
 # How long a watch goes on before it is asked whether somebody still waits.
 _WATCH_SECONDS: Final = 1.0
 # How often what it heard is taken while nobody waits: the server has limited room for the rest,
@@ -126,12 +128,15 @@ class WakeUps:
         name, now = sql.subject.live.fullname, time.monotonic()
         if now - self._told_at.get(name, float("-inf")) < _BURST_SECONDS:
             return False
+        if len(self._told_at) >= _MOST_TOLD:
+            self._told_at.clear()
         self._told_at[name] = now
         return True
 
     def _run(self) -> None:
         pause = _FIRST_PAUSE
         while not self._closed:
+            began = time.monotonic()
             try:
                 if not self._connections.dialect.hears_others:
                     return
@@ -142,6 +147,8 @@ class WakeUps:
                 return
             except QueueError as error:
                 _log.debug("The watch for messages of others ended: %s", error)
+            if time.monotonic() - began > _LAST_PAUSE:
+                pause = _FIRST_PAUSE
             self._ended.wait(pause)
             pause = min(_LAST_PAUSE, 2 * pause)
 

@@ -118,6 +118,8 @@ class DriverCalls:
                 cursor = self._cursor()
             act(cursor)
             result = DriverResult(cursor)
+            if not self._keeps_cursors:
+                cursor.close()
         except self._driver_error as error:
             self._give_up(cursor)
             raise self._translated(error, statement) from error
@@ -128,8 +130,6 @@ class DriverCalls:
             raise
         if self._keeps_cursors:
             self._spare = cursor
-        else:
-            cursor.close()
         return result
 
     def _cursor(self) -> Any:

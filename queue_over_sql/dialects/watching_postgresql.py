@@ -41,7 +41,8 @@ class Listening:
         self._ours, self._theirs = socket.socketpair()
         self._ours.setblocking(False)  # noqa: FBT003 - its only form
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._driver.fileno(), selectors.EVENT_READ)
+        with driver_errors(connection, "LISTEN"):
+            self._selector.register(self._driver.fileno(), selectors.EVENT_READ)
         self._selector.register(self._ours, selectors.EVENT_READ)
 
     def wait(self, seconds: float, wanted: Callable[[str], bool]) -> bool:
