@@ -63,7 +63,7 @@ _RUN_SECONDS = 0.3
 _FILL_SECONDS = 1.0
 _LEAST = 50
 _LATENCY_MESSAGES = 100
-_IDLE_SECONDS = 5.0
+_IDLE_SECONDS = 3.0
 _FAILURES = (ContenderFailed, MessagesLost)
 
 
@@ -124,6 +124,7 @@ class Run:
     def calibrate(self, workload: Workload) -> None:
         """Run each contestant once, uncounted, to know how many messages it gets."""
         counts: dict[str, int] = {}
+        self._keep(workload.processes)
         for contestant in self.of(workload):
             # What fills its queue slowly gets fewer messages.
             most = min(workload.most, contestant.fill_rate * _FILL_SECONDS)
@@ -149,6 +150,7 @@ class Run:
         measured = self.workloads.get(workload.name)
         if measured is None:
             return
+        self._keep(workload.processes)
         contestants = self.of(workload)
         shift = turn % max(1, len(contestants))
         rates: dict[str, float] = {}
@@ -162,6 +164,11 @@ class Run:
                 self.failed(contestant.kind, workload.name, error)
                 del measured["counts"][contestant.name]
         measured["rounds"].append(rates)
+
+    def _keep(self, processes: int) -> None:
+        """End what is not needed now: it has connections, and looks at its queue now and then."""
+        for contestant in self.contestants.values():
+            contestant.keep(max(1, processes))
 
     # -- what is measured once
 

@@ -134,20 +134,28 @@ def load_once(contestant: Contestant, count: int) -> float:
 def idle(contestant: Contestant, seconds: float, observer: Observer | None) -> float | None:
     """Statements per second of a worker on an empty queue; None where nobody knows.
 
+    Measured twice, so that those of its start and its end do not count.
+
     Args:
         contestant: with no other contender's process on its server.
-        seconds: how long.
+        seconds: how long; the second time three times as long.
         observer: knows what the server has run; None where it does not tell.
     """
     contestant.keep(1)
+    short, long = (statements_of(contestant, each, observer) for each in (seconds, 3 * seconds))
+    return None if short is None or long is None else (long - short) / (2 * seconds)
+
+
+def statements_of(contestant: Contestant, seconds: float, observer: Observer | None) -> int | None:
+    """How many statements an idle worker runs from its start to its end."""
     if observer is None:
-        own = contestant.first.ask("idle", seconds=seconds)["statements"]
-        return None if own is None else own / seconds
+        own: int | None = contestant.first.ask("idle", seconds=seconds)["statements"]
+        return own
     time.sleep(_REPORTED)
     before = observer.statements(contestant.url)
     contestant.first.ask("idle", seconds=seconds)
     time.sleep(_REPORTED)
-    return (observer.statements(contestant.url) - before - observer.own) / seconds
+    return observer.statements(contestant.url) - before - observer.own
 
 
 @dataclass(frozen=True)
