@@ -12,7 +12,7 @@ from statistics import quantiles
 from sqlalchemy import Connection, create_engine, make_url
 
 from scripts.benchmarks.workloads_list import PAYLOAD_BYTES, Workload
-from scripts.benchmarks.workloads_processes import Contestant
+from scripts.benchmarks.workloads_processes import ContenderFailed, Contestant
 
 _FILL_BATCH = 1_000
 _DRAIN_BATCH = 100
@@ -55,6 +55,9 @@ def _get(contestant: Contestant, workload: Workload, count: int) -> float:
     answers = [process.answer() for process in processes]
     numbers = [number for answer in answers for number in answer["numbers"]]
     _check_drained(contestant, first, total, numbers)
+    if not numbers:
+        msg = f"{contestant.name}: none of {count} messages came before it took the queue for empty"
+        raise ContenderFailed(msg)
     return count / max(float(answer["seconds"]) for answer in answers)
 
 
