@@ -140,8 +140,9 @@ def read_result(name: str) -> dict[str, Any]:
 
 
 def was_run(name: str) -> bool:
-    """Whether the benchmark `name` has a result file."""
-    return (RESULTS / f"{name}.json").exists()
+    """Whether the benchmark `name` has a result file, or one for each engine."""
+    names = [name, *[f"{name}_{engine}" for engine in ENGINES]]
+    return any((RESULTS / f"{each}.json").exists() for each in names)
 
 
 def rounds_at(size: int, rounds: int) -> int:
