@@ -310,25 +310,30 @@ def _picked(tables: QueueTables, where: Where | None, *conditions: ColumnElement
     )
 
 
+def _any_of(picked: CTE) -> ColumnElement[Any]:
+    """By an array of ids, so that the primary key is probed for each.
+
+    For a join the planner may read the primary key from its beginning: of many rows, or where an
+    ANALYZE found the queue empty, over all dead entries that a held transaction keeps.
+    """
+    return any_(func.array(select(picked.c.id).scalar_subquery()))
+
+
 def claim_at_once(tables: QueueTables, where: Where | None) -> Update:
     """Pick, lock and stamp; RETURNING has no order, so the client sorts."""
     picked = _picked(tables, where)
     return (
         update(tables.live)
-        .where(tables.live.c.id == picked.c.id)
+        .where(tables.live.c.id == _any_of(picked))
         .values(claim.stamp_values(tables, tables.dialect.now()))
         .returning(*message_columns(tables, tables.live))
     )
 
 
 def claim_round_at_once(tables: QueueTables) -> Update:
-    """Pick, lock and stamp the messages of a round.
-
-    By an array of ids: for a join of as many rows the planner reads the primary key from its
-    beginning, or the whole table.
-    """
+    """Pick, lock and stamp the messages of a round."""
     picked = _picked(tables, None, rounds.within(tables))
-    ids = any_(func.array(select(picked.c.id).scalar_subquery()))
+    ids = _any_of(picked)
     return update(tables.live).where(tables.live.c.id == ids).values(rounds.stamp_values(tables))
 
 
@@ -361,7 +366,7 @@ def exchange_at_once(
     picked = _picked(tables, where, all_held)
     claimed = (
         update(live)
-        .where(live.c.id == picked.c.id)
+        .where(live.c.id == _any_of(picked))
         .values(claim.stamp_values(tables, tables.dialect.now()))
         .returning(*message_columns(tables, live))
         .cte("claimed")

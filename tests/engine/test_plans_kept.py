@@ -116,3 +116,37 @@ def test_sessions_that_may_be_others_are_left_alone(unprepared: QueueService) ->
     """A pooler may give the same session of the server to another program next."""
     show = "SHOW enable_seqscan"
     assert "on" == unprepared.connections.run(lambda c: c.exec_driver_sql(show).scalar_one())
+
+
+def test_a_queue_that_an_analyze_found_empty_is_claimed_by_its_ids(
+    service: QueueService, database: TestDatabase
+) -> None:
+    """A held transaction keeps the dead: who reads the primary key from its beginning meets all."""
+    queue = service.create_queue("jobs")
+    holding = create_engine(database.url)
+    with holding.connect() as reader:
+        reader.execution_options(isolation_level="REPEATABLE READ")
+        reader.exec_driver_sql("SELECT COUNT(*) FROM pg_class").all()
+        queue.load(range(20_000))
+        while messages := queue.consume(500):
+            queue.ack(messages)
+        with service.connections.engine.connect() as connection:
+            analyze(connection, "postgresql", "queue_jobs")
+        queue.load(range(100))
+        [message] = queue.consume()
+        before = tuples_read(service)
+        for _ in range(20):
+            [message] = queue.exchange(message)
+        queue.ack(message)
+        assert tuples_read(service) - before < 20 * 1000
+    holding.dispose()
+
+
+def tuples_read(service: QueueService) -> int:
+    """How many entries of the primary key were read, by what the server has counted."""
+    flush = "SELECT pg_stat_force_next_flush()"
+    service.connections.run(lambda connection: connection.exec_driver_sql(flush).close())
+    time.sleep(1.1)
+    read = "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'queue_jobs_pkey'"
+    with service.connections.engine.connect() as connection:
+        return int(connection.exec_driver_sql(read).scalar_one())
