@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import random
 import time
 from collections import deque
 from typing import TYPE_CHECKING, TypeVar
@@ -116,10 +115,8 @@ class Claimer:
             left = deadline - time.monotonic()
             if rows or left <= 0:
                 return rows
-            self._context.wakeups.listen()
-            jittered = pause * random.uniform(0.75, 1.25)  # noqa: S311
-            burst = arrivals.wait(seen, min(left, jittered))
-            pause = FIRST_POLL if burst else min(LAST_POLL, pause * 1.5)
+            bounds = (FIRST_POLL, LAST_POLL)
+            pause = self._context.wakeups.await_next_look(seen, pause, bounds, left)
 
     def exchange(
         self,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import random
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -229,10 +228,8 @@ class Request:
             left = deadline - time.monotonic()
             if reply is not None or left <= 0:
                 return reply
-            self.context.wakeups.listen()
-            jittered = pause * random.uniform(0.75, 1.25)  # noqa: S311
-            burst = arrivals.wait(seen, min(left, jittered))
-            pause = FIRST_LOOK if burst else min(LAST_LOOK, pause * 1.5)
+            bounds = (FIRST_LOOK, LAST_LOOK)
+            pause = self.context.wakeups.await_next_look(seen, pause, bounds, left)
 
     def _give_up(self, inbox: ReplyBox, settler: Settler) -> Message:
         """Withdraw the request, or take the reply that came at the last moment.

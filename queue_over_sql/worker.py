@@ -222,9 +222,8 @@ class Worker:
             if worked:
                 pause = self._first_poll
                 continue
-            self._parts.wakeups.listen()
-            burst = arrivals.wait(seen, pause * random.uniform(0.75, 1.25))  # noqa: S311
-            pause = self._first_poll if burst else min(self._last_poll, pause * 1.5)
+            bounds = (self._first_poll, self._last_poll)
+            pause = self._parts.wakeups.await_next_look(seen, pause, bounds)
 
     def _serve_safely(self, handler: Handler) -> bool:
         try:
