@@ -6,6 +6,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Final
 
+from queue_over_sql.dialects.sqlite_hooks import LOG_BYTES
 from queue_over_sql.pacing import Pace
 from queue_over_sql.restoring import ReaperReport
 
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-LARGE_BYTES: Final = 16 * 2**20
-"""A larger log is cut as soon as nobody reads from it; SQLite by itself aims at 4 MiB."""
+LARGE_BYTES: Final = LOG_BYTES
+"""A larger log is cut as soon as nobody reads from it."""
 ALARMING_BYTES: Final = 256 * 2**20
 
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 # SQLite's own transactions are begun by a hook, which leaves connections so marked alone.
 LANE_MARK: Final = "queue_over_sql_lane"
 _PATIENCE = 30.0
-_LOG_BYTES: Final = 16 * 2**20
+LOG_BYTES: Final = 16 * 2**20
+"""How large the write-ahead log may stay once nobody reads from it; SQLite aims at 4 MiB."""
 
 
 class SQLiteHooks:
@@ -44,7 +45,7 @@ class SQLiteHooks:
             connection.isolation_level = None
             self._patiently(lambda: _execute(connection, "PRAGMA journal_mode=WAL"))
             # What a long reader made grow is given back as soon as the log begins anew.
-            _execute(connection, f"PRAGMA journal_size_limit={_LOG_BYTES}")
+            _execute(connection, f"PRAGMA journal_size_limit={LOG_BYTES}")
         except BaseException:
             connection.close()
             raise
