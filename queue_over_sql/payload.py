@@ -7,7 +7,7 @@ is read back and compared before it is stored.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +17,13 @@ from queue_over_sql.errors import PayloadInvalid, PayloadTooLarge
 MAX_HEADERS_BYTES = 65_536
 _QUICK_ENCODER: Final = msgspec.json.Encoder()
 _QUICK_DECODER: Final = msgspec.json.Decoder()
+_NOT_QUICK: Final = (
+    msgspec.MsgspecError,
+    TypeError,
+    ValueError,
+    OverflowError,
+    RecursionError,
+)
 _PYTHON_TYPES = {"text": "a str", "bytes": "bytes"}
 
 
@@ -41,6 +48,28 @@ def encode(payload_type: str, payload: Any, limit: int, *, nul: bool = True) -> 
         encoded = encode_json(payload, "payload")
     _check_size("payload", encoded, limit)
     return encoded
+
+
+def encoder(payload_type: str, limit: int, *, nul: bool = True) -> Callable[[Any], str | bytes]:
+    """What does as ``encode``, for many payloads: JSON of the usual kind by the shortest way."""
+
+    def encode_any(payload: Any) -> str | bytes:
+        return encode(payload_type, payload, limit, nul=nul)
+
+    if payload_type != "json":
+        return encode_any
+    write, read = _QUICK_ENCODER.encode, _QUICK_DECODER.decode
+
+    def encode_quickly(payload: Any) -> str | bytes:
+        try:
+            quick = write(payload)
+            if len(quick) <= limit and read(quick) == payload:
+                return quick.decode()
+        except _NOT_QUICK:
+            pass
+        return encode_any(payload)
+
+    return encode_quickly
 
 
 def decode(payload_type: str, stored: Any) -> Any:
@@ -104,7 +133,7 @@ def encode_json(value: Any, what: str) -> str:
         quick = _QUICK_ENCODER.encode(value)
         if _QUICK_DECODER.decode(quick) == value:
             return quick.decode()
-    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
+    except _NOT_QUICK:
         # Subclasses of str, for one; and what is refused is refused in the usual words.
         pass
     return _encode_json_slowly(value, what)

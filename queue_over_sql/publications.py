@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from queue_over_sql.durations import Duration
 
 
@@ -50,8 +52,7 @@ class Publication:
     columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True)
-class Published:
+class Published(msgspec.Struct, frozen=True, gc=False):
     """What became of a publication.
 
     Attributes:

@@ -15,7 +15,7 @@ from queue_over_sql.own_values import check_own_value
 from queue_over_sql.publications import Publication, Published
 from queue_over_sql.schema import KEY_LENGTH, KIND_LENGTH
 from queue_over_sql.settings import check_choice, check_whole
-from queue_over_sql.store import NewMessage, PlainMessages
+from queue_over_sql.store import NewMessage, PlainMessages, PlainPayloads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,7 +69,8 @@ class Publisher:
         """Publish many messages, all or none; see ``Queue.publish_many``."""
         check_choice("on_conflict", on_conflict, ON_CONFLICT)
         context = self._context
-        messages = self._encode_all(as_items(items))
+        listed = items if isinstance(items, list) else list(as_items(items))
+        messages = self._encode_all(listed)
         if not messages:
             return []
 
@@ -139,16 +140,15 @@ class Publisher:
             dedup=publication.key is not None and settings.dedup_window is not None,
         )
 
-    def _encode_all(self, items: Iterable[Any]) -> list[NewMessage]:
+    def _encode_all(self, items: list[Any]) -> list[NewMessage] | PlainMessages:
         """The same of many; what has no options, as most have none, is encoded by a short way."""
-        listed = items if isinstance(items, list) else list(items)
-        plain = self._plain_messages(listed)
+        plain = self._plain_payloads(items)
         if plain is not None:
-            return plain.messages()
-        return [self.encode(as_publication(item)) for item in listed]
+            return plain.encoded()
+        return [self.encode(as_publication(item)) for item in items]
 
-    def _plain_messages(self, items: list[Any]) -> PlainMessages | None:
-        """The messages of payloads without options; None where some need a closer look."""
+    def _plain_payloads(self, items: list[Any]) -> PlainPayloads | None:
+        """Payloads without options; None where some need a closer look."""
         context = self._context
         settings, tables = context.settings, context.tables
         own = dict.fromkeys(tables.own_columns)
@@ -157,7 +157,7 @@ class Publisher:
             return None
         if any(isinstance(item, Publication) for item in items):
             return None
-        kind, limit, nul = settings.payload, settings.max_payload_bytes, tables.dialect.nul_in_text
+        limit, nul = settings.max_payload_bytes, tables.dialect.nul_in_text
         blank = {
             "kind": None,
             "payload": None,
@@ -167,19 +167,18 @@ class Publisher:
             "lease_us": None,
             **own,
         }
-        return PlainMessages(items, lambda item: payloads.encode(kind, item, limit, nul=nul), blank)
+        return PlainPayloads(items, payloads.encoder(settings.payload, limit, nul=nul), blank)
 
     def _load_batch(self, items: list[Any]) -> int:
         context = self._context
-        given: list[NewMessage] | PlainMessages | None = self._plain_messages(items)
-        if given is None:
-            given = self._encode_all(items)
+        plain = self._plain_payloads(items)
+        given = self._encode_all(items) if plain is None else plain
 
         def bulk(target: Connection) -> None:
             store.load(target, context.sql, given)
 
         def singly(target: Connection) -> None:
-            messages = given.messages() if isinstance(given, PlainMessages) else given
+            messages = given.encoded() if isinstance(given, PlainPayloads) else given
             store.publish_many(target, context.sql, messages, "raise")
 
         try:

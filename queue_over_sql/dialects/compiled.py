@@ -10,10 +10,10 @@ import contextlib
 import functools
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql.dialects.direct import DriverResult, direct_calls, run_text_many
+from queue_over_sql.dialects.direct import DriverResult, direct_calls, run_text
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, CursorResult, Dialect
@@ -48,22 +48,23 @@ class CompiledStatement:
         """The names of the parameters in the order of the text, where they go by position."""
         return self._order or ()
 
-    def run_many(self, connection: Connection, rows: Iterable[Sequence[Any]]) -> None:
-        """Execute once for each row, whose values are in the order of the text's parameters.
+    def run_ordered(self, connection: Connection, values: Sequence[Any]) -> None:
+        """Execute with values in the order of the text's parameters.
 
         Only for drivers that take parameters by position.
         """
-        if self._converters:
-            found = dict(self._converters)
-            order = [found.get(name) for name in self.order]
-            rows = [
-                [
-                    v if convert is None else convert(v)
-                    for v, convert in zip(row, order, strict=True)
-                ]
-                for row in rows
+        run_text(connection, self.text, self._converted(values)).close()
+
+    def _converted(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        if not self._converters:
+            return tuple(values)
+        found = dict(self._converters)
+        return tuple(
+            [
+                found[name](value) if name in found else value
+                for name, value in zip(self.order, values, strict=True)
             ]
-        run_text_many(connection, self.text, rows)
+        )
 
     def bound(self, values: Mapping[str, Any] | None = None) -> tuple[str, Any]:
         """The text and its parameters, as a cursor of the driver takes them."""

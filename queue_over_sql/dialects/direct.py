@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from sqlalchemy.exc import DBAPIError, MultipleResultsFound, NoResultFound
@@ -104,19 +104,12 @@ class DriverCalls:
 
     def execute(self, statement: str, parameters: Any) -> DriverResult:
         """Execute a text as the driver takes it."""
-        return self._run(lambda cursor: cursor.execute(statement, parameters), statement)
-
-    def execute_many(self, statement: str, rows: Iterable[Row]) -> None:
-        """Execute a text for each row of parameters."""
-        self._run(lambda cursor: cursor.executemany(statement, rows), statement)
-
-    def _run(self, act: Callable[[Any], object], statement: str) -> DriverResult:
         # Taken away meanwhile: what runs in between, in a handler of a signal, has one of its own.
         cursor, self._spare = self._spare, None
         try:
             if cursor is None:
                 cursor = self._cursor()
-            act(cursor)
+            cursor.execute(statement, parameters)
             result = DriverResult(cursor)
             if not self._keeps_cursors:
                 cursor.close()
@@ -187,15 +180,6 @@ def run_text(
     if calls is None:
         return connection.exec_driver_sql(statement, parameters)
     return calls.execute(statement, parameters)
-
-
-def run_text_many(connection: Connection, statement: str, rows: Iterable[Row]) -> None:
-    """Execute a text for each row of parameters, as ``run_text`` does."""
-    calls = direct_calls(connection)
-    if calls is None:
-        connection.exec_driver_sql(statement, [tuple(row) for row in rows]).close()
-    else:
-        calls.execute_many(statement, rows)
 
 
 def go_direct(connection: Connection) -> None:

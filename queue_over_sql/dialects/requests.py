@@ -124,11 +124,13 @@ class NewRows:
 
     def tuples(self, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
         """The rows one by one, of these columns."""
-        columns = [
-            self.differing[name] if name in self.differing else itertools.repeat(self.same[name])
-            for name in names
-        ]
-        return itertools.islice(zip(*columns, strict=False), self.count)
+        return zip(*map(self.column, names), strict=True)
+
+    def column(self, name: str) -> Iterable[Any]:
+        """The values of one column, row by row."""
+        if name in self.differing:
+            return self.differing[name]
+        return itertools.repeat(self.same[name], self.count)
 
 
 @functools.lru_cache(maxsize=1024)

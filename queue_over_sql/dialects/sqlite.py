@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 _OLDEST = (3, 35)
 _MAIN_FILE = "SELECT file FROM pragma_database_list WHERE name = 'main'"
+# How many rows one INSERT carries, and how many parameters a statement may have at most:
+# https://www.sqlite.org/limits.html
+_ROWS_PER_INSERT, _PARAMETERS = 128, 32_766
 # Integers from here on are floating point numbers in SQLite.
 _INTEGER_END = 2**63
 # https://www.sqlite.org/rescode.html: the low byte is the primary code.
@@ -173,10 +177,20 @@ class SQLiteDialect(PartialIndexes, ReadsWideIntegers, WatchesTheFile, QueueDial
         return [(number, None) for number in range(last - rows.count + 1, last + 1)]
 
     def load(self, connection: Connection, sql: StatementCache, rows: NewRows) -> bool:
-        """One short statement, repeated by the driver."""
-        statement = sql.get(publish.publish_row, rows.filled())
-        names = [parameter.removeprefix("p_") for parameter in statement.order]
-        statement.run_many(connection, rows.tuples(names))
+        """Statements of many rows each: repeating one of a single row takes twice the time."""
+        names = rows.filled()
+        left = rows.count
+        # Its parameters come in the order of the columns, row by row.
+        first = sql.get(publish.publish_rows, 1, names).order
+        values = itertools.chain.from_iterable(
+            rows.tuples([parameter.removeprefix("p_").removesuffix("_0") for parameter in first])
+        )
+        most = max(1, min(_ROWS_PER_INSERT, _PARAMETERS // len(names)))
+        while left:
+            size = min(most, 1 << (left.bit_length() - 1))
+            statement = sql.get(publish.publish_rows, size, names)
+            statement.run_ordered(connection, tuple(itertools.islice(values, size * len(names))))
+            left -= size
         return True
 
     def claim(

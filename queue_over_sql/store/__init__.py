@@ -40,13 +40,8 @@ from queue_over_sql.store.consumers import ConsumerInfo
 from queue_over_sql.store.exporting import Span, archive_span, remove_exported
 from queue_over_sql.store.keys import prune_keys
 from queue_over_sql.store.kinds import bury_unknown, declare_kinds
-from queue_over_sql.store.publishing import (
-    NewMessage,
-    PlainMessages,
-    load,
-    publish,
-    publish_many,
-)
+from queue_over_sql.store.new_messages import NewMessage, PlainMessages, PlainPayloads
+from queue_over_sql.store.publishing import load, publish, publish_many
 from queue_over_sql.store.reaping import (
     DeadClaim,
     expired_leases,
@@ -107,6 +102,7 @@ __all__ = [
     "Edited",
     "NewMessage",
     "PlainMessages",
+    "PlainPayloads",
     "Settlement",
     "Span",
     "SubscriptionRow",

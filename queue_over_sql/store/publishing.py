@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.dialects.base import ErrorKind
 from queue_over_sql.dialects.direct import direct_calls
-from queue_over_sql.dialects.requests import NewRows
 from queue_over_sql.dialects.rows import read_rows
 from queue_over_sql.dialects.statements import publish as statements
 from queue_over_sql.dialects.statements.claim import remove_ids
@@ -20,117 +18,27 @@ from queue_over_sql.errors import DuplicateKey, QueueError
 from queue_over_sql.publications import Published, PublishOutcome
 from queue_over_sql.store.administration import server_now
 from queue_over_sql.store.keys import recently_finished
+from queue_over_sql.store.new_messages import (
+    MixedMessages,
+    PlainMessages,
+    PlainPayloads,
+    chunks,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy import Connection
 
     from queue_over_sql.dialects.compiled import CompiledStatement, StatementCache
     from queue_over_sql.message import MessageRow
+    from queue_over_sql.store.new_messages import Batch, NewMessage
 
 # How many rows one INSERT carries at most, and where no ids are asked for.
 _ROWS_PER_INSERT = 256
 _ROWS_PER_LOAD = 1024
-# And how much text: servers bound the size of a statement (MariaDB at 16 MiB by default).
-_CHARACTERS_PER_INSERT = 2_000_000
-# The columns of a message's content that each queue has.
-_COMMON_COLUMNS = 6
-# Of these, plain texts and numbers, many messages have the same.
-_ALIKE = frozenset({"message_key", "kind", "headers", "priority", "max_attempts", "lease_us"})
 # A live message with the key may finish between our INSERT and our look at it; then we go again.
 _KEY_RACES = 50
-
-
-class NewMessage(NamedTuple):
-    """A publication, checked and encoded; ``at`` and ``delay`` in microseconds.
-
-    ``dedup``: its key may be taken by a message that finished a short while ago.
-    """
-
-    key: str | None
-    content: Mapping[str, Any]
-    delay: int
-    at: int | None
-    dedup: bool = False
-
-    def values(self, now: int | None = None) -> dict[str, Any]:
-        """The bind parameters of a publish by the database's clock, or by ``now`` of its batch."""
-        given = {f"p_{name}": value for name, value in self.content.items()}
-        at = self.at if now is None else self.due(now)
-        return given | {"p_message_key": self.key, "p_delay": self.delay, "p_at": at}
-
-    def given(self, now: int | None) -> dict[str, Any]:
-        """The same without what is NULL."""
-        given = {f"p_{name}": value for name, value in self.content.items() if value is not None}
-        if self.key is not None:
-            given["p_message_key"] = self.key
-        if now is not None or self.delay or self.at is not None:
-            given |= {"p_delay": self.delay, "p_at": self.at if now is None else self.due(now)}
-        return given
-
-    def due(self, now: int) -> int:
-        """When it is due if it is published at ``now``."""
-        return now + self.delay if self.at is None else self.at
-
-
-class PlainMessages:
-    """Payloads without options, each encoded when it is wanted, so that a server works meanwhile.
-
-    Args:
-        payloads: as they were given.
-        encode: encodes one for the table, or raises.
-        blank: the content of a message of which only the payload is missing.
-    """
-
-    def __init__(
-        self,
-        payloads: Sequence[Any],
-        encode: Callable[[Any], str | bytes],
-        blank: Mapping[str, Any],
-    ) -> None:
-        self._payloads = payloads
-        self._encode = encode
-        self._blank = blank
-
-    def messages(self) -> list[NewMessage]:
-        """All of them, encoded."""
-        encode, blank = self._encode, self._blank
-        return [
-            NewMessage(None, {**blank, "payload": encode(payload)}, 0, None)
-            for payload in self._payloads
-        ]
-
-    def rows(self, now: int) -> NewRows:
-        """Their rows, published at ``now``, which can be read once."""
-        same = {**self._blank, "message_key": None}
-        same |= {"published_at": now, "scheduled_at": now, "available_at": now}
-        del same["payload"]
-        encoded = map(self._encode, self._payloads)
-        return NewRows(len(self._payloads), same, {"payload": encoded})
-
-
-def rows_of(messages: Sequence[NewMessage], now: int) -> NewRows:
-    """The rows of messages that are published at ``now``, in microseconds."""
-    columns: dict[str, list[Any]] = {"message_key": [message.key for message in messages]}
-    contents = [message.content for message in messages]
-    for name in contents[0]:
-        columns[name] = [content[name] for content in contents]
-    same: dict[str, Any] = {"published_at": now}
-    differing: dict[str, Sequence[Any]] = {}
-    for name, column in columns.items():
-        if name in _ALIKE and column.count(column[0]) == len(column):
-            same[name] = column[0]
-        elif all(value is None for value in column):
-            same[name] = None
-        else:
-            differing[name] = column
-    if any(message.delay or message.at is not None for message in messages):
-        due = [message.due(now) for message in messages]
-        differing |= {"scheduled_at": due, "available_at": due}
-    else:
-        same |= {"scheduled_at": now, "available_at": now}
-    return NewRows(len(messages), same, differing)
 
 
 def publish(
@@ -176,7 +84,10 @@ def publish(
 
 
 def publish_many(
-    connection: Connection, sql: StatementCache, messages: Sequence[NewMessage], on_conflict: str
+    connection: Connection,
+    sql: StatementCache,
+    given: Sequence[NewMessage] | PlainMessages,
+    on_conflict: str,
 ) -> list[Published]:
     """Insert messages in their order; all or, where a key is taken and that is an error, none.
 
@@ -184,10 +95,11 @@ def publish_many(
         DuplicateKey: as in ``publish``; what this call had inserted is removed again.
     """
     now = server_now(connection, sql)
+    most = sql.subject.dialect.rows_at_once
     published: list[Published] = []
     created: list[int] = []
     try:
-        for chunk in _largest_chunks(messages, sql):
+        for chunk in chunks(_batch(given), most or _ROWS_PER_INSERT, rounded=most is None):
             published += _publish_chunk(
                 connection, sql, chunk, on_conflict, now=now, created=created
             )
@@ -217,37 +129,41 @@ def _remove_created(connection: Connection, sql: StatementCache, created: Sequen
 
 
 def load(
-    connection: Connection, sql: StatementCache, given: Sequence[NewMessage] | PlainMessages
+    connection: Connection,
+    sql: StatementCache,
+    given: Sequence[NewMessage] | PlainMessages | PlainPayloads,
 ) -> None:
     """Insert messages by the engine's fastest path.
 
     Raises:
         DuplicateKey: a key is taken; nothing of these messages was published.
-        PayloadInvalid, PayloadTooLarge: of plain messages; likewise.
+        PayloadInvalid, PayloadTooLarge: of plain payloads; likewise.
     """
     now = server_now(connection, sql)
-    dialect = sql.subject.dialect
-    if isinstance(given, PlainMessages):
+    if isinstance(given, PlainPayloads):
+        dialect = sql.subject.dialect
         if dialect.loads_as_it_comes and dialect.load(connection, sql, given.rows(now)):
             return
-        given = given.messages()
-    _load_encoded(connection, sql, given, now)
+        _load_encoded(connection, sql, given.encoded(), now)
+    else:
+        _load_encoded(connection, sql, _batch(given), now)
 
 
-def _load_encoded(
-    connection: Connection, sql: StatementCache, messages: Sequence[NewMessage], now: int
-) -> None:
-    dialect = sql.subject.dialect
-    if any(message.dedup for message in messages):
-        publish_many(connection, sql, messages, "raise")
-    elif not dialect.load(connection, sql, rows_of(messages, now)):
-        if any(message.key is not None for message in messages):
-            publish_many(connection, sql, messages, "raise")
+def _load_encoded(connection: Connection, sql: StatementCache, batch: Batch, now: int) -> None:
+    if batch.dedup:
+        publish_many(connection, sql, batch.messages(), "raise")
+    elif not sql.subject.dialect.load(connection, sql, batch.rows(now)):
+        if batch.keyed:
+            publish_many(connection, sql, batch.messages(), "raise")
             return
-        for chunk in _chunks(messages, _ROWS_PER_LOAD):
-            rows = rows_of(chunk, now)
+        for chunk in chunks(batch, _ROWS_PER_LOAD):
+            rows = chunk.rows(now)
             statement = sql.get(statements.publish_many, rows.count, tuple(rows.differing), False)
             statement.run(connection, rows.values())
+
+
+def _batch(given: Sequence[NewMessage] | PlainMessages) -> Batch:
+    return given if isinstance(given, PlainMessages) else MixedMessages(given)
 
 
 def _inserting(sql: StatementCache, message: NewMessage, now: int | None) -> CompiledStatement:
@@ -342,47 +258,10 @@ def _same(message: NewMessage, existing: MessageRow) -> bool:
     return all(present[name] == value for name, value in message.content.items())
 
 
-def _chunks(
-    messages: Sequence[NewMessage], rows: int, *, rounded: bool = True
-) -> Iterator[Sequence[NewMessage]]:
-    """Cut into what one statement takes.
-
-    Args:
-        messages: all.
-        rows: at most so many at once.
-        rounded: in powers of two, so that few statements have to be compiled.
-    """
-    start = 0
-    ends = list(itertools.accumulate(map(_weight, messages), initial=0))
-    while start < len(messages):
-        left = len(messages) - start
-        size = min(rows, 1 << (left.bit_length() - 1) if rounded else left)
-        while size > 1 and ends[start + size] - ends[start] > _CHARACTERS_PER_INSERT:
-            size //= 2
-        yield messages[start : start + size]
-        start += size
-
-
-def _largest_chunks(
-    messages: Sequence[NewMessage], sql: StatementCache
-) -> Iterator[Sequence[NewMessage]]:
-    most = sql.subject.dialect.rows_at_once
-    return _chunks(messages, most or _ROWS_PER_INSERT, rounded=most is None)
-
-
-def _weight(message: NewMessage) -> int:
-    """How much text it carries: the payload, headers, and columns of the queue's own."""
-    content = message.content
-    weight = len(content["payload"]) + len(content["headers"] or "")
-    if len(content) > _COMMON_COLUMNS:
-        weight += sum(len(value) for value in content.values() if isinstance(value, str | bytes))
-    return weight
-
-
 def _publish_chunk(
     connection: Connection,
     sql: StatementCache,
-    chunk: Sequence[NewMessage],
+    chunk: Batch,
     on_conflict: str,
     *,
     now: int,
@@ -393,14 +272,16 @@ def _publish_chunk(
     if ids is None:
         return [
             _noted(publish(connection, sql, message, on_conflict, now=now), created)
-            for message in chunk
+            for message in chunk.messages()
         ]
-    created += [message_id for same in ids.values() for message_id in same]
+    for same in ids.values():
+        created += same
     if len(ids.get(None, ())) == len(chunk):
-        return [Published(message_id) for message_id in ids[None]]
-    finished = _recently_finished(connection, sql, chunk)
+        return list(map(Published, ids[None]))
+    messages = chunk.messages()
+    finished = _recently_finished(connection, sql, messages)
     published = []
-    for message in chunk:
+    for message in messages:
         new = ids.get(message.key)
         if new:
             settled = _unless_finished(
@@ -420,11 +301,10 @@ def _noted(published: Published, created: list[int]) -> Published:
 
 
 def _insert_chunk(
-    connection: Connection, sql: StatementCache, chunk: Sequence[NewMessage], now: int
+    connection: Connection, sql: StatementCache, chunk: Batch, now: int
 ) -> dict[str | None, list[int]] | None:
     """Insert in one statement; the new ids by key, in order. None where it has to go singly."""
-    dialect = sql.subject.dialect
-    keyed = any(message.key is not None for message in chunk)
+    dialect, keyed = sql.subject.dialect, chunk.keyed
     clean_failure = dialect.undoes_failed_insert and not dialect.aborts_on_error
     if not (dialect.insert_returning or dialect.consecutive_ids) or (
         keyed and not dialect.conflict_clause and not clean_failure
@@ -432,9 +312,9 @@ def _insert_chunk(
         return None
     parts: list[Sequence[Any]] = []
     try:
-        found = dialect.publish_rows(connection, sql, rows_of(chunk, now))
+        found = dialect.publish_rows(connection, sql, chunk.rows(now))
         if found is None:
-            for part in _chunks(chunk, _ROWS_PER_INSERT):
+            for part in chunks(chunk, _ROWS_PER_INSERT):
                 parts += _insert_values(connection, sql, part, now)
             found = parts
     except DBAPIError as error:
@@ -444,18 +324,21 @@ def _insert_chunk(
         if keyed and dialect.classify(error) is ErrorKind.DUPLICATE:
             return None
         raise
-    ids: dict[str | None, list[int]] = {}
     # By the id alone: keys may be None, which has no order.
-    for message_id, key in sorted(found, key=itemgetter(0)):
+    rows = sorted(found, key=itemgetter(0))
+    if not keyed:
+        return {None: [row[0] for row in rows]}
+    ids: dict[str | None, list[int]] = {}
+    for message_id, key in rows:
         ids.setdefault(key, []).append(message_id)
     return ids
 
 
 def _insert_values(
-    connection: Connection, sql: StatementCache, messages: Sequence[NewMessage], now: int
+    connection: Connection, sql: StatementCache, batch: Batch, now: int
 ) -> Sequence[Sequence[Any]]:
     """Id and key of each message that was inserted: all but those whose key is taken."""
-    rows, dialect = rows_of(messages, now), sql.subject.dialect
+    rows, dialect = batch.rows(now), sql.subject.dialect
     statement = sql.get(statements.publish_many, rows.count, tuple(rows.differing))
     # Our own transactions end with the error; the caller's may go on.
     clean = dialect.undoes_failed_insert or direct_calls(connection) is not None
@@ -464,4 +347,5 @@ def _insert_values(
         if dialect.insert_returning:
             return result.all()
     first, step = result.lastrowid, dialect.id_step
-    return [(first + index * step, message.key) for index, message in enumerate(messages)]
+    keys = rows.column("message_key")
+    return [(first + index * step, key) for index, key in enumerate(keys)]

@@ -13,7 +13,8 @@ from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id
 from queue_over_sql.headers import PREVIOUS_ERROR, UNFIT_SINCE
 from queue_over_sql.store import keys, registry
 from queue_over_sql.store.administration import server_now
-from queue_over_sql.store.publishing import NewMessage, publish_many
+from queue_over_sql.store.new_messages import NewMessage
+from queue_over_sql.store.publishing import publish_many
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

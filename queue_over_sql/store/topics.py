@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 from sqlalchemy import and_, delete, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from queue_over_sql.dialects.base import QueueDialect
     from queue_over_sql.dialects.compiled import StatementCache
-    from queue_over_sql.store.publishing import NewMessage
+    from queue_over_sql.store.new_messages import NewMessage
     from queue_over_sql.system import SystemTables
 
 
@@ -213,4 +214,4 @@ def publish_copies_within(
 
 
 def _of_queue(published: Published, copy: Copy) -> Published:
-    return dataclasses.replace(published, queue=copy.queue)
+    return msgspec.structs.replace(published, queue=copy.queue)

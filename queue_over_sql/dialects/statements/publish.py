@@ -70,10 +70,12 @@ def publish_many(
     return _returning_id(tables, statement, keyed=True) if returning else statement.inline()
 
 
-def publish_row(tables: QueueTables, names: tuple[str, ...]) -> Insert:
-    """Insert one message of which these columns are given, for drivers that repeat a statement."""
-    given = {name: _value(tables, name) for name in names}
-    return tables.dialect.insert(tables.live).values(given).inline()
+def publish_rows(tables: QueueTables, size: int, names: tuple[str, ...]) -> Insert:
+    """Insert ``size`` messages of which these columns are given, row by row; returns nothing."""
+    rows = [
+        {name: _value(tables, f"{name}_{index}", name) for name in names} for index in range(size)
+    ]
+    return tables.dialect.insert(tables.live).values(rows).inline()
 
 
 def _value(tables: QueueTables, parameter: str, column: str | None = None) -> ColumnElement[Any]:
