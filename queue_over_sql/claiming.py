@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import time
 from collections import deque
@@ -170,7 +169,7 @@ class Claimer:
             for request in requests:
                 left = count - len(rows)
                 if left:
-                    wanted = dataclasses.replace(request, count=left)
+                    wanted = request.of(left)
                     found = store.claim_messages(connection, sql, wanted)
                     asked.append((wanted, found))
                     rows = rows + found

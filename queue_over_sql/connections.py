@@ -36,6 +36,7 @@ from queue_over_sql.errors import (
     ServiceClosed,
     WrongDatabase,
 )
+from queue_over_sql.kept_connection import KeptConnection, committing
 from queue_over_sql.lanes import Lane, Lanes, OneLane
 from queue_over_sql.runtime import THREADS, Runtime
 
@@ -79,6 +80,7 @@ class Connections:
         self._left_to: Hashable | None = None
         self._same_database: weakref.WeakSet[Pool] = weakref.WeakSet()
         self._pid = os.getpid()
+        self._breaks = 0
 
     @property
     def engine(self) -> Engine:
@@ -168,21 +170,33 @@ class Connections:
             self.runtime.sleep(random.uniform(0.0001, 0.001 * min(tries + 1, 10)))  # noqa: S311
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[Connection]:
+    def transaction(self, kept: KeptConnection | None = None) -> Iterator[Connection]:
         """A connection with a transaction for a handler: commits at the end, or rolls back.
 
         It is begun by its first statement, so that a handler that works before it writes does
         not hold a lock meanwhile.
+
+        Args:
+            kept: of this caller alone, what keeps the connection for the next transaction.
         """
         self._check_open()
-        with self._guard(), self._connect() as connection:
-            try:
+        with self._guard():
+            connection = self._connect() if kept is None else kept.take()
+            with committing(connection):
                 yield connection
-                connection.commit()
-            except BaseException:
-                with contextlib.suppress(SQLAlchemyError):
-                    connection.rollback()
-                raise
+            if kept is None:
+                connection.close()
+            else:
+                kept.leave(connection)
+
+    def keeping(self) -> KeptConnection | None:
+        """What keeps a connection between the transactions of one caller, who must close it.
+
+        None where several callers share the only connection there is.
+        """
+        if self._opened.shared or self._opened.borrowed:
+            return None
+        return KeptConnection(self._connect, lambda: self._breaks)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -349,6 +363,7 @@ class Connections:
         return Lane(connection, dialect.restore_session)
 
     def _drop(self, lane: Lane) -> None:
+        self._breaks += 1
         with contextlib.suppress(SQLAlchemyError):
             lane.connection.invalidate()
         lane.close()

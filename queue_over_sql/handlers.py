@@ -57,7 +57,10 @@ class _NotCalled(Exception):
 
 
 class HandlerRun:
-    """Runs one handler over claimed messages, so that each of them is settled or said lost."""
+    """Runs one handler over claimed messages, so that each of them is settled or said lost.
+
+    One thread runs it, and closes it when it has no more messages at hand.
+    """
 
     def __init__(
         self,
@@ -72,6 +75,12 @@ class HandlerRun:
         self._connections = connections
         self._keeper = keeper
         self._insist = insist
+        self._connection = connections.keeping() if handler.transactional else None
+
+    def close(self) -> None:
+        """Give back the connection of a transactional handler."""
+        if self._connection is not None:
+            self._connection.close()
 
     def handle(self, messages: Sequence[Message], go_on: Callable[[], bool]) -> list[Message]:
         """Work through messages.
@@ -134,7 +143,7 @@ class HandlerRun:
         """The function's writes and the ack in one commit; an exception leaves neither."""
         called = False
         try:
-            with self._connections.transaction() as connection:
+            with self._connections.transaction(self._connection) as connection:
                 self._connections.reach(connection)
                 called = True
                 _refuse_awaitable(self._handler.function(argument, connection))

@@ -43,6 +43,8 @@ class LeaseKeeper:
         self._changed = runtime.condition()
         self._running: Running | None = None
         self._stopping = False
+        # When the thread looks again by itself.
+        self._wakes_at = float("inf")
 
     @contextlib.contextmanager
     def keeping(self, queue: Queue, messages: Sequence[Message]) -> Iterator[None]:
@@ -53,7 +55,9 @@ class LeaseKeeper:
         with self._changed:
             self._batches.add(batch)
             self._ensure_running()
-            self._changed.notify_all()
+            # Else each message would wake that thread for nothing.
+            if batch.due_at < self._wakes_at:
+                self._changed.notify_all()
         try:
             yield
         finally:
@@ -76,6 +80,7 @@ class LeaseKeeper:
                 now = time.monotonic()
                 next_at = min((b.due_at for b in self._batches), default=now + _LONGEST_SLEEP)
                 if not self._stopping and next_at > now:
+                    self._wakes_at = next_at
                     self._changed.wait(next_at - now)
                 if self._stopping:
                     return

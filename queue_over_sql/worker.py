@@ -7,6 +7,7 @@ the next are one transaction, which is what a durable queue's speed is made of.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import random
 import signal
@@ -246,6 +247,10 @@ class Worker:
         """Handle messages of one queue until it is empty or the turn is over."""
         queue = self._parts.queue(handler.queue)
         run = HandlerRun(handler, queue, self._parts.connections, self._keeper, self._insist)
+        with contextlib.closing(run):
+            return self._serve_by(run, handler, queue)
+
+    def _serve_by(self, run: HandlerRun, handler: Handler, queue: Queue) -> bool:
         count = max(self._batch, handler.batch or 1)
         messages = self._claim(queue, handler, count)
         worked = bool(messages)

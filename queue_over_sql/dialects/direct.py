@@ -36,8 +36,8 @@ class DriverResult:
 
     __slots__ = ("_rows", "lastrowid", "rowcount")
 
-    def __init__(self, cursor: Any) -> None:
-        self._rows: Sequence[Row] = () if cursor.description is None else cursor.fetchall()
+    def __init__(self, cursor: Any, *, rows: bool) -> None:
+        self._rows: Sequence[Row] = cursor.fetchall() if rows else ()
         self.rowcount: int = cursor.rowcount
         self.lastrowid: Any = getattr(cursor, "lastrowid", None)
 
@@ -110,7 +110,7 @@ class DriverCalls:
             if cursor is None:
                 cursor = self._cursor()
             cursor.execute(statement, parameters)
-            result = DriverResult(cursor)
+            result = DriverResult(cursor, rows=self._has_rows(cursor))
             if not self._keeps_cursors:
                 cursor.close()
         except self._driver_error as error:
@@ -127,6 +127,9 @@ class DriverCalls:
 
     def _cursor(self) -> Any:
         return self._raw.cursor()
+
+    def _has_rows(self, cursor: Any) -> bool:
+        return cursor.description is not None
 
     def _give_up(self, cursor: Any) -> None:
         # One whose connection is gone refuses even that.
@@ -164,6 +167,11 @@ class PsycopgCalls(DriverCalls):
 
     def _cursor(self) -> Any:
         return self._raw_cursor(self._raw)
+
+    def _has_rows(self, cursor: Any) -> bool:
+        # The description makes an object for each column, which takes as long as the statement's
+        # own dispatch.
+        return cursor.rownumber is not None
 
 
 def direct_calls(connection: Connection) -> DriverCalls | None:

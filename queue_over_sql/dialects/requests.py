@@ -77,6 +77,10 @@ class ClaimRequest:
         """The stamp alone."""
         return Claim(self.consumer_id, self.consumer_round)
 
+    def of(self, count: int) -> ClaimRequest:
+        """The same of at most so many messages."""
+        return self if count == self.count else dataclasses.replace(self, count=count)
+
     def stamp(self) -> dict[str, Any]:
         """The bind parameters of the stamp."""
         return {

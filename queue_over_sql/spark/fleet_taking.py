@@ -7,6 +7,7 @@ that fails is cut down until the message that fails is alone, and that one is cl
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import threading
@@ -143,7 +144,8 @@ class Taking:
         handler = Handler(queue.name, self._counted, True, plan.lease_keepalive, size)  # noqa: FBT003
         run = HandlerRun(handler, queue, self._connections, self._keeper, self._insist)
         try:
-            run.handle(queue.consume(size), lambda: not self._over.is_set())
+            with contextlib.closing(run):
+                run.handle(queue.consume(size), lambda: not self._over.is_set())
         except QueueError as error:
             _log.warning("Queue %s: %s", queue.name, error)
         return min(plan.batch, size * 2)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+from sqlalchemy import event
+
 from tests.contract.looking import add_effect, archived, counts, effect_count
 from tests.contract.waiting import wait_until
 from tests.contract.working import HandlerFailed, running
@@ -12,6 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
     from queue_over_sql import Message, Queue
+    from queue_over_sql.testing.plugin import MakeService
     from queue_over_sql.worker import Worker
 
 
@@ -48,3 +52,65 @@ def test_a_failed_transaction_leaves_neither_effects_nor_ack(
     assert effect_count(effects_engine) == 1
     (dead,) = archived(outside)
     assert (1, 3) == (dead.payload, dead.attempt)
+
+
+@pytest.fixture
+def single(make_service: MakeService, outside: Queue) -> Worker:
+    """A worker of one thread."""
+    assert outside.name == "jobs"
+    return make_service().worker(concurrency=1, poll_interval=(0.005, 0.05))
+
+
+def test_one_connection_serves_message_after_message(single: Worker, outside: Queue) -> None:
+    """It is checked out once for a queue that is not empty, and given back when it is."""
+    seen = []
+
+    @single.handle("jobs", transactional=True)
+    def work(message: Message, connection: Connection) -> None:
+        del message
+        seen.append((connection, connection.in_transaction()))
+
+    outside.publish_many(range(10))
+    with running(single):
+        wait_until(lambda: outside.messages().count() == 0)
+        first = seen[0][0]
+        assert [(first, False)] * 10 == seen
+        wait_until(lambda: first.closed)
+
+
+def test_what_a_handler_sets_on_its_connection_ends_with_its_message(
+    single: Worker, outside: Queue
+) -> None:
+    """Neither a connection with options of its own nor one whose transaction failed is kept."""
+    seen = []
+
+    @single.handle("jobs", transactional=True)
+    def work(message: Message, connection: Connection) -> None:
+        seen.append(dict(connection.get_execution_options()))
+        connection.execution_options(mine=message.payload)
+        if message.payload == 2:
+            raise HandlerFailed("at the end")
+
+    outside.publish_many([0, 1, 2, 3])
+    with running(single):
+        wait_until(lambda: counts(outside) == (0, 0, 1))
+    assert all("mine" not in options for options in seen)
+    assert 4 + 2 == len(seen)
+
+
+def test_listeners_to_the_pool_hear_of_each_message(single: Worker, outside: Queue) -> None:
+    """As of one that sets a role or a tenant for each new user of a connection."""
+    pool = single._service.connections.engine.pool
+    checked_out, heard = [], []
+    event.listen(pool, "checkout", lambda *_: checked_out.append(True))
+
+    @single.handle("jobs", transactional=True)
+    def work(message: Message, connection: Connection) -> None:
+        del message, connection
+        heard.append(len(checked_out))
+
+    outside.publish_many(range(5))
+    with running(single):
+        wait_until(lambda: outside.messages().count() == 0)
+    assert sorted(set(heard)) == heard
+    assert 5 == len(heard)

@@ -192,11 +192,11 @@ psycopg begins its own transactions with the first statement, which is noted bef
 """
 
 PER_MESSAGE: Final[Mapping[str, tuple[int, int]]] = {
-    "sqlite": (4, 6),
-    "postgresql": (1, 5),
-    "mariadb": (5, 8),
-    "h2": (5, 6),
-    "h2 2.1": (5, 6),
+    "sqlite": (4, 4),
+    "postgresql": (1, 4),
+    "mariadb": (5, 6),
+    "h2": (5, 5),
+    "h2 2.1": (5, 5),
 }
 """Statements for each message of a worker by engine, without and with a transaction of its own."""
 
