@@ -12,9 +12,12 @@ MILLION: Final = 1_000_000
 OURS: Final = "ours"
 LIMIT: Final = "limit"
 ANCESTOR: Final = "ancestor_h2"
+"""Its pattern on a connection that is kept."""
+AS_WRITTEN: Final = "ancestor_as_written"
+"""The same with a connection for each statement, as its code has it."""
 PEER: Final = "peer"
 """The best peer that loses nothing: at least once, and each commit on the disk."""
-NO_PEERS: Final = (OURS, LIMIT, ANCESTOR)
+NO_PEERS: Final = (OURS, LIMIT, ANCESTOR, AS_WRITTEN)
 _WE: Final = (OURS, LIMIT)
 _CONCURRENCY: Final = (2, 4, 8)
 
@@ -231,8 +234,15 @@ TARGETS: Final[Sequence[Target]] = (
         ("consume_100",),
         {"sqlite": 0.8},
     ),
-    Target(
-        "one by one, of 2,000 that wait", ("backlog_2000",), ANCESTOR, ("backlog_2000",), {"h2": 10}
+    *(
+        Target(
+            "one by one, of 2,000 that wait",
+            ("backlog_2000",),
+            ancestor,
+            ("backlog_2000",),
+            {"h2": 10},
+        )
+        for ancestor in (AS_WRITTEN, ANCESTOR)
     ),
 )
 

@@ -87,6 +87,7 @@ KINDS: Sequence[Kind] = (
     Kind("ours", _SERVERS, peer=False),
     Kind("limit", _SERVERS, peer=False),
     Kind("ancestor_h2", ("h2",), peer=False),
+    Kind("ancestor_as_written", ("h2",), peer=False),
     Kind("pgmq", ("postgresql",)),
     Kind("procrastinate", ("postgresql",)),
     Kind("pgqueuer", ("postgresql",)),

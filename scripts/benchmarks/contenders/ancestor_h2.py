@@ -3,13 +3,15 @@
 A message is marked by an UPDATE over a sub-select, which sorts the table and then looks for what
 nobody holds or was held for too long; it is read back by its mark and removed by its id. Each
 column has an index of its own. Unlike the ancestor it keeps its connection, so that what is
-measured is the pattern. Several consumers that meet mark the same messages.
+measured is the pattern; ``ancestor_as_written`` connects for each statement, as the ancestor does.
+Several consumers that meet mark the same messages.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import create_engine
@@ -51,9 +53,9 @@ class Ancestor(Contender):
     def prepare(self) -> None:
         """Create the table and an index on each column."""
         self.open()
-        self._cursor.execute(_CREATE)
+        self.run(_CREATE)
         for column in _COLUMNS:
-            self._cursor.execute(f"CREATE INDEX IF NOT EXISTS {column}_idx ON tasks ({column})")
+            self.run(f"CREATE INDEX IF NOT EXISTS {column}_idx ON tasks ({column})")
 
     def open(self) -> None:
         """Connect."""
@@ -61,16 +63,22 @@ class Ancestor(Contender):
         self._connection = engine.raw_connection()
         raw: Any = self._connection.driver_connection
         engine.dialect.set_isolation_level(raw, "AUTOCOMMIT")
+        self.raw = raw
         self._cursor = raw.cursor()
         self._consumer = str(uuid.uuid4())
         self._round = 0
+
+    def run(self, statement: str, values: Sequence[Any] = ()) -> Sequence[Sequence[Any]]:
+        """Execute and commit; returns its rows."""
+        self._cursor.execute(statement, values)
+        return self._cursor.fetchall() if self._cursor.description else ()
 
     def publish(self, payloads: list[Any], batch: int) -> None:
         """One INSERT each, under a random id."""
         del batch
         for payload in payloads:
             message_id = uuid.uuid4().int >> 65
-            self._cursor.execute(_PUBLISH, (message_id, payload, _milliseconds()))
+            self.run(_PUBLISH, (message_id, payload, _milliseconds()))
 
     def consume(self, batch: int, count: int) -> list[int]:
         """Mark, read what was marked, remove one by one."""
@@ -81,20 +89,18 @@ class Ancestor(Contender):
             wanted = min(batch, count - len(numbers))
             now = _milliseconds()
             late = now - _TIMEOUT
-            self._cursor.execute(_MARK, (*mark, now, late, late, wanted))
-            self._cursor.execute(_READ, mark)
-            rows = self._cursor.fetchall()
+            self.run(_MARK, (*mark, now, late, late, wanted))
+            rows = self.run(_READ, mark)
             if not rows:
                 break
             for message_id, message in rows:
-                self._cursor.execute(_DELETE, (message_id,))
+                self.run(_DELETE, (message_id,))
                 numbers.append(number_of(message))
         return numbers
 
     def remaining(self) -> int:
         """By counting."""
-        self._cursor.execute(_COUNT)
-        return int(self._cursor.fetchone()[0])
+        return int(self.run(_COUNT)[0][0])
 
     def close(self) -> None:
         """Disconnect."""
