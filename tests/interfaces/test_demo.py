@@ -6,6 +6,7 @@ import io
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from sqlalchemy import Engine, create_engine, inspect, text
 from queue_over_sql.cli.demo.course import Progress
 from queue_over_sql.cli.demo.databases import is_private
 from queue_over_sql.cli.demo.files import NOT_STANDARD, scan
+from queue_over_sql.cli.demo.fleet import Server, stop_servers
 from queue_over_sql.cli.demo.observer import Snapshot
 from queue_over_sql.cli.demo.view import _bars, _facts_line
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
@@ -124,6 +126,16 @@ def test_servers_that_cannot_start_are_reported(sqlite_url: str, tmp_path: Path)
         "ended by itself" in ended.err,
         "no start" in ended.err,
     )
+
+
+def test_a_server_that_ended_before_its_order_is_stopped(tmp_path: Path) -> None:
+    """It never reads what it was sent; to close its pipe must not hide why it ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""], stdin=subprocess.PIPE, text=True)
+    process.wait()
+    assert process.stdin is not None
+    process.stdin.write("an order")
+    stop_servers([Server("server-1", process, tmp_path / "log")])
+    assert process.stdin.closed
 
 
 @pytest.mark.parametrize(

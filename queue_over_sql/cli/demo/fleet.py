@@ -94,7 +94,9 @@ def stop_servers(servers: list[Server]) -> None:
         except subprocess.TimeoutExpired:
             server.kill()
         if server.process.stdin is not None:
-            server.process.stdin.close()
+            # What a server that failed at once did not read is flushed again, in vain.
+            with suppress(BrokenPipeError):
+                server.process.stdin.close()
 
 
 @contextmanager
