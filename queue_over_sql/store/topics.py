@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
 from sqlalchemy import and_, delete, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
@@ -214,4 +213,4 @@ def publish_copies_within(
 
 
 def _of_queue(published: Published, copy: Copy) -> Published:
-    return msgspec.structs.replace(published, queue=copy.queue)
+    return dataclasses.replace(published, queue=copy.queue)

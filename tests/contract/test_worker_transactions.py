@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import Engine, event
 
 from tests.contract.looking import add_effect, archived, counts, effect_count
 from tests.contract.waiting import wait_until
 from tests.contract.working import HandlerFailed, running
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Connection
 
     from queue_over_sql import Message, Queue
     from queue_over_sql.testing.plugin import MakeService
@@ -98,11 +99,20 @@ def test_what_a_handler_sets_on_its_connection_ends_with_its_message(
     assert 4 + 2 == len(seen)
 
 
-def test_listeners_to_the_pool_hear_of_each_message(single: Worker, outside: Queue) -> None:
-    """As of one that sets a role or a tenant for each new user of a connection."""
-    pool = single._service.connections.engine.pool
-    checked_out, heard = [], []
-    event.listen(pool, "checkout", lambda *_: checked_out.append(True))
+@pytest.mark.parametrize("name", ["checkout", "engine_connect"])
+def test_listeners_to_new_uses_hear_of_each_message(
+    single: Worker, outside: Queue, name: str
+) -> None:
+    """As one that sets a role or a tenant for each."""
+    engine = single._service.connections.engine
+    checked_out: list[bool] = []
+    heard: list[int] = []
+    target = engine.pool if name == "checkout" else Engine
+
+    def note(*_: object) -> None:
+        checked_out.append(True)
+
+    event.listen(target, name, note)
 
     @single.handle("jobs", transactional=True)
     def work(message: Message, connection: Connection) -> None:
@@ -110,7 +120,28 @@ def test_listeners_to_the_pool_hear_of_each_message(single: Worker, outside: Que
         heard.append(len(checked_out))
 
     outside.publish_many(range(5))
-    with running(single):
-        wait_until(lambda: outside.messages().count() == 0)
+    try:
+        with running(single):
+            wait_until(lambda: outside.messages().count() == 0)
+    finally:
+        event.remove(target, name, note)
     assert sorted(set(heard)) == heard
     assert 5 == len(heard)
+
+
+def test_a_rollback_that_fails_gives_the_connection_back(single: Worker, outside: Queue) -> None:
+    """Whatever the driver raises, the pool has it again."""
+    seen: list[Connection] = []
+
+    @single.handle("jobs", transactional=True)
+    def work(message: Message, connection: Connection) -> None:
+        seen.append(connection)
+        if message.attempt == 1:
+            connection.rollback = mock.Mock(side_effect=OSError("gone"))  # type: ignore[method-assign]
+            raise HandlerFailed("before the rollback")
+
+    outside.publish(1)
+    with running(single):
+        wait_until(lambda: outside.messages().count() == 0)
+    assert seen[0].closed
+    assert seen[0] is not seen[1]

@@ -1,0 +1,94 @@
+"""When a connection stays with its user for the next transaction, and when it goes back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from unittest import mock
+
+import pytest
+from sqlalchemy import create_engine
+
+from queue_over_sql import kept_connection
+from queue_over_sql.kept_connection import KeptConnection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from sqlalchemy import Engine
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = create_engine(f"sqlite:///{tmp_path}/some.db")
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def broken() -> list[str]:
+    """Connections of the service that have broken."""
+    return []
+
+
+@pytest.fixture
+def kept(engine: Engine, broken: list[str]) -> Iterator[KeptConnection]:
+    kept = KeptConnection(engine.connect, lambda: len(broken))
+    yield kept
+    kept.close()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Moves the clock on."""
+    now = [1000.0]
+    monkeypatch.setattr(kept_connection, "time", mock.Mock(monotonic=lambda: now[0]))
+
+    def pass_by(seconds: float) -> None:
+        now[0] += seconds
+
+    return pass_by
+
+
+def test_it_stays_while_nothing_speaks_against(
+    kept: KeptConnection, clock: Callable[[float], None]
+) -> None:
+    """The same one, again and again."""
+    first = kept.take()
+    for _ in range(3):
+        kept.leave(first)
+        clock(0.05)
+        assert kept.take() is first
+    kept.leave(first)
+    kept.close()
+    assert first.closed
+
+
+@pytest.mark.parametrize("pauses", [[0.2], [0.09] * 400], ids=["pause", "age"])
+def test_it_goes_back_after_a_pause_and_of_age(
+    kept: KeptConnection, clock: Callable[[float], None], pauses: list[float]
+) -> None:
+    """The pool asks whether it lives, and may find it too old."""
+    first = taken = kept.take()
+    for seconds in pauses:
+        kept.leave(taken)
+        clock(seconds)
+        taken = kept.take()
+    assert first.closed
+    assert not taken.closed
+    taken.close()
+
+
+def test_it_goes_back_when_others_broke(
+    kept: KeptConnection, clock: Callable[[float], None], broken: list[str]
+) -> None:
+    """An outage: the handler must not meet it."""
+    first = kept.take()
+    kept.leave(first)
+    broken.append("a lane")
+    second = kept.take()
+    assert first.closed
+    kept.leave(second)
+    assert kept.take() is second
+    second.close()
+    del clock
