@@ -12,8 +12,8 @@ Fixtures
     ``server``
         a server of this test alone, to be stopped and killed; once for each server engine.
 
-``--engines=sqlite,h2`` narrows the engines. Without it SQLite, PostgreSQL, MariaDB and H2 are
-required, an engine without a server is an error and not a skip, and MySQL joins where there is one.
+``--engines=sqlite,h2`` narrows the engines. Without it all are required: SQLite, PostgreSQL, MySQL,
+MariaDB and H2. An engine without a server is an error and not a skip.
 ``@pytest.mark.engines("postgresql")`` keeps a test to the engines named.
 """
 
@@ -33,11 +33,10 @@ from queue_over_sql.testing.servers import (
     SERVER_ENGINES,
     Server,
     ServerMissing,
-    available,
     obtain,
     obtain_private,
 )
-from queue_over_sql.testing.servers.process import numbers
+from queue_over_sql.testing.servers.process import folder_variable, numbers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
     from queue_over_sql.service import QueueService
 
 _EMBEDDED = "sqlite"
-_OPTIONAL = "mysql"
 _selected = pytest.StashKey[tuple[str, ...]]()
 
 
@@ -129,17 +127,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the engines; let driver and server use one H2 jar, also in processes of tests."""
+    """Choose the engines, and let processes of tests use the same H2 jar and fetched servers."""
     config.addinivalue_line("markers", "engines(*names): run on these engines only")
-    jars = sorted((config.rootpath / ".cache").glob("h2-*.jar"), key=numbers)
+    cache = config.rootpath / ".cache"
+    jars = sorted(cache.glob("h2-*.jar"), key=numbers)
     if jars:
         os.environ.setdefault("H2_JAR", str(jars[-1]))
+    for engine in SERVER_ENGINES:
+        if (programs := cache / "servers" / engine / "bin").exists():
+            os.environ.setdefault(folder_variable(engine), str(programs))
     config.stash[_selected] = _select(config.getoption("--engines"))
 
 
 def _select(option: str | None) -> tuple[str, ...]:
     if option is None:
-        return DEFAULT_ENGINES + ((_OPTIONAL,) if available(_OPTIONAL) else ())
+        return DEFAULT_ENGINES
     names = tuple(name.strip() for name in option.split(",") if name.strip())
     unknown = sorted(set(names) - {_EMBEDDED, *SERVER_ENGINES})
     if unknown or not names:

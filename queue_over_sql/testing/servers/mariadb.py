@@ -19,8 +19,10 @@ class MariadbServer(MysqlFamilyServer):
 
     def locate(self) -> None:
         """Find ``mariadbd`` and ``mariadb-install-db``."""
-        server = find_binary("mariadbd", *SERVER_FOLDERS)
-        install = find_binary("mariadb-install-db", "/usr/local/mysql*/scripts", *SERVER_FOLDERS)
+        server = find_binary(self.engine, "mariadbd", *SERVER_FOLDERS)
+        install = find_binary(
+            self.engine, "mariadb-install-db", "/usr/local/mysql*/scripts", *SERVER_FOLDERS
+        )
         if server is None or install is None:
             raise ServerMissing(
                 "no MariaDB server binaries (mariadbd, mariadb-install-db) on the PATH or in "

@@ -12,7 +12,7 @@ from sqlalchemy import URL
 
 from queue_over_sql.testing.servers.base import PrivateServer, ServerMissing
 from queue_over_sql.testing.servers.databases import MysqlDatabases
-from queue_over_sql.testing.servers.process import find_binary, run
+from queue_over_sql.testing.servers.process import Account, find_binary, open_to_all, run
 
 SERVER_FOLDERS = (
     "/usr/sbin",
@@ -31,6 +31,10 @@ class MysqlFamilyServer(PrivateServer):
     driver: ClassVar[str]
 
     _server: Path
+
+    def choose_account(self) -> Account:
+        """Return an account that may reach the server's program: this process's own in doubt."""
+        return super().choose_account() if open_to_all(self._server.parent) else Account()
 
     def command(self) -> list[str]:
         """Return the command that runs the server in the foreground."""
@@ -81,11 +85,12 @@ class MysqlServer(MysqlFamilyServer):
 
     def locate(self) -> None:
         """Find a ``mysqld`` that is MySQL's: MariaDB installs one of this name too."""
-        server = find_binary("mysqld", *SERVER_FOLDERS)
+        server = find_binary(self.engine, "mysqld", *SERVER_FOLDERS)
         if server is None or _is_mariadb(server):
             raise ServerMissing(
-                "no mysqld of MySQL on the PATH: install MySQL 8, start a Docker engine, "
-                "or set QUEUE_OVER_SQL_TEST_MYSQL_URL"
+                "no mysqld of MySQL on the PATH: run ./scripts/test, which fetches one where apt "
+                "is, install MySQL 8 or newer, start a Docker engine, or set "
+                "QUEUE_OVER_SQL_TEST_MYSQL_URL"
             )
         self._server, self.origin = server, str(server)
 

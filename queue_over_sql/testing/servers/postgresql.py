@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from pathlib import Path
 from typing import ClassVar
@@ -10,7 +11,7 @@ from sqlalchemy import URL
 
 from queue_over_sql.testing.servers.base import PrivateServer, ServerMissing
 from queue_over_sql.testing.servers.databases import PostgresqlDatabases
-from queue_over_sql.testing.servers.process import find_binary, run
+from queue_over_sql.testing.servers.process import find_binary, open_to_all, run
 
 _FOLDERS = (
     "/usr/lib/postgresql/*/bin",
@@ -37,7 +38,7 @@ class PostgresqlServer(PrivateServer):
 
     def locate(self) -> None:
         """Find ``initdb`` and ``postgres``."""
-        initdb = find_binary("initdb", *_FOLDERS)
+        initdb = find_binary(self.engine, "initdb", *_FOLDERS)
         postgres = None if initdb is None else initdb.resolve().parent / "postgres"
         if initdb is None or postgres is None or not postgres.exists():
             raise ServerMissing(
@@ -48,6 +49,8 @@ class PostgresqlServer(PrivateServer):
 
     def initialise(self) -> None:
         """Make a cluster with one superuser, trusted on the loopback interface only."""
+        if self.account.uid is not None and not open_to_all(self._initdb.resolve().parent):
+            self._copy_programs()
         options = ["--no-sync", "--no-instructions", "--encoding=UTF8", "--locale=C"]
         identity = ["--auth=trust", f"--username={_USER}"]
         run(
@@ -55,6 +58,14 @@ class PostgresqlServer(PrivateServer):
             account=self.account,
             cwd=self.folder,
         )
+
+    def _copy_programs(self) -> None:
+        """Put them where the account may run them: PostgreSQL refuses to run as root."""
+        programs = self._initdb.resolve().parent
+        copied = self.folder / "programs"
+        shutil.copytree(programs.parent, copied, symlinks=True)
+        self._initdb = copied / programs.name / "initdb"
+        self._postgres = copied / programs.name / "postgres"
 
     def command(self) -> list[str]:
         """Return the command that runs the server in the foreground."""

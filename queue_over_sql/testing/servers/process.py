@@ -67,7 +67,7 @@ def new_folder(label: str, account: Account) -> Path:
     place that `account` may not enter.
     """
     parent = Path(tempfile.gettempdir())
-    if account.uid is not None and not _open_to_all(parent):
+    if account.uid is not None and not open_to_all(parent):
         parent = Path("/var/tmp")  # noqa: S108 - mkdtemp makes a private folder in it
     folder = Path(tempfile.mkdtemp(prefix=f"queue-over-sql-{label}-", dir=parent)).resolve()
     if account.uid is not None and account.gid is not None:
@@ -75,13 +75,27 @@ def new_folder(label: str, account: Account) -> Path:
     return folder
 
 
-def _open_to_all(folder: Path) -> bool:
+def open_to_all(folder: Path) -> bool:
+    """Return whether every account may enter `folder`."""
     resolved = folder.resolve()
     return all(step.stat().st_mode & 0o001 for step in (resolved, *resolved.parents))
 
 
-def find_binary(name: str, *patterns: str) -> Path | None:
-    """Return the program `name` from the PATH or from folders matching `patterns`, newest first."""
+def folder_variable(engine: str) -> str:
+    """Return the name of the environment variable that names the folder of an engine's programs."""
+    return f"QUEUE_OVER_SQL_TEST_{engine.upper()}_BIN"
+
+
+def find_binary(engine: str, name: str, *patterns: str) -> Path | None:
+    """Return the program `name` of `engine`.
+
+    It comes from the folder that the environment names (see `folder_variable`), or from the PATH,
+    or from the folders matching `patterns`, newest first.
+    """
+    given = os.environ.get(folder_variable(engine))
+    if given:
+        chosen = Path(given) / name
+        return chosen if os.access(chosen, os.X_OK) else None
     on_path = shutil.which(name)
     if on_path is not None:
         return Path(on_path)

