@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-pytest_plugins = ["queue_over_sql.testing.plugin"]
+pytest_plugins = ["queue_over_sql.testing.plugin", "tests.tiers"]
 
 
 def pytest_configure() -> None:

@@ -11,7 +11,7 @@ from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.chaos.processes import Crew
 from tests.chaos.roles import booter
 
-pytestmark = [pytest.mark.chaos, pytest.mark.alone, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
 
 SERVERS = 20
 QUEUES = ("mails", "orders", "reports", "thumbnails", "webhooks")

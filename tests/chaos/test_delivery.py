@@ -17,7 +17,7 @@ from tests.chaos.processes import Crew, Process
 from tests.chaos.roles import consumer
 from tests.chaos.waiting import eventually
 
-pytestmark = [pytest.mark.chaos, pytest.mark.alone, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
 
 EARLY = [f"early-{number:05}" for number in range(3_000)]
 LATE = [f"late-{number:05}" for number in range(1_000)]

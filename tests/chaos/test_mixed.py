@@ -16,7 +16,7 @@ from tests.chaos.processes import Crew, Process
 from tests.chaos.roles import consumer, publisher
 from tests.chaos.waiting import eventually
 
-pytestmark = [pytest.mark.chaos, pytest.mark.alone, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(150)]
 
 CONSUMERS = 4
 KILLS = 5

@@ -7,7 +7,6 @@ that reach into what only threads have are marked ``threads`` with the reason.
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -30,18 +29,6 @@ if TYPE_CHECKING:
     from queue_over_sql.worker import Worker
 
 FACES = ("threads", "asyncio")
-# The face is the same over every driver: the whole suite runs on one engine, and on the others,
-# whose databases take long to make, what drivers decide; or all of it, when the variable is set.
-EVERYWHERE = (
-    "test_claim.py",
-    "test_fence.py",
-    "test_payloads.py",
-    "test_publish.py",
-    "test_settle.py",
-    "test_transactions.py",
-    "test_worker_transactions.py",
-)
-WHOLE = "QUEUE_OVER_SQL_TEST_WHOLE_ASYNCIO"
 _bridge = pytest.StashKey[Bridge]()
 
 
@@ -54,21 +41,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the event loop where no driver is for it, and what says nothing new there."""
-    dropped = {item: None for item in items if _says_nothing(item)}
+    """Leave out the event loop where no driver is for it."""
+    dropped = {item: None for item in items if _has_no_driver(item)}
     if dropped:
         config.hook.pytest_deselected(items=list(dropped))
         items[:] = [item for item in items if item not in dropped]
 
 
-def _says_nothing(item: pytest.Item) -> bool:
+def _has_no_driver(item: pytest.Item) -> bool:
     parameters = getattr(item, "callspec", None) and item.callspec.params  # type: ignore[attr-defined]
-    if not parameters or parameters.get("face") != "asyncio":
+    if not parameters:
         return False
-    engine = parameters.get("engine_name")
-    if engine in {"postgresql", "mariadb", "mysql"}:
-        return not (item.path.name in EVERYWHERE or os.environ.get(WHOLE))
-    return bool(engine != "sqlite")
+    return (parameters.get("face"), parameters.get("engine_name")) == ("asyncio", "h2")
 
 
 @pytest.hookimpl(tryfirst=True)

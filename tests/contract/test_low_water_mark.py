@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from queue_over_sql.testing.plugin import MakeService, TestDatabase
 
 # What a look costs decides when the next one comes.
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.timing
 
 # The documented bound is a second on a healthy table; the rest is for a busy machine.
 BOUND = 10.0

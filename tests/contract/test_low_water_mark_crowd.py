@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from queue_over_sql.testing.plugin import MakeService, TestDatabase
 
 # What a look costs decides when the next one comes; and the crowd wants the machine.
-pytestmark = [pytest.mark.alone, pytest.mark.threads("the crowd are threads")]
+pytestmark = [pytest.mark.timing, pytest.mark.threads("the crowd are threads")]
 
 CONSUMERS = 4
 LATE = [f"late-{number}" for number in range(20)]

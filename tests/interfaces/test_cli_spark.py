@@ -28,7 +28,6 @@ def handle(batch):
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.engines("sqlite")
 def test_from_a_file_to_the_end_of_its_messages(

@@ -33,7 +33,6 @@ def transform(messages):
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.engines("sqlite")
 def test_from_a_queue_to_a_report(
@@ -69,7 +68,6 @@ def test_from_a_queue_to_a_report(
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.engines("sqlite")
 @pytest.mark.parametrize("whom", ["the command", "all its processes"])
@@ -102,7 +100,6 @@ def test_a_query_ends_by_a_signal(
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.engines("sqlite")
 def test_a_transformation_that_fails_is_told_in_short(

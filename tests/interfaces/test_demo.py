@@ -22,7 +22,7 @@ from queue_over_sql.cli.demo.view import _bars, _facts_line
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.interfaces.command_line import ROOT, Ended, command, environment, eventually, run
 
-pytestmark = [pytest.mark.chaos, pytest.mark.slow]
+pytestmark = [pytest.mark.chaos]
 
 
 def test_balances_on_every_engine(database: TestDatabase, make_service: MakeService) -> None:

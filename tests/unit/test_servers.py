@@ -50,7 +50,6 @@ def accepts(url: str) -> bool:
         return client.connect_ex((address.host, address.port)) == 0
 
 
-@pytest.mark.slow
 def test_data_and_port_outlast_a_stop_and_a_kill(server: TestServer) -> None:
     """A committed row is there after stop and start, and after kill and start, at the same URL."""
     write(server.url)
@@ -66,7 +65,6 @@ def test_data_and_port_outlast_a_stop_and_a_kill(server: TestServer) -> None:
     assert (False, [42]) == (down_again, read(server.url))
 
 
-@pytest.mark.slow
 @PRIVATE
 def test_listens_on_the_loopback_interface_only(engine: str) -> None:
     """Nobody on the network reaches a server of a test: its port is open on 127.0.0.1 alone."""
@@ -84,7 +82,6 @@ def test_listens_on_the_loopback_interface_only(engine: str) -> None:
     assert local <= loopback
 
 
-@pytest.mark.slow
 @PRIVATE
 def test_closing_removes_the_folder(engine: str) -> None:
     """A closed server leaves nothing behind."""
@@ -97,7 +94,6 @@ def test_closing_removes_the_folder(engine: str) -> None:
     assert (True, False) == (there, folder.exists())
 
 
-@pytest.mark.slow
 @PRIVATE
 def test_starts_where_the_temporary_folder_is_closed_to_others(
     engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -149,7 +145,6 @@ def test_a_server_dies_with_its_killed_session(engine: str) -> None:
     assert not Path(folder).exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", [PostgresqlServer, MariadbServer])
 def test_a_database_is_dropped_from_under_open_transactions(kind: type[PrivateServer]) -> None:
     """A test that leaves a transaction open cannot block the end of its database."""
@@ -167,7 +162,6 @@ def test_a_database_is_dropped_from_under_open_transactions(kind: type[PrivateSe
         assert [42] == read(fresh)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["postgresql", "mariadb", "h2"])
 def test_a_given_server_serves_fresh_databases(
     engine: str, monkeypatch: pytest.MonkeyPatch

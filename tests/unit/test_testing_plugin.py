@@ -27,7 +27,6 @@ def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
     return pytester.runpytest_subprocess(*plugin, "-p", "no:cacheprovider", *options)
 
 
-@pytest.mark.slow
 def test_each_test_gets_an_empty_database_on_each_engine(
     pytester: pytest.Pytester, request: pytest.FixtureRequest
 ) -> None:

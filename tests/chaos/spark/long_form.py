@@ -26,7 +26,7 @@ from tests.chaos.spark.crashes import Victim
 from tests.chaos.spark.runs import Run, arrived_at, rows_left
 from tests.chaos.waiting import eventually
 
-pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.timeout(3600)]
 
 LIVES = int(os.environ.get("QUEUE_OVER_SQL_CHAOS_LIVES", "15"))
 SMALL = {"maxMessagesPerTrigger": "400", "messagesPerPartition": "150"}

@@ -1,0 +1,62 @@
+"""The three tiers of the tests: which case runs in which.
+
+fast
+    what a change breaks first: SQLite, on threads and, where the driver decides, on an event loop;
+    no kills, no Spark.
+default
+    fast, and what the other databases decide, short kills, Spark's core. CI runs this one.
+full
+    everything. What is marked ``timing`` runs by itself there.
+
+Without ``--tier`` pytest runs what it is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
+
+TIERS = ("fast", "default", "full")
+# The event loop adds nothing of a database's own where the driver does not decide.
+DRIVER_DECIDES = {
+    "test_claim.py",
+    "test_fence.py",
+    "test_payloads.py",
+    "test_publish.py",
+    "test_settle.py",
+    "test_transactions.py",
+    "test_worker_transactions.py",
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--tier``."""
+    parser.addoption("--tier", choices=TIERS, default="full", help="which cases to run (full)")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what belongs to a later tier."""
+    wanted = TIERS.index(config.getoption("--tier"))
+    later = {item: None for item in items if TIERS.index(tier_of(item)) > wanted}
+    if later:
+        config.hook.pytest_deselected(items=list(later))
+        items[:] = [item for item in items if item not in later]
+
+
+def tier_of(item: pytest.Item) -> str:
+    """Return the first tier that a case runs in."""
+    callspec = getattr(item, "callspec", None)
+    parameters = {} if callspec is None else callspec.params
+    engine = parameters.get("engine_name") or parameters.get("server_engine") or "sqlite"
+    only = item.get_closest_marker("default_on")
+    if (
+        item.get_closest_marker("full")
+        or item.get_closest_marker("timing")
+        or (only and engine not in only.args)
+        or (parameters.get("face") == "asyncio" and item.path.name not in DRIVER_DECIDES)
+    ):
+        return "full"
+    slow = item.get_closest_marker("chaos") or item.get_closest_marker("spark")
+    return "default" if engine != "sqlite" or slow else "fast"
