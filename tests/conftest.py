@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-pytest_plugins = ["queue_over_sql.testing.plugin", "tests.tiers"]
+pytest_plugins = ["queue_over_sql.testing.plugin", "tests.tiers", "tests.flaky"]
 
 
 def pytest_configure() -> None:

@@ -1,4 +1,4 @@
-"""A pytest plugin: a fresh database on every engine, and queues in it.
+"""A pytest plugin: an empty database on every engine, and queues in it.
 
 A project turns it on in its top-level ``conftest.py``::
 
@@ -6,7 +6,10 @@ A project turns it on in its top-level ``conftest.py``::
 
 Fixtures
     ``database``
-        a fresh, empty database; the test runs once on each engine.
+        an empty database; the test runs once on each engine. A process of tests has one database on
+        each server, and empties it for each test. The library's own tables may be there, without
+        rows: making them anew would cost more than most tests. ``@pytest.mark.empty_database``
+        drops them, too.
     ``service``, ``make_service``, ``queue``
         services on that database, stopped when the test ends, and a queue named ``jobs``.
     ``server``
@@ -20,6 +23,7 @@ MariaDB and H2. An engine without a server is an error and not a skip.
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -50,7 +54,7 @@ _selected = pytest.StashKey[tuple[str, ...]]()
 
 @dataclass(frozen=True)
 class TestDatabase:
-    """A fresh, empty database that several processes may use."""
+    """An empty database that several processes may use."""
 
     __test__: ClassVar[bool] = False
 
@@ -98,6 +102,7 @@ class _Servers:
         self._stack = ExitStack()
         self._started: dict[str, Server] = {}
         self._missing: dict[str, str] = {}
+        self._databases: dict[str, str] = {}
 
     def get(self, engine: str) -> Server:
         if engine in self._missing:
@@ -110,8 +115,48 @@ class _Servers:
                 raise
         return self._started[engine]
 
+    def database(self, engine: str, *, keep: bool) -> str:
+        """Return the URL of this process's database on a server, emptied.
+
+        Args:
+            engine: of the server.
+            keep: the library's own tables may stay, without rows.
+        """
+        server = self.get(engine)
+        if engine in self._databases:
+            server.clear_database(self._databases[engine], _is_ours if keep else _is_none)
+            return server.url(self._databases[engine])
+        self._databases[engine] = name = _fresh_name()
+        url = server.create_database(name)
+        self._stack.callback(server.drop_database, name)
+        return url
+
     def close(self) -> None:
         self._stack.close()
+
+
+def _is_ours(table: str) -> bool:
+    return table.lower().startswith("queue_over_sql_")
+
+
+def _is_none(_: str) -> bool:
+    return False
+
+
+class _Template:
+    """A SQLite file with the library's own tables, which is copied for each test."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "template.db"
+
+    def copy(self, target: Path) -> None:
+        from queue_over_sql.service import QueueService
+
+        if not self._file.exists():
+            service = QueueService(f"sqlite:///{self._file}")
+            service.queues()
+            service.stop()
+        shutil.copy(self._file, target)
 
 
 # ---------------------------------------------------------------- options and parametrisation
@@ -129,6 +174,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the engines, and let processes of tests use the same H2 jar and fetched servers."""
     config.addinivalue_line("markers", "engines(*names): run on these engines only")
+    config.addinivalue_line(
+        "markers", "empty_database: needs a database without the library's own tables"
+    )
     cache = config.rootpath / ".cache"
     jars = sorted(cache.glob("h2-*.jar"), key=numbers)
     if jars:
@@ -186,16 +234,32 @@ def servers() -> Iterator[_Servers]:
     running.close()
 
 
+@pytest.fixture(scope="session")
+def _template(tmp_path_factory: pytest.TempPathFactory) -> _Template:
+    return _Template(tmp_path_factory.mktemp("sqlite"))
+
+
 @pytest.fixture
-def database(engine_name: str, servers: _Servers, tmp_path: Path) -> Iterator[TestDatabase]:
-    """A fresh, empty database, dropped at the end."""
+def database(
+    request: pytest.FixtureRequest,
+    engine_name: str,
+    servers: _Servers,
+    tmp_path: Path,
+    _template: _Template,
+) -> Iterator[TestDatabase]:
+    """An empty database; see the marker ``empty_database``."""
+    empty = request.node.get_closest_marker("empty_database") is not None
     if engine_name == _EMBEDDED:
-        yield TestDatabase(engine_name, f"sqlite:///{tmp_path / 'queues.db'}")
+        file = tmp_path / "queues.db"
+        if not empty:
+            _template.copy(file)
+        yield TestDatabase(engine_name, f"sqlite:///{file}")
         return
-    server = _or_fail(engine_name, servers.get)
-    name = _fresh_name()
-    yield TestDatabase(engine_name, server.create_database(name))
-    server.drop_database(name)
+    _or_fail(engine_name, servers.get)
+    yield TestDatabase(engine_name, servers.database(engine_name, keep=not empty))
+    if empty:
+        # Its own tables may be of another version, or of another owner.
+        servers.database(engine_name, keep=False)
 
 
 @pytest.fixture

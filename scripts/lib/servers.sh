@@ -136,3 +136,11 @@ older_h2_jar() {
 ensure_older_h2_jar() {
   [ -z "$(older_h2_jar)" ] && may_install && apt_install libh2-java || true
 }
+
+# packaged_postgresql: print the folder of the PostgreSQL programs that this machine's packages have.
+packaged_postgresql() {
+  local initdb
+  for initdb in /usr/lib/postgresql/*/bin/initdb /usr/pgsql-*/bin/initdb; do
+    [ ! -x "$initdb" ] || dirname "$initdb"
+  done | sort -V | tail -n 1
+}

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 WITH_SESSIONS_OF_THEIR_OWN = {"test_connect.py", "test_sink_connect.py", "test_submit.py"}
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what runs on Spark; the rest of this folder only needs its Python package."""
     for item in items:

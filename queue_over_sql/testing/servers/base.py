@@ -7,6 +7,7 @@ import shutil
 import signal
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Self
@@ -70,6 +71,13 @@ class Server(ABC):
     def drop_database(self, name: str) -> None:
         """Drop the database `name` if there is one, whoever is still connected to it."""
         self.databases.drop(self.address, name)
+
+    def clear_database(self, name: str, keep: Callable[[str], bool] = lambda _: False) -> None:
+        """Empty the database `name`, whoever is still connected to it.
+
+        Tables whose names `keep` accepts lose their rows; all else is dropped.
+        """
+        self.databases.clear(self.address, name, keep)
 
     def __enter__(self) -> Self:
         """Start the server."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any, Protocol
 
-from sqlalchemy import URL, Connection, NullPool, create_engine, text
+from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
 
@@ -23,12 +25,32 @@ class Databases(Protocol):
         """Drop the database `name` if there is one, whoever is still connected to it."""
         ...
 
+    def clear(self, server: URL, name: str, keep: Callable[[str], bool]) -> None:
+        """Empty the database `name`, whoever is still connected to it.
+
+        Tables whose names `keep` accepts lose their rows; all else is dropped.
+        """
+        ...
+
+
+@cache
+def _engine(url: URL) -> Engine:
+    return create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+
 
 def _execute(url: URL, *statements: str) -> None:
-    engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        for statement in statements:
-            connection.execute(text(statement))
+    with _engine(url).connect() as connection:
+        _run(connection, statements)
+
+
+def _run(connection: Connection, statements: Iterable[str]) -> None:
+    for statement in statements:
+        connection.exec_driver_sql(statement)
+
+
+def _divided(names: Sequence[str], keep: Callable[[str], bool]) -> tuple[list[str], list[str]]:
+    """Names to drop, names to empty."""
+    return [name for name in names if not keep(name)], [name for name in names if keep(name)]
 
 
 class PostgresqlDatabases:
@@ -49,8 +71,53 @@ class PostgresqlDatabases:
         """Drop the database `name` if there is one, whoever is still connected to it."""
         _execute(self._maintenance(server), f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
+    def clear(self, server: URL, name: str, keep: Callable[[str], bool]) -> None:
+        """Empty the database `name`, whoever is still connected to it."""
+        with _engine(self.url(server, name)).connect() as connection:
+            connection.exec_driver_sql(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            found = connection.exec_driver_sql(self._OBJECTS).all()
+            tables = [quoted for kind, quoted in found if kind == "TABLE"]
+            dropped, emptied = _divided(tables, lambda quoted: keep(quoted.strip('"')))
+            # In one round trip.
+            drops = [
+                f"DROP {kind} IF EXISTS {quoted} CASCADE"
+                for kind, quoted in found
+                if kind != "TABLE"
+            ]
+            if dropped:
+                drops.insert(0, f"DROP TABLE {', '.join(dropped)} CASCADE")
+            drops += [f"DELETE FROM {table}" for table in emptied]
+            drops.append(f'ALTER DATABASE "{name}" RESET ALL')
+            connection.exec_driver_sql("; ".join(drops))
+
+    _OBJECTS = """
+        SELECT CASE c.relkind WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW'
+                              WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, quote_ident(c.relname)
+        FROM pg_class c
+        WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm', 'S', 'f')
+        UNION ALL
+        SELECT 'ROUTINE', p.oid::regprocedure::text
+        FROM pg_proc p WHERE p.pronamespace = 'public'::regnamespace
+        UNION ALL
+        SELECT 'TYPE', quote_ident(t.typname)
+        FROM pg_type t LEFT JOIN pg_class c ON c.oid = t.typrelid
+        WHERE t.typnamespace = 'public'::regnamespace
+          AND (t.typtype IN ('e', 'd', 'r') OR c.relkind = 'c')
+        UNION ALL
+        SELECT 'SCHEMA', quote_ident(n.nspname)
+        FROM pg_namespace n
+        WHERE n.nspname NOT IN ('public', 'information_schema') AND n.nspname NOT LIKE 'pg\\_%%'
+    """
+
     def _maintenance(self, server: URL) -> URL:
         return server.set(database=self._MAINTENANCE)
+
+
+def _backquoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
 
 
 class MysqlDatabases:
@@ -68,12 +135,39 @@ class MysqlDatabases:
 
     def drop(self, server: URL, name: str) -> None:
         """Drop the database `name` if there is one, whoever is still connected to it."""
-        engine = create_engine(
-            server._replace(database=None), poolclass=NullPool, isolation_level="AUTOCOMMIT"
-        )
-        with engine.connect() as connection:
+        with _engine(server._replace(database=None)).connect() as connection:
             self._disconnect_all(connection, name)
-            connection.execute(text(f"DROP DATABASE IF EXISTS `{name}`"))
+            connection.exec_driver_sql(f"DROP DATABASE IF EXISTS `{name}`")
+
+    def clear(self, server: URL, name: str, keep: Callable[[str], bool]) -> None:
+        """Empty the database `name`, whoever is still connected to it."""
+        with _engine(server._replace(database=None)).connect() as connection:
+            self._disconnect_all(connection, name)
+            found = connection.execute(text(self._OBJECTS), {"name": name}).all()
+            tables = [each for kind, each in found if kind == "BASE TABLE"]
+            dropped, emptied = _divided(tables, keep)
+            _run(connection, [f"USE `{name}`", "SET foreign_key_checks = 0"])
+            if dropped:
+                _run(connection, [f"DROP TABLE {', '.join(map(_backquoted, dropped))}"])
+            _run(
+                connection,
+                [
+                    f"DROP {kind} {_backquoted(each)}"
+                    for kind, each in found
+                    if kind not in {"BASE TABLE", "SYSTEM VIEW"}
+                ],
+            )
+            # MySQL has no TRUNCATE of several tables, and one of each costs more than a DELETE.
+            _run(connection, [f"DELETE FROM {_backquoted(table)}" for table in emptied])
+
+    _OBJECTS = """
+        SELECT table_type, table_name FROM information_schema.tables WHERE table_schema = :name
+        UNION ALL
+        SELECT routine_type, routine_name FROM information_schema.routines
+        WHERE routine_schema = :name
+        UNION ALL
+        SELECT 'EVENT', event_name FROM information_schema.events WHERE event_schema = :name
+    """
 
     def _disconnect_all(self, connection: Connection, name: str) -> None:
         """End other connections: an open transaction's metadata lock would block the drop."""
@@ -98,11 +192,41 @@ class H2Databases:
         return server.set(database=f"./{name}")
 
     def create(self, server: URL, name: str) -> None:
-        """Do nothing: the first connection creates the database."""
+        """Create it by a first connection; it stays open, since opening costs more than a test."""
+        _execute(self.url(server, name), "SET DB_CLOSE_DELAY -1")
 
     def drop(self, server: URL, name: str) -> None:
         """Remove the database's objects and files."""
         _execute(self.url(server, name), "DROP ALL OBJECTS DELETE FILES")
+
+    def clear(self, server: URL, name: str, keep: Callable[[str], bool]) -> None:
+        """Empty the database `name`, whoever is still connected to it."""
+        with _engine(self.url(server, name)).connect() as connection:
+            connection.exec_driver_sql(
+                "SELECT ABORT_SESSION(SESSION_ID) FROM INFORMATION_SCHEMA.SESSIONS"
+                " WHERE SESSION_ID <> SESSION_ID()"
+            ).all()
+            found = connection.exec_driver_sql(self._OBJECTS).all()
+            tables = [each for kind, each in found if kind == "BASE TABLE"]
+            dropped, emptied = _divided(tables, keep)
+            quoted = [f'"{each}"' for each in dropped]
+            if quoted:
+                _run(connection, [f"DROP TABLE {', '.join(quoted)} CASCADE"])
+            _run(
+                connection,
+                [f'DROP {kind} IF EXISTS "{each}"' for kind, each in found if kind != "BASE TABLE"],
+            )
+            _run(connection, [f'DELETE FROM "{table}"' for table in emptied])
+
+    _OBJECTS = """
+        SELECT table_type, table_name FROM information_schema.tables WHERE table_schema = 'PUBLIC'
+        UNION ALL
+        SELECT 'SEQUENCE', sequence_name FROM information_schema.sequences
+        WHERE sequence_schema = 'PUBLIC'
+        UNION ALL
+        SELECT 'ALIAS', routine_name FROM information_schema.routines
+        WHERE routine_schema = 'PUBLIC'
+    """
 
 
 def rendered(url: URL) -> str:

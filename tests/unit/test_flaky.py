@@ -1,0 +1,66 @@
+"""A case that fails once is listed as flaky; one that fails twice fails the run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CASES = """
+import os, pathlib, pytest
+
+def fails_once(name):
+    if not (seen := pathlib.Path(__file__).with_name(name)).exists():
+        seen.touch()
+        raise RuntimeError("out of luck: " + name)
+
+@pytest.fixture
+def weak():
+    fails_once("fixture")
+
+@pytest.mark.parametrize("name", ["a b", "c::d", "\\u00fc[1]"])
+def test_unlucky(name):
+    fails_once(name)
+
+def test_unlucky_fixture(weak):
+    pass
+
+def test_fine():
+    pass
+
+def test_broken():
+    assert not os.environ.get("BROKEN")
+"""
+
+
+@pytest.mark.parametrize(
+    ("broken", "code", "closing"),
+    [("", 0, "2 passed, 4 flaky"), ("1", 1, "1 failed, 1 passed, 4 flaky")],
+)
+def test_what_fails_once_is_listed_and_counted(
+    broken: str, code: int, closing: str, tmp_path: Path
+) -> None:
+    """The closing line counts it, both outputs are shown, and only real failures fail the run."""
+    (tmp_path / "test_cases.py").write_text(CASES, encoding="utf-8")
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["tests.flaky"]\n')
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--flaky=10", "-n", "2", "."],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "BROKEN": broken},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    lines = done.stdout.splitlines()
+    assert (code, True) == (done.returncode, closing in lines[-1])
+    flaky = {line.split("::", 1)[1] for line in lines if line.startswith("FLAKY test_cases.py")}
+    expected = {"test_unlucky[a b]", "test_unlucky[c::d]", "test_unlucky[\\xfc[1]]"}
+    assert expected | {"test_unlucky_fixture"} == flaky
+    assert "out of luck: c::d" in done.stdout
+    assert "PASSED test_cases.py::test_unlucky[c::d]" in done.stdout
