@@ -142,3 +142,23 @@ fetch_postgresql() {
   chmod -R a+rX "$POSTGRESQL_FOLDER"
   ln -s "node_modules/$package/native/bin" "$POSTGRESQL_FOLDER/bin"
 }
+
+SQLITE_FOLDER="$CACHE/servers/sqlite"
+
+# fetch_sqlite: the newest SQLite, as a Python package. Python processes that have $SQLITE_FOLDER on
+# their PYTHONPATH take it for `sqlite3`.
+fetch_sqlite() {
+  [ -f "$SQLITE_FOLDER/sitecustomize.py" ] && return
+  say "Getting the newest SQLite"
+  rm -rf "$SQLITE_FOLDER"
+  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps \
+    --constraint "$ROOT/constraints.txt" --target "$SQLITE_FOLDER" pysqlite3 || return 1
+  cat >"$SQLITE_FOLDER/sitecustomize.py" <<'PYTHON'
+import sys
+
+import pysqlite3.dbapi2
+
+sys.modules["sqlite3"] = pysqlite3
+sys.modules["sqlite3.dbapi2"] = pysqlite3.dbapi2
+PYTHON
+}
