@@ -42,7 +42,7 @@ from queue_over_sql.testing.servers import (
 from queue_over_sql.testing.servers.process import numbers
 
 RESULTS = Path(__file__).with_name("results")
-ENGINES = (*DEFAULT_ENGINES, "mysql")
+ENGINES = DEFAULT_ENGINES
 TITLES = {
     "postgresql": "PostgreSQL",
     "mariadb": "MariaDB",
