@@ -112,12 +112,9 @@ class Adopter:
         tables = self._define(name, adoption, found, definition, records=records, system=system)
 
         def act(connection: Connection) -> None:
-            dialect.creation_lock(connection)
-            try:
+            with dialect.creating(connection, self._settings.schema):
                 self._record(connection, tables, settings, definition)
                 store.add_columns(connection, tables)
-            finally:
-                dialect.creation_unlock(connection)
 
         self._connections.run(act, atomic=True)
         if definition is not None:

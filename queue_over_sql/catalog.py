@@ -158,8 +158,7 @@ class Catalog:
 
         def act(connection: Connection) -> bool:
             dialect = self.connections.dialect
-            dialect.creation_lock(connection)
-            try:
+            with dialect.creating(connection, self._settings.schema):
                 if not wait and not replies.free(connection, system, dialect, prefix, name):
                     return False
                 if tables is None:
@@ -168,8 +167,6 @@ class Catalog:
                 registry.remove_queue(connection, system, prefix, name)
                 ddl.drop_tables(connection, tables)
                 return True
-            finally:
-                dialect.creation_unlock(connection)
 
         dropped = self.connections.run(act, atomic=True)
         if dropped:
@@ -212,8 +209,7 @@ class Catalog:
         owner: str | None,
     ) -> bool:
         dialect, system = self.connections.dialect, self.system()
-        dialect.creation_lock(connection)
-        try:
+        with dialect.creating(connection, self._settings.schema):
             prefix = self._settings.table_prefix
             if registry.queue_record(connection, system, prefix, tables.queue) is not None:
                 return False
@@ -222,8 +218,6 @@ class Catalog:
             return registry.add_queue(
                 connection, system, dialect, prefix=prefix, name=name, settings=text, owner=owner
             )
-        finally:
-            dialect.creation_unlock(connection)
 
     def _change(self, record: QueueRecord, asked: QueueSettings) -> None:
         """Apply what was given explicitly to a queue that exists; the last deployment wins."""

@@ -254,11 +254,18 @@ class QueueDialect(ReadsRows, TakesRows, HoldsRounds, Watches):
         """Roll back what ``begin`` began."""
         run_text(connection, "ROLLBACK")
 
-    def creation_lock(self, connection: Connection) -> None:
-        """Let one creator of tables through at a time, until ``creation_unlock`` or the commit."""
+    @contextlib.contextmanager
+    def creating(self, connection: Connection, schema: str | None) -> Iterator[None]:
+        """Let one creator of tables through at a time, in a transaction.
 
-    def creation_unlock(self, connection: Connection) -> None:
-        """Let the next creator through."""
+        What the transaction did before may be committed by that.
+
+        Args:
+            connection: with a transaction.
+            schema: the tables' own; None for the connection's.
+        """
+        del connection, schema
+        yield
 
     def wal_bytes(self, connection: Connection) -> int | None:
         """The size of the write-ahead log; None where it is not ours to look after."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import time
@@ -18,7 +19,7 @@ from queue_over_sql.dialects.statements.parameters import number
 from queue_over_sql.errors import UnsupportedByEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from sqlalchemy import ColumnElement, Connection, Table
 
@@ -70,15 +71,20 @@ class H2Dialect(QueueDialect):
     look_first = True
     alters_in_view = True
 
-    def creation_lock(self, connection: Connection) -> None:
-        """A row that is there or not: DDL commits here, so no lock of a transaction would last."""
+    @contextlib.contextmanager
+    def creating(self, connection: Connection, schema: str | None) -> Iterator[None]:
+        """A row that is there or not: DDL commits here, so no lock of a transaction would last.
+
+        That of a creator who died is passed over when it is old.
+        """
+        del schema
         while not self._took_creation_lock(connection):
             time.sleep(random.uniform(0.01, 0.05))  # noqa: S311 - spreads creators, guards nothing
-
-    def creation_unlock(self, connection: Connection) -> None:
-        """Remove the row; that of a creator who died is passed over when it is old."""
-        connection.exec_driver_sql(f"DELETE FROM {_CREATION}").close()
-        connection.exec_driver_sql("COMMIT").close()
+        try:
+            yield
+        finally:
+            connection.exec_driver_sql(f"DELETE FROM {_CREATION}").close()
+            connection.exec_driver_sql("COMMIT").close()
 
     def _took_creation_lock(self, connection: Connection) -> bool:
         now = "CAST(EXTRACT(EPOCH FROM CURRENT_TIMESTAMP) AS BIGINT)"

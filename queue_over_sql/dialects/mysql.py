@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+import contextlib
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from sqlalchemy import (
     LargeBinary,
@@ -16,15 +19,17 @@ from sqlalchemy import (
     literal,
     literal_column,
     or_,
+    select,
 )
 from sqlalchemy.dialects.mysql import LONGBLOB, LONGTEXT
+from sqlalchemy.exc import SQLAlchemyError
 
 from queue_over_sql.dialects.arrow.reading_mysql import ReadsUnbuffered
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect, microseconds
 from queue_over_sql.dialects.direct import run_text
 from queue_over_sql.dialects.json_paths import path_text
 from queue_over_sql.dialects.statements import rounds
-from queue_over_sql.errors import UnsupportedByEngine
+from queue_over_sql.errors import DatabaseUnavailable, UnsupportedByEngine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -39,12 +44,16 @@ if TYPE_CHECKING:
     from queue_over_sql.message import MessageRow
 
 # Server errors: https://dev.mysql.com/doc/mysql-errors/8.0/en/server-error-reference.html
-_TRANSIENT = {1205, 1213, 1020, 3572}
+_TRANSIENT = {1205, 1213, 1020, 3058, 3572}
 _DISCONNECT = {1053, 1077, 1079, 1080, 2002, 2003, 2006, 2013, 2055, 4031, 1040}
 _DUPLICATE = {1062, 1586}
 # What JSON_TYPE calls numbers.
 _INTEGERS, _DECIMALS = ("INTEGER", "UNSIGNED INTEGER"), ("DOUBLE", "DECIMAL")
 _INVALID = {1264, 1366, 1406, 3819, 4025, 3140}
+# How long a creator of tables waits for another, and the lock that it waits for.
+_CREATION_SECONDS = 60
+_CREATION_LOCK: Final = "queue_over_sql."
+_LOCK_NAME_LIMIT: Final = 64
 
 
 class MySQLDialect(ReadsUnbuffered, QueueDialect):
@@ -153,13 +162,36 @@ class MySQLDialect(ReadsUnbuffered, QueueDialect):
         """Begin a transaction on an autocommit connection."""
         run_text(connection, "START TRANSACTION")
 
-    def creation_lock(self, connection: Connection) -> None:
-        """DDL commits by itself here, so a named lock orders the creators."""
-        connection.exec_driver_sql("SELECT GET_LOCK('queue_over_sql', 60)").close()
+    @contextlib.contextmanager
+    def creating(self, connection: Connection, schema: str | None) -> Iterator[None]:
+        """DDL commits by itself here, so a named lock orders the creators.
 
-    def creation_unlock(self, connection: Connection) -> None:
-        """Give the named lock back."""
-        connection.exec_driver_sql("SELECT RELEASE_LOCK('queue_over_sql')").close()
+        Raises:
+            DatabaseUnavailable: another creator had the lock for too long.
+        """
+        # A transaction that looked at a table keeps others from altering it until it ends. Who
+        # waited for the lock like that would wait for its holder, and the holder for him (3058).
+        self.commit(connection)
+        name = _creation_lock_name(schema or connection.scalar(select(func.database())))
+        if connection.scalar(select(func.get_lock(name, _CREATION_SECONDS))) != 1:
+            msg = (
+                f"Another process was creating queues in the same database for {_CREATION_SECONDS} "
+                f"seconds and has not ended. It holds the lock {name!r}: find it with SHOW "
+                "PROCESSLIST, wait or end it, and try again. Nothing was changed."
+            )
+            raise DatabaseUnavailable(msg)
+        try:
+            self.begin(connection)
+            yield
+            # The next creator has to see it all.
+            self.commit(connection)
+        except BaseException:
+            # The lock of a connection that broke is free, and its error is the one to tell.
+            with contextlib.suppress(SQLAlchemyError):
+                self.rollback(connection)
+                _release(connection, name)
+            raise
+        _release(connection, name)
 
     def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
         """By the server's error number."""
@@ -231,6 +263,19 @@ class MySQLDialect(ReadsUnbuffered, QueueDialect):
     ) -> int:
         """By a join likewise: the index of the hint changes under the statement."""
         return sql.get(rounds.unclaim_picked).run(connection, values).rowcount
+
+
+def _creation_lock_name(database: str | None) -> str:
+    """One for each database: such locks are the whole server's."""
+    name = (database or "").lower()
+    room = _LOCK_NAME_LIMIT - len(_CREATION_LOCK)
+    return _CREATION_LOCK + (
+        name if len(name) <= room else sha256(name.encode()).hexdigest()[:room]
+    )
+
+
+def _release(connection: Connection, name: str) -> None:
+    connection.execute(select(func.release_lock(name))).close()
 
 
 def _code(error: BaseException | None) -> int:

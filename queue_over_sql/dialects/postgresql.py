@@ -202,9 +202,12 @@ class PostgreSQLDialect(
         finally:
             run_text(connection, _BY_INDEX)
 
-    def creation_lock(self, connection: Connection) -> None:
+    @contextlib.contextmanager
+    def creating(self, connection: Connection, schema: str | None) -> Iterator[None]:
         """CREATE … IF NOT EXISTS races with itself in the catalog; released by the commit."""
+        del schema
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
+        yield
 
     def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
         """By SQLSTATE; a server that shuts down counts as a lost connection."""

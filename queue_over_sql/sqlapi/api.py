@@ -118,11 +118,8 @@ class SqlApi:
         self._parts.system()
 
         def locked(connection: Connection) -> T:
-            dialect.creation_lock(connection)
-            try:
+            with dialect.creating(connection, self._parts.settings.schema):
                 return act(connection, form(connection, self._site(connection)))
-            finally:
-                dialect.creation_unlock(connection)
 
         return connections.run(locked, atomic=True)
 

@@ -34,15 +34,12 @@ def ensure_tables(connection: Connection, tables: Sequence[Table], dialect: Queu
     """
     if not any(_is_incomplete(connection, table, dialect) for table in tables):
         return
-    dialect.creation_lock(connection)
-    try:
+    with dialect.creating(connection, tables[0].schema):
         # Looked at again: whoever had the lock before may have done it all.
         for table in tables:
             if _is_incomplete(connection, table, dialect):
                 create_tables(connection, [table], dialect)
                 add_missing_columns(connection, table, dialect)
-    finally:
-        dialect.creation_unlock(connection)
 
 
 def create_tables(connection: Connection, tables: Iterable[Table], dialect: QueueDialect) -> None:
