@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from queue_over_sql.message import MessageRow
 
 # Server errors: https://dev.mysql.com/doc/mysql-errors/8.0/en/server-error-reference.html
-_TRANSIENT = {1205, 1213, 1020, 3058, 3572}
+_TRANSIENT = {1205, 1213, 1020, 1684, 3058, 3572}
 _DISCONNECT = {1053, 1077, 1079, 1080, 2002, 2003, 2006, 2013, 2055, 4031, 1040}
 _DUPLICATE = {1062, 1586}
 # What JSON_TYPE calls numbers.
