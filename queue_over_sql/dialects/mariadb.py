@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from sqlalchemy import CheckConstraint, text
+from sqlalchemy import CheckConstraint, or_, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from queue_over_sql.dialects.mysql import MySQLDialect
@@ -48,6 +48,16 @@ class MariaDBDialect(MySQLDialect):
                 msg = f"MariaDB cannot search under the key {step!r}: it begins with '-'."
                 raise UnsupportedByEngine(msg)
         return super().payload_equals(column, path, value)
+
+    def unclaimed_range(self, consumer_id: ColumnElement[Any]) -> ColumnElement[bool]:
+        """No consumer, or one whose name is less than nothing, which is none.
+
+        The index may be forced, but not the range: where all that waits lies above the mark,
+        a ``ref`` of the level seems as good, and wins. It needs an equality, and this is none.
+        MySQL takes the longer range by itself, and would make this one from the mark to the end
+        of all that nobody holds: with other levels, and with what is due later.
+        """
+        return or_(consumer_id.is_(None), consumer_id < "")
 
     @contextlib.contextmanager
     def trusting_rows(self, connection: Connection, table: Table) -> Iterator[None]:

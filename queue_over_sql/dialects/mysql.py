@@ -240,14 +240,6 @@ class MySQLDialect(ReadsUnbuffered, QueueDialect):
         """
         return f"FORCE INDEX ({base}_claim_ix)"
 
-    def unclaimed_range(self, consumer_id: ColumnElement[Any]) -> ColumnElement[bool]:
-        """No consumer, or one whose name is less than nothing, which is none.
-
-        The index may be forced, but not the range: where all that waits lies above the mark,
-        a ``ref`` of the level seems as good, and wins. It needs an equality, and this is none.
-        """
-        return or_(consumer_id.is_(None), consumer_id < "")
-
     def rounds_index_hint(self, base: str) -> str | None:
         """By the consumer: a scan of the table would wait for rows that others have locked."""
         return f"FORCE INDEX ({base}_claim_ix)"

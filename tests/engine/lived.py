@@ -10,7 +10,7 @@ from queue_over_sql.dialects import h2, postgresql, sqlite
 from queue_over_sql.dialects.requests import ClaimRequest, Settlement
 from queue_over_sql.dialects.statements import claim
 from queue_over_sql.dialects.statements.parameters import bucket_of, id_values
-from tests.engine.plans import EXPLAIN
+from tests.engine.plans import EXPLAIN, explain_by_tables, sorts
 
 if TYPE_CHECKING:
     from queue_over_sql import Message, Queue, QueueService
@@ -40,6 +40,7 @@ class Lived:
         explained = type(statement).__new__(type(statement))
         explained.__dict__.update(statement.__dict__ | {"text": text})
         with self.service.connections.engine.connect() as connection:
+            explain_by_tables(connection, self.engine)
             rows = explained.run(connection, values).all()
             connection.rollback()
         return "\n".join(" ".join(map(str, row)) for row in rows).upper()
@@ -71,11 +72,6 @@ class Lived:
 def index_of(plan: str, suffix: str) -> bool:
     """Whether the plan names the queue's index of that suffix."""
     return f"QUEUE_JOBS_{suffix}".upper() in plan
-
-
-def sorts(plan: str) -> bool:
-    """Whether the plan has a step that sorts."""
-    return any(word in plan for word in ("FILESORT", "TEMP B-TREE FOR ORDER", "SORT KEY"))
 
 
 def walks_the_claim_index(lived: Lived) -> None:

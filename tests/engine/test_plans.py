@@ -58,7 +58,7 @@ READS: dict[str, Any] = {
         "mysql": {"jobs.id*"},
         "": _CLAIM,
     },
-    "remove in batches": {"sqlite": _ID, "h2": _CLAIM, "": {"jobs*"}},
+    "remove in batches": {"sqlite": _ID, "h2": _CLAIM, "mysql": _CLAIM, "": {"jobs*"}},
     # Statistics are counted when asked: in an index that holds all that is asked for.
     "statistics": {
         "sqlite": {"jobs*", "jobs_archive.archive*"},

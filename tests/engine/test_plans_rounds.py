@@ -16,8 +16,8 @@ from queue_over_sql.dialects.requests import RoundRequest, rounds_values
 from queue_over_sql.dialects.statements import rounds
 from queue_over_sql.message import Claim
 from queue_over_sql.rounds import Want
-from tests.engine.lived import Lived, index_of, sorts
-from tests.engine.plans import analyze
+from tests.engine.lived import Lived, index_of
+from tests.engine.plans import analyze, sorts
 
 if TYPE_CHECKING:
     from queue_over_sql import QueueService

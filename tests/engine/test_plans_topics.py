@@ -9,7 +9,7 @@ from sqlalchemy import insert
 
 from queue_over_sql.dialects.compiled import StatementCache
 from queue_over_sql.dialects.statements import topics
-from tests.engine.plans import EXPLAIN, analyze
+from tests.engine.plans import EXPLAIN, analyze, explain_by_tables
 
 if TYPE_CHECKING:
     from queue_over_sql import QueueService
@@ -43,6 +43,7 @@ def test_a_publish_reads_the_subscriptions_of_its_topic(
         connection.execute(insert(system.topics), [base | {"name": name} for name in names])
         connection.execute(insert(system.subscriptions), bound)
         analyze(connection, database.engine, system.topics.name, system.subscriptions.name)
+        explain_by_tables(connection, database.engine)
         statement = StatementCache(system, engine.dialect).get(topics.subscriptions)
         statement.text = EXPLAIN[database.engine] + statement.text
         rows = statement.run(connection, {"p_prefix": "queue_", "p_topic": "topic_7"}).all()
