@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.engine.sql_clients import trusting_creators
+
+if TYPE_CHECKING:
+    from queue_over_sql.testing.plugin import TestDatabase
 
 pytest_plugins = ["queue_over_sql.testing.plugin", "tests.tiers", "tests.flaky"]
 
@@ -11,3 +20,10 @@ def pytest_configure() -> None:
     """Let children be interrupted: a shell's background job ignores SIGINT, and they inherit it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def functions_allowed(database: TestDatabase) -> Iterator[None]:
+    """An administrator has allowed the functions of the SQL API, where the server asks for that."""
+    with trusting_creators(database):
+        yield

@@ -105,6 +105,14 @@ class Form(abc.ABC):
         """
         return self.counting_from(int(self.connection.exec_driver_sql(self.clock).scalar_one()))
 
+    def check_allowed(self) -> None:
+        """Refuse servers that are known to refuse routines, before anything is changed.
+
+        Raises:
+            UnsupportedByEngine: this server does.
+        """
+        return
+
     def admit(self, role: str) -> None:
         """Let a role into the schema, where that takes a right of its own."""
         del role
@@ -119,16 +127,23 @@ class Form(abc.ABC):
 
         Raises:
             QueueError: the names are taken; nothing was changed.
+            UnsupportedByEngine: the server refuses such routines; nothing was changed.
         """
         wanted = self.routines()
         present = self.installed([routine.name for routine in wanted])
         self._check_free(present)
-        self.create_counter()
         found = {(routine.kind, routine.name): routine for routine in present}
-        for routine in wanted:
-            old = found.get((routine.kind, routine.name))
-            if old is None or old.comment != routine.comment(self.site.prefix):
-                self.create(routine, old)
+        pairs = [(routine, found.get((routine.kind, routine.name))) for routine in wanted]
+        outdated = [
+            (routine, old)
+            for routine, old in pairs
+            if old is None or old.comment != routine.comment(self.site.prefix)
+        ]
+        if outdated:
+            self.check_allowed()
+        self.create_counter()
+        for routine, old in outdated:
+            self.create(routine, old)
         for old in strays(present, wanted):
             self.drop(old)
         for role in roles:

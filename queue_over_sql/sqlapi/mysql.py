@@ -35,6 +35,14 @@ _ROUTINE = re.compile(r"<routine (\w+)>")
 _SQL_MODE = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"
 # The server wants somebody's word that functions may be repeated by a replica.
 _WANTS_TRUST = {1418, 1419}
+_NEEDS_TRUST = (
+    "The server writes a binary log and refuses functions that change data. An administrator can "
+    "allow them: SET GLOBAL log_bin_trust_function_creators = 1"
+)
+_LOG_NAMES = ("log_bin", "log_bin_trust_function_creators")
+_LOG_SETTINGS = text("SHOW GLOBAL VARIABLES WHERE variable_name IN :names").bindparams(
+    bindparam("names", _LOG_NAMES, expanding=True)
+)
 # MariaDB, and MySQL, which speaks of creating one.
 _NO_SUCH_ACCOUNT = {1133, 1410}
 _INSTALLED = text(
@@ -99,6 +107,17 @@ class MySQLForm(Form):
         with self._mode():
             super().install(roles)
 
+    def check_allowed(self) -> None:
+        """Each statement commits by itself, so the first refusal would leave half of them.
+
+        Raises:
+            UnsupportedByEngine: there is a binary log, and functions are not allowed beside it.
+        """
+        settings = {str(row[0]): str(row[1]) for row in self.connection.execute(_LOG_SETTINGS)}
+        logs, trusts = (settings.get(name) == "ON" for name in _LOG_NAMES)
+        if logs and not trusts:
+            raise UnsupportedByEngine(_NEEDS_TRUST)
+
     def create(self, routine: Routine, found: Installed | None) -> None:
         """Put it in the place of the earlier version, whose rights are given anew."""
         allowed = [] if found is None or not routine.public else self._may_execute(routine)
@@ -109,11 +128,7 @@ class MySQLForm(Form):
         except DBAPIError as error:
             if error.orig is None or error.orig.args[0] not in _WANTS_TRUST:
                 raise
-            msg = (
-                "The server writes a binary log and refuses functions that change data. An "
-                "administrator can allow them: SET GLOBAL log_bin_trust_function_creators = 1"
-            )
-            raise UnsupportedByEngine(msg) from error
+            raise UnsupportedByEngine(_NEEDS_TRUST) from error
         for account in allowed:
             self._grant(routine, account)
 

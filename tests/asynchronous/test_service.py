@@ -276,7 +276,8 @@ def test_after_the_stop_nothing_goes_on(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.engines("postgresql", "mariadb")
+@pytest.mark.engines("postgresql", "mariadb", "mysql")
+@pytest.mark.usefixtures("functions_allowed")
 def test_the_functions_for_other_languages_are_installed(url: str) -> None:
     """A message that plain SQL puts is consumed on the loop, until they are taken away again."""
     engine = own_engine(url)

@@ -22,6 +22,7 @@ pytestmark = [
     pytest.mark.chaos,
     pytest.mark.timeout(180),
     pytest.mark.engines("postgresql", "mariadb", "mysql"),
+    pytest.mark.usefixtures("functions_allowed"),
 ]
 
 SHELLS = 3

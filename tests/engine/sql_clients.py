@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, NullPool, create_engine
 from sqlalchemy.exc import DBAPIError
+
+if TYPE_CHECKING:
+    from queue_over_sql.testing.plugin import TestDatabase
 
 Delivered = dict[str, Any]
 FUNCTIONS = ("put_message_in_queue", "put_messages_in_queue")
@@ -22,6 +26,23 @@ _CODES = {
     31003: WRONG,
     31004: PAYLOAD,
 }
+
+
+@contextlib.contextmanager
+def trusting_creators(database: TestDatabase, *, trusted: bool = True) -> Iterator[None]:
+    """Let a MySQL server that writes a binary log create functions that change data, or not."""
+    if database.engine != "mysql":
+        yield
+        return
+    engine = create_engine(database.url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    setting = "GLOBAL log_bin_trust_function_creators"
+    with engine.connect() as connection:
+        before = connection.exec_driver_sql(f"SELECT @@{setting.replace(' ', '.')}").scalar_one()
+        connection.exec_driver_sql(f"SET {setting} = {int(trusted)}").close()
+        try:
+            yield
+        finally:
+            connection.exec_driver_sql(f"SET {setting} = {before}").close()
 
 
 class SqlClient:

@@ -15,9 +15,12 @@ from queue_over_sql import Queue, QueueError, QueueService, UnsupportedByEngine
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.contract.durables import Query
 from tests.engine.conftest import MakeClient
-from tests.engine.sql_clients import LOST, UNKNOWN, SqlClient, refusal
+from tests.engine.sql_clients import LOST, UNKNOWN, SqlClient, refusal, trusting_creators
 
-pytestmark = pytest.mark.engines("postgresql", "mariadb", "mysql")
+pytestmark = [
+    pytest.mark.engines("postgresql", "mariadb", "mysql"),
+    pytest.mark.usefixtures("functions_allowed"),
+]
 
 OURS = {
     "postgresql": "SELECT proname AS name, oid::text AS at FROM pg_proc"
@@ -362,6 +365,36 @@ def run_shell(database: TestDatabase, script: str) -> None:
         [*shell, str(url.database)], input=script, capture_output=True, text=True, check=False
     )
     assert 0 == done.returncode, done.stderr
+
+
+@pytest.mark.alone
+@pytest.mark.engines("mysql")
+def test_a_server_with_a_binary_log_has_to_allow_functions(
+    make_service: MakeService, make_client: MakeClient, database: TestDatabase
+) -> None:
+    """As MySQL is set up by default: until it is allowed nobody may install, then an owner may."""
+    administrator, name = make_client(), make_url(database.url).database
+    assert [{"written": 1}] == administrator.rows("SELECT @@log_bin AS written")
+    role = role_of(database)
+    administrator.rows(f"CREATE USER {role}")
+    administrator.rows(f"GRANT ALL ON `{name}`.* TO {role}")
+    root = make_service()
+    queue = root.create_queue("jobs", archive="all")
+    with QueueService(as_role(database)) as owner:
+        with trusting_creators(database, trusted=False):
+            for service in (owner, root):
+                with pytest.raises(
+                    UnsupportedByEngine, match="log_bin_trust_function_creators = 1"
+                ):
+                    service.sql_api.install()
+        assert [] == routines(administrator, database.engine)
+        owner.sql_api.install()
+        app = make_client(as_role(database))
+        app.put("1")
+        app.delete(app.must_get()["id"])
+        assert 1 == queue.stats().done
+        assert owner.sql_api.uninstall()
+    forget_role(administrator, database)
 
 
 @pytest.mark.engines("sqlite", "h2")

@@ -18,7 +18,10 @@ from tests.contract.waiting import wait_until
 from tests.engine.conftest import MakeClient
 from tests.engine.sql_clients import PAYLOAD, UNKNOWN, WRONG, SqlClient, refusal
 
-pytestmark = pytest.mark.engines("postgresql", "mariadb", "mysql")
+pytestmark = [
+    pytest.mark.engines("postgresql", "mariadb", "mysql"),
+    pytest.mark.usefixtures("functions_allowed"),
+]
 
 
 def test_what_is_put_is_what_the_library_consumes(

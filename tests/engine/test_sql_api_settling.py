@@ -23,7 +23,10 @@ from tests.contract.waiting import wait_until
 from tests.engine.conftest import MakeClient
 from tests.engine.sql_clients import LOST, WRONG, Delivered, SqlClient, refusal
 
-pytestmark = pytest.mark.engines("postgresql", "mariadb", "mysql")
+pytestmark = [
+    pytest.mark.engines("postgresql", "mariadb", "mysql"),
+    pytest.mark.usefixtures("functions_allowed"),
+]
 SETTLING: list[tuple[str, list[Any]]] = [
     ("ack", []),
     ("nack", ["why", 0]),

@@ -9,7 +9,10 @@ from queue_over_sql import QueueService
 from tests.engine.conftest import MakeClient
 from tests.engine.sql_clients import LOST, SqlClient, refusal
 
-pytestmark = pytest.mark.engines("postgresql", "mariadb", "mysql")
+pytestmark = [
+    pytest.mark.engines("postgresql", "mariadb", "mysql"),
+    pytest.mark.usefixtures("functions_allowed"),
+]
 
 PATIENCE = "SET SESSION innodb_lock_wait_timeout = 5"
 

@@ -14,6 +14,7 @@ from queue_over_sql.testing.plugin import TestDatabase
 from tests.interfaces.command_line import run, succeed
 
 SERVERS = pytest.mark.engines("postgresql", "mariadb", "mysql")
+ALLOWED = pytest.mark.usefixtures("functions_allowed")
 
 
 def put(database: TestDatabase) -> Any:
@@ -24,6 +25,7 @@ def put(database: TestDatabase) -> Any:
 
 
 @SERVERS
+@ALLOWED
 def test_install_and_uninstall(database: TestDatabase, service: QueueService) -> None:
     """Both say what they did, for a person and for a machine; installing again is fine."""
     queue = service.create_queue("jobs")
@@ -39,6 +41,7 @@ def test_install_and_uninstall(database: TestDatabase, service: QueueService) ->
 
 
 @SERVERS
+@ALLOWED
 def test_uninstall_asks(database: TestDatabase, service: QueueService) -> None:
     """Where nobody can be asked nothing is removed."""
     service.create_queue("jobs")
@@ -48,6 +51,7 @@ def test_uninstall_asks(database: TestDatabase, service: QueueService) -> None:
 
 
 @SERVERS
+@ALLOWED
 def test_an_unknown_role_is_an_error(database: TestDatabase, service: QueueService) -> None:
     """The database's word is passed on."""
     service.create_queue("jobs")
@@ -57,6 +61,7 @@ def test_an_unknown_role_is_an_error(database: TestDatabase, service: QueueServi
 
 
 @SERVERS
+@ALLOWED
 def test_print_writes_a_script(database: TestDatabase, service: QueueService) -> None:
     """Every routine is in it, and nothing is installed by printing."""
     service.create_queue("jobs")
@@ -69,6 +74,7 @@ def test_print_writes_a_script(database: TestDatabase, service: QueueService) ->
 
 
 @SERVERS
+@ALLOWED
 def test_consumers_list_the_sql_clients(database: TestDatabase, service: QueueService) -> None:
     """One row for all of them, without a heartbeat that would grow old."""
     service.create_queue("jobs")
