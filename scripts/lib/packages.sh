@@ -73,6 +73,7 @@ MYSQL_FOLDER="$CACHE/servers/mysql"
 MARIADB_FOLDER="$CACHE/servers/mariadb-11.8"
 POSTGRESQL_FOLDER="$CACHE/servers/postgresql"
 POSTGRESQL_CARRIER=18.4.0-beta.17
+PGBOUNCER_FOLDER="$CACHE/servers/pgbouncer"
 
 # fetch_mysql: unpack MySQL, which no stable release of Debian has.
 fetch_mysql() {
@@ -161,4 +162,14 @@ import pysqlite3.dbapi2
 sys.modules["sqlite3"] = pysqlite3
 sys.modules["sqlite3.dbapi2"] = pysqlite3.dbapi2
 PYTHON
+}
+
+# fetch_pgbouncer: unpack a PgBouncer that follows prepared statements, which Debian 12's does not.
+fetch_pgbouncer() {
+  [ -x "$PGBOUNCER_FOLDER/bin/pgbouncer" ] && return
+  command -v apt-get >/dev/null || return 1
+  say "Getting PgBouncer from Debian 13"
+  mkdir -p "$PGBOUNCER_FOLDER"
+  unpack_debian trixie "$PGBOUNCER_FOLDER/root" pgbouncer || return 1
+  write_launcher "$PGBOUNCER_FOLDER/bin/pgbouncer" usr/sbin/pgbouncer
 }
