@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from queue_over_sql import PayloadInvalid, PayloadTooLarge
+from tests.contract.refusing import refused
 
 if TYPE_CHECKING:
     from queue_over_sql import Queue, QueueService
@@ -45,6 +46,9 @@ JSON_VALUES: list[Any] = [
     "é" * 5_000,
 ]
 
+endless: list[Any] = []
+endless.append(endless)
+
 REFUSED_JSON: list[Any] = [
     float("nan"),
     float("inf"),
@@ -61,6 +65,7 @@ REFUSED_JSON: list[Any] = [
     {"set": {1}},
     b"bytes",
     Decimal("1.5"),
+    endless,
 ]
 
 TEXTS = ["", " ", "plain", "emoji 🐘", "a\r\nb\n", "trail  ", "'\"\\%s:x?", "\x01\x7f\u2028\uffff"]
@@ -72,7 +77,16 @@ def sent_and_received(queue: Queue, payload: object) -> Any:
     """What a consumer gets for ``payload``."""
     queue.publish(payload)
     (message,) = queue.consume()
+    message.ack()
     return message.payload
+
+
+def loaded_and_received(queue: Queue, values: list[Any]) -> list[Any]:
+    """What consumers get for payloads that were loaded in bulk."""
+    queue.load(values)
+    messages = queue.consume(len(values))
+    queue.ack(messages)
+    return [message.payload for message in messages]
 
 
 def ordered(value: Any) -> Any:
@@ -84,46 +98,27 @@ def ordered(value: Any) -> Any:
     return type(value).__name__, value
 
 
-@pytest.mark.parametrize("payload", JSON_VALUES, ids=lambda value: ascii(value)[:30])
-def test_json_comes_back_equal(queue: Queue, payload: object) -> None:
-    """Values, types and the order of keys survive the database."""
-    assert ordered(sent_and_received(queue, payload)) == ordered(payload)
+def test_json_comes_back_equal(queue: Queue) -> None:
+    """Values, types and the order of keys survive the database, one by one and in bulk."""
+    for payload in JSON_VALUES:
+        assert ordered(sent_and_received(queue, payload)) == ordered(payload)
+    for payload, received in zip(JSON_VALUES, loaded_and_received(queue, JSON_VALUES), strict=True):
+        assert ordered(received) == ordered(payload)
 
 
-@pytest.mark.parametrize("payload", REFUSED_JSON, ids=lambda value: ascii(value)[:30])
-def test_what_json_cannot_hold_is_refused(queue: Queue, payload: object) -> None:
-    """It is refused at publish, and nothing is stored."""
-    with pytest.raises(PayloadInvalid):
-        queue.publish(payload)
-    with pytest.raises(PayloadInvalid):
-        queue.publish_many(["good", payload])
-    assert queue.stats().ready == 0
+def test_text_and_bytes_come_back_equal(service: QueueService) -> None:
+    """Nothing is trimmed, converted or taken for a delimiter of the bulk format."""
+    texts = service.create_queue("texts", payload="text")
+    blobs = service.create_queue("blobs", payload="bytes")
+    assert [sent_and_received(texts, text) for text in TEXTS] == TEXTS
+    assert [sent_and_received(blobs, blob) for blob in BLOBS] == BLOBS
+    assert loaded_and_received(texts, TEXTS) == TEXTS
+    received = loaded_and_received(blobs, BLOBS)
+    assert received == BLOBS
+    assert {type(blob) for blob in received} == {bytes}
 
 
-def test_a_json_value_that_holds_itself_is_refused(queue: Queue) -> None:
-    """An endless value is an error, not a crash."""
-    endless: list[Any] = []
-    endless.append(endless)
-    with pytest.raises(PayloadInvalid):
-        queue.publish(endless)
-
-
-@pytest.mark.parametrize("payload", [(1, 2), {"t": (1,)}], ids=str)
-def test_a_tuple_is_equal_or_refused(queue: Queue, payload: object) -> None:
-    """JSON has no tuple: a list must not silently take its place."""
-    try:
-        received = sent_and_received(queue, payload)
-    except PayloadInvalid:
-        return
-    assert payload == received
-
-
-@pytest.mark.parametrize("text", TEXTS, ids=ascii)
-def test_text_comes_back_equal(service: QueueService, text: str) -> None:
-    """A text queue neither trims nor converts."""
-    assert text == sent_and_received(service.create_queue("texts", payload="text"), text)
-
-
+@pytest.mark.threads("the dialect decides it")
 def test_text_with_nul_is_equal_or_refused(service: QueueService) -> None:
     """Not every engine stores NUL in text: it is never cut off silently."""
     queue = service.create_queue("texts", payload="text")
@@ -136,74 +131,60 @@ def test_text_with_nul_is_equal_or_refused(service: QueueService) -> None:
     assert text == received
 
 
-@pytest.mark.parametrize("blob", BLOBS, ids=lambda blob: repr(blob)[:20])
-def test_bytes_come_back_equal(service: QueueService, blob: bytes) -> None:
-    """A bytes queue stores any byte."""
-    received = sent_and_received(service.create_queue("blobs", payload="bytes"), blob)
-    assert (bytes, blob) == (type(received), received)
+def test_one_mebibyte_fits(service: QueueService) -> None:
+    """The default limit is not above what an engine stores."""
+    largest: dict[Any, Any] = {"json": "x" * (MIB - 2), "text": "x" * MIB, "bytes": b"\xff" * MIB}
+    for payload_type, payload in largest.items():
+        queue = service.create_queue(f"large_{payload_type}", payload=payload_type)
+        assert payload == sent_and_received(queue, payload), payload_type
 
 
-@pytest.mark.parametrize(
-    ("payload_type", "payload"),
-    [("text", b"bytes"), ("text", {"a": 1}), ("text", "\ud800"), ("bytes", "text"), ("bytes", 5)],
-)
-def test_a_payload_of_another_type_is_refused(
-    service: QueueService, payload_type: str, payload: object
-) -> None:
-    """A queue takes its own payload type only, and never converts."""
-    queue = service.create_queue("typed", payload=payload_type)  # type: ignore[arg-type]
-    with pytest.raises((PayloadInvalid, TypeError)):
-        queue.publish(payload)
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python refuses it")
+def test_what_json_cannot_hold_is_refused(queue: Queue) -> None:
+    """It is refused at publish, alone and in a batch, and nothing is stored."""
+    taken = [value for value in REFUSED_JSON if not refused(PayloadInvalid, queue.publish, value)]
+    assert [] == taken
+    batches = [["good", value] for value in REFUSED_JSON]
+    assert [] == [
+        batch for batch in batches if not refused(PayloadInvalid, queue.publish_many, batch)
+    ]
     assert queue.stats().ready == 0
 
 
-def test_load_keeps_hostile_payloads_too(queue: Queue) -> None:
-    """The bulk path encodes exactly as publish does."""
-    queue.load(JSON_VALUES)
-    received = [message.payload for message in queue.consume(len(JSON_VALUES))]
-    assert [ordered(value) for value in received] == [ordered(value) for value in JSON_VALUES]
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python refuses it")
+def test_a_payload_of_another_type_is_refused(service: QueueService) -> None:
+    """A queue takes its own payload type only, and never converts; JSON has no tuple."""
+    wrong: dict[Any, list[Any]] = {
+        "text": [b"bytes", {"a": 1}, "\ud800"],
+        "bytes": ["text", 5],
+        "json": [(1, 2), {"t": (1,)}],
+    }
+    for payload_type, payloads in wrong.items():
+        queue = service.create_queue(f"of_{payload_type}", payload=payload_type)
+        assert [] == [
+            value for value in payloads if not refused(PayloadInvalid, queue.publish, value)
+        ]
+        assert queue.stats().ready == 0
 
 
-def test_load_keeps_hostile_bytes_too(service: QueueService) -> None:
-    """Delimiters and escapes of a bulk format do not leak into the payload."""
-    queue = service.create_queue("blobs", payload="bytes")
-    queue.load(BLOBS)
-    assert [message.payload for message in queue.consume(len(BLOBS))] == BLOBS
+LIMITS: dict[str, tuple[dict[str, Any], object, object]] = {
+    "json": ({}, "x" * (MIB - 2), "x" * (MIB - 1)),
+    "text": ({"payload": "text"}, "x" * MIB, "x" * (MIB + 1)),
+    "bytes": ({"payload": "bytes"}, b"\xff" * MIB, b"\xff" * (MIB + 1)),
+    "utf8": ({"max_payload_bytes": 10}, "éééé", "ééééa"),
+    "compact": ({"max_payload_bytes": len('{"a":[1,2]}')}, {"a": [1, 2]}, {"a": [1, 20]}),
+}
 
 
-@pytest.mark.parametrize(
-    ("payload_type", "fits", "too_much"),
-    [
-        ("json", "x" * (MIB - 2), "x" * (MIB - 1)),
-        ("text", "x" * MIB, "x" * (MIB + 1)),
-        ("bytes", b"\xff" * MIB, b"\xff" * (MIB + 1)),
-    ],
-    ids=["json", "text", "bytes"],
-)
-def test_one_mebibyte_fits_and_one_byte_more_does_not(
-    service: QueueService, payload_type: str, fits: object, too_much: object
-) -> None:
-    """The default limit is exact for every payload type."""
-    queue = service.create_queue("large", payload=payload_type)  # type: ignore[arg-type]
-    assert fits == sent_and_received(queue, fits)
-    with pytest.raises(PayloadTooLarge):
-        queue.publish(too_much)
-    with pytest.raises(PayloadTooLarge):
-        queue.load([too_much])
-    assert queue.stats().ready == 0
-
-
-def test_the_limit_counts_bytes_of_utf8(service: QueueService) -> None:
-    """A letter of two bytes counts two."""
-    queue = service.create_queue("small", max_payload_bytes=10)
-    assert sent_and_received(queue, "éééé") == "éééé"
-    with pytest.raises(PayloadTooLarge):
-        queue.publish("ééééa")
-
-
-def test_the_limit_counts_compact_json(service: QueueService) -> None:
-    """Blanks between the elements are not counted."""
-    queue = service.create_queue("small", max_payload_bytes=len('{"a":[1,2]}'))
-    assert sent_and_received(queue, {"a": [1, 2]}) == {"a": [1, 2]}
-    with pytest.raises(PayloadTooLarge):
-        queue.publish({"a": [1, 20]})
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python refuses it")
+def test_one_byte_more_than_the_limit_is_refused(service: QueueService) -> None:
+    """The limit is exact, and counts the bytes of what is stored: UTF-8 and compact JSON."""
+    for name, (settings, fits, too_much) in LIMITS.items():
+        queue = service.create_queue(name, **settings)
+        assert fits == sent_and_received(queue, fits), name
+        assert refused(PayloadTooLarge, queue.publish, too_much), name
+        assert refused(PayloadTooLarge, queue.load, [too_much]), name
+        assert queue.stats().ready == 0
