@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from queue_over_sql import Message, Queue, QueueService
 
+LATE = timedelta(minutes=1)
+"""How late a slow machine may be."""
+
 BATCH_VERBS: dict[str, Callable[[Queue, list[Message]], object]] = {
     "ack": lambda queue, messages: queue.ack(messages),
     "nack": lambda queue, messages: queue.nack(messages, delay=0),
@@ -32,6 +35,7 @@ MESSAGE_VERBS: dict[str, Callable[[Message], object]] = {
     "reject": lambda message: message.reject("bad"),
     "extend": lambda message: message.extend(),
 }
+same_statements = pytest.mark.threads("the batch verbs send these statements on both faces")
 
 
 def test_an_acked_message_is_gone(queue: Queue) -> None:
@@ -44,7 +48,7 @@ def test_an_acked_message_is_gone(queue: Queue) -> None:
 def test_a_nack_brings_the_message_back_later(queue: Queue, engine: Engine) -> None:
     """An explicit delay says when; reason and time of the failure are kept."""
     queue.publish("x")
-    queue.consume()[0].nack("mail server down", delay=60)
+    queue.consume()[0].nack(RuntimeError("mail server down"), delay=60)
     stats = queue.stats()
     assert (0, 1, 0) == (stats.ready, stats.delayed, stats.claimed)
     (message,) = queue.messages().list()
@@ -55,15 +59,7 @@ def test_a_nack_brings_the_message_back_later(queue: Queue, engine: Engine) -> N
     assert live_rows(engine, queue)[0][-1] is not None
 
 
-def test_a_nack_takes_an_exception_as_reason(queue: Queue) -> None:
-    """The text of the exception is in the reason."""
-    queue.publish("x")
-    queue.consume()[0].nack(RuntimeError("boom at 17"), delay=0)
-    (message,) = consume_exactly(queue, 1)
-    assert message.last_error is not None
-    assert "boom at 17" in message.last_error
-
-
+@same_statements
 def test_a_retried_message_goes_behind_the_waiting_ones(queue: Queue) -> None:
     """A failure gives a new due time, so others come first."""
     queue.publish_many(["fails", "waits"])
@@ -72,6 +68,7 @@ def test_a_retried_message_goes_behind_the_waiting_ones(queue: Queue) -> None:
     assert payloads(consume_exactly(queue, 2)) == ["waits", "fails"]
 
 
+@same_statements
 def test_a_released_message_returns_to_the_head_uncounted(queue: Queue) -> None:
     """Given back untouched: the old place, and the attempt not counted."""
     queue.publish_many(["first", "second", "third"])
@@ -98,148 +95,118 @@ def test_a_rejected_message_is_a_dead_letter(queue: Queue) -> None:
     assert dead.attempt == 1
 
 
+@same_statements
 def test_extend_counts_from_now(queue: Queue) -> None:
-    """A new length replaces the claim's, and the object's expiry follows."""
-    queue.publish("x")
-    (message,) = queue.consume(lease=30)
-    before = message.lease_expires_at
-    message.extend(lease=90)
-    assert before is not None
-    assert message.lease_expires_at is not None
-    assert message.lease_expires_at - before >= timedelta(seconds=60)
-    assert message.lease_expires_at - before < timedelta(seconds=80)
-    message.ack()
-
-
-def test_extend_without_a_length_uses_the_claims(queue: Queue) -> None:
-    """The length that the claim was made with, counted from now."""
-    queue.publish("x")
-    (message,) = queue.consume(lease=30)
-    before = message.lease_expires_at
-    message.extend()
-    assert before is not None
-    assert message.lease_expires_at is not None
-    assert timedelta(0) <= message.lease_expires_at - before < timedelta(seconds=20)
-
-
-def test_extend_may_shorten(queue: Queue) -> None:
-    """A shorter lease than before is allowed: it counts from now."""
+    """By a new length, longer or shorter, or by the claim's; the object's expiry follows."""
     queue.publish("x")
     (message,) = queue.consume(lease=300)
-    before = message.lease_expires_at
-    message.extend(lease=timedelta(seconds=5))
-    assert before is not None
-    assert message.lease_expires_at is not None
-    assert message.lease_expires_at < before
-
-
-@pytest.mark.parametrize("verb", BATCH_VERBS)
-def test_a_batch_settles_all(queue: Queue, engine: Engine, verb: str) -> None:
-    """Each batch verb acts on every message of the batch, and on no other."""
-    queue.publish_many(list(range(4)))
-    batch, others = queue.consume(3), queue.consume(1)
-    before = live_rows(engine, queue)
-    BATCH_VERBS[verb](queue, batch)
-    after = live_rows(engine, queue)
-    assert before[3] == after[-1]
-    assert set(before[:3]).isdisjoint(after)
-    others[0].ack()
-
-
-@pytest.mark.parametrize("verb", BATCH_VERBS)
-def test_a_batch_with_a_lost_claim_settles_the_rest(queue: Queue, verb: str) -> None:
-    """ClaimLost names exactly the lost messages; the claims still held are settled."""
-    queue.publish_many(list(range(4)))
-    batch = queue.consume(4)
-    lost = [batch[1], batch[3]]
-    for message in lost:
-        assert queue.delete(message.id) is True
-    with pytest.raises(ClaimLost) as caught:
-        BATCH_VERBS[verb](queue, batch)
-    assert sorted(ids(lost)) == sorted(ids(caught.value.messages))
-    stats = queue.stats()
-    live, dead = stats.ready + stats.delayed, stats.archived
-    expected = {"ack": (0, 0, 0), "reject": (0, 0, 2), "extend": (0, 2, 0)}
-    assert expected.get(verb, (2, 0, 0)) == (live, stats.claimed, dead)
-
-
-@pytest.mark.parametrize("verb", BATCH_VERBS)
-def test_a_batch_of_nothing_is_nothing(queue: Queue, verb: str) -> None:
-    """An empty batch is no error."""
-    BATCH_VERBS[verb](queue, [])
-
-
-@pytest.mark.parametrize("first", ["ack", "nack", "release", "reject"])
-@pytest.mark.parametrize("second", MESSAGE_VERBS)
-def test_a_message_is_settled_once(queue: Queue, engine: Engine, first: str, second: str) -> None:
-    """After it is settled every further verb is refused, and changes nothing."""
-    queue.publish("x")
-    (message,) = queue.consume()
-    MESSAGE_VERBS[first](message)
-    before, dead = live_rows(engine, queue), queue.stats().archived
-    with pytest.raises(ClaimLost) as caught:
-        MESSAGE_VERBS[second](message)
-    assert [message.id] == ids(caught.value.messages)
-    assert (before, dead) == (live_rows(engine, queue), queue.stats().archived)
-
-
-def test_extend_does_not_settle(queue: Queue) -> None:
-    """An extended claim may be extended and settled again."""
-    queue.publish("x")
-    (message,) = queue.consume()
-    message.extend()
-    message.extend()
+    claimed_at, expiries = message.claimed_at, []
+    for lease in (900, timedelta(minutes=1), None):
+        message.extend(lease=lease)
+        expiries.append(message.lease_expires_at)
+    assert claimed_at is not None
+    for seconds, expires_at in zip((900, 60, 300), expiries, strict=True):
+        assert expires_at is not None
+        assert timedelta(0) <= expires_at - claimed_at - timedelta(seconds=seconds) < LATE
     message.ack()
     assert counts(queue) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("verb", MESSAGE_VERBS)
-def test_delete_makes_the_holder_lose(queue: Queue, verb: str) -> None:
-    """An operator may delete any message; its holder then has no claim."""
+def test_a_batch_settles_all(queue: Queue, engine: Engine) -> None:
+    """Each batch verb acts on every message of the batch, and on no other."""
+    for name, verb in BATCH_VERBS.items():
+        queue.publish_many(list(range(4)))
+        batch, others = queue.consume(3), queue.consume(1)
+        before = live_rows(engine, queue)
+        verb(queue, batch)
+        after = live_rows(engine, queue)
+        assert before[3] == after[-1], name
+        assert set(before[:3]).isdisjoint(after), name
+        others[0].ack()
+        queue.purge(claimed=True)
+
+
+def test_a_batch_with_a_lost_claim_settles_the_rest(queue: Queue) -> None:
+    """ClaimLost names exactly the lost messages; the claims still held are settled."""
+    expected = {"ack": (0, 0, 0), "reject": (0, 0, 2), "extend": (0, 2, 0)}
+    for name, verb in BATCH_VERBS.items():
+        queue.publish_many(list(range(4)))
+        batch, dead = queue.consume(4), queue.stats().archived
+        lost = [batch[1], batch[3]]
+        for message in lost:
+            assert queue.delete(message.id) is True
+        with pytest.raises(ClaimLost) as caught:
+            verb(queue, batch)
+        assert sorted(ids(lost)) == sorted(ids(caught.value.messages)), name
+        stats = queue.stats()
+        found = (stats.ready + stats.delayed, stats.claimed, stats.archived - dead)
+        assert expected.get(name, (2, 0, 0)) == found, name
+        queue.purge(claimed=True)
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("no statement is sent")
+def test_a_batch_of_nothing_is_nothing(queue: Queue) -> None:
+    """An empty batch is no error."""
+    for verb in BATCH_VERBS.values():
+        verb(queue, [])
+
+
+@same_statements
+def test_a_message_is_settled_once(queue: Queue, engine: Engine) -> None:
+    """After it is settled every further verb is refused, and changes nothing."""
+    for first in ("ack", "nack", "release", "reject"):
+        queue.publish("x")
+        (message,) = queue.consume()
+        MESSAGE_VERBS[first](message)
+        before, dead = live_rows(engine, queue), queue.stats().archived
+        for second, verb in MESSAGE_VERBS.items():
+            with pytest.raises(ClaimLost) as caught:
+                verb(message)
+            assert [message.id] == ids(caught.value.messages), (first, second)
+        assert (before, dead) == (live_rows(engine, queue), queue.stats().archived), first
+        queue.purge()
+
+
+@same_statements
+def test_delete_makes_the_holder_lose(queue: Queue) -> None:
+    """An operator may delete any message, once; its holder then has no claim."""
     published = queue.publish("x")
     (message,) = queue.consume()
-    assert queue.delete(published.id) is True
-    with pytest.raises(ClaimLost):
-        MESSAGE_VERBS[verb](message)
-    assert counts(queue) == (0, 0, 0)
-
-
-def test_delete_says_whether_there_was_one(queue: Queue) -> None:
-    """A message that is not there cannot be deleted."""
-    published = queue.publish("x")
     assert queue.delete(published.id + 1) is False
     assert queue.delete(published.id) is True
     assert queue.delete(published.id) is False
+    for verb in MESSAGE_VERBS.values():
+        with pytest.raises(ClaimLost):
+            verb(message)
+    assert counts(queue) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("verb", MESSAGE_VERBS)
-def test_a_listed_message_has_no_claim(queue: Queue, engine: Engine, verb: str) -> None:
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("no statement is sent")
+def test_a_listed_message_has_no_claim(queue: Queue, engine: Engine) -> None:
     """Looking at a message gives no right to change it, claimed or not."""
     queue.publish_many(["ready", "claimed"])
     queue.consume()
     before = live_rows(engine, queue)
     for message in queue.messages().list():
-        with pytest.raises(ClaimLost):
-            MESSAGE_VERBS[verb](message)
+        for verb in MESSAGE_VERBS.values():
+            with pytest.raises(ClaimLost):
+                verb(message)
     assert before == live_rows(engine, queue)
 
 
 def test_exchange_finishes_and_claims(service: QueueService) -> None:
-    """The finished are acked and the next are claimed."""
+    """The finished, if there are any, are acked and the next are claimed."""
     queue = service.create_queue("swap", archive="all")
     queue.publish_many(list(range(5)))
-    first = queue.consume(2)
+    first = queue.exchange([], 2)
+    assert payloads(first) == [0, 1]
     second = queue.exchange(first, 2)
     assert payloads(second) == [2, 3]
     assert counts(queue) == (1, 2, 2)
     assert payloads(queue.exchange(second, 5)) == [4]
     assert counts(queue) == (0, 1, 4)
-
-
-def test_exchange_of_nothing_only_claims(queue: Queue) -> None:
-    """Without finished messages it is a consume."""
-    queue.publish_many(["a", "b"])
-    assert payloads(queue.exchange([], 1)) == ["a"]
 
 
 def test_exchange_with_a_lost_claim_claims_nothing(queue: Queue) -> None:
