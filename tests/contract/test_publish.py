@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,14 +14,18 @@ from queue_over_sql import (
     Publication,
 )
 from tests.contract.looking import ARGUMENT_ERRORS, payloads
+from tests.contract.refusing import refused
 from tests.contract.waiting import consume_exactly
 
 if TYPE_CHECKING:
     from queue_over_sql import Queue, QueueService
 
+of_one_statement = pytest.mark.threads("the statement is that of the tests on both faces")
+in_python = pytest.mark.threads("Python decides it")
+
 
 def test_a_published_message_comes_back_as_given(queue: Queue) -> None:
-    """Every option of publish is seen by the consumer."""
+    """Every option of publish is seen by the consumer; what is not given is empty."""
     before = datetime.now(UTC)
     published = queue.publish(
         {"to": "ann"}, key="k1", kind="email", headers={"trace": "t1"}, max_attempts=9
@@ -34,128 +38,71 @@ def test_a_published_message_comes_back_as_given(queue: Queue) -> None:
     assert abs(message.published_at - before) < timedelta(minutes=1)
     assert message.published_at.utcoffset() == timedelta(0)
     assert message.scheduled_at == message.published_at
-
-
-def test_what_is_not_given_is_empty(queue: Queue) -> None:
-    """A bare publish leaves key, kind, headers and error empty."""
     queue.publish("bare")
+    (bare,) = queue.consume()
+    assert (bare.key, bare.kind, bare.last_error) == (None, None, None)
+    assert not bare.headers
+
+
+@of_one_statement
+def test_the_longest_key_kind_and_headers_are_stored_whole(queue: Queue) -> None:
+    """200 characters of any script, 100 characters, 64 KiB."""
+    headers = {"h": "x" * (64 * 1024 - len('{"h":""}'))}
+    queue.publish("x", key="к" * 200, kind="k" * 100, headers=headers)
     (message,) = queue.consume()
-    assert (message.key, message.kind, message.last_error) == (None, None, None)
-    assert not message.headers
+    assert (message.key, message.kind, message.headers) == ("к" * 200, "k" * 100, headers)
 
 
-def test_ids_rise_in_publish_order(queue: Queue) -> None:
-    """The id is the publish order."""
-    first, second = queue.publish(1), queue.publish(2)
-    third, fourth = queue.publish_many([3, 4])
-    assert first.id < second.id < third.id < fourth.id
-
-
-@pytest.mark.parametrize("delay", [60, 60.0, timedelta(minutes=1)])
-def test_a_delayed_message_is_not_due_yet(queue: Queue, delay: float | timedelta) -> None:
+@of_one_statement
+def test_a_delayed_message_is_not_due_yet(queue: Queue) -> None:
     """A delay in seconds or as timedelta keeps the message back."""
-    queue.publish("later", delay=delay)
+    delays: list[float | timedelta] = [60, 60.0, timedelta(minutes=1)]
+    for delay in delays:
+        queue.publish("later", delay=delay)
     assert queue.consume() == []
-    assert (0, 1) == (queue.stats().ready, queue.stats().delayed)
-    listed = queue.messages().list()[0]
-    assert listed.scheduled_at - listed.published_at == timedelta(minutes=1)
+    assert (0, 3) == (queue.stats().ready, queue.stats().delayed)
+    for listed in queue.messages().list():
+        assert listed.scheduled_at - listed.published_at == timedelta(minutes=1)
 
 
+@of_one_statement
 def test_a_delayed_message_comes_when_due(queue: Queue) -> None:
     """Once due it is delivered, in the order of the due times."""
-    queue.publish("second", delay=1.0)
-    queue.publish("first", delay=0.7)
-    assert queue.consume(2) == []
+    due = datetime.now(UTC) + timedelta(milliseconds=50)
+    queue.publish("second", at=due + timedelta(milliseconds=1))
+    queue.publish("first", at=due)
     assert payloads(consume_exactly(queue, 2)) == ["first", "second"]
+    queue.publish("delayed", delay=0.05)
+    assert payloads(consume_exactly(queue, 1)) == ["delayed"]
 
 
+@of_one_statement
 def test_at_sets_the_instant(queue: Queue) -> None:
-    """An aware instant of any zone is kept to the microsecond."""
+    """To the microsecond; what was due long ago goes first, what is due in 2100 stays."""
     at = datetime(2100, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
     queue.publish("far", at=at)
-    listed = queue.messages().list()[0]
-    assert at == listed.scheduled_at
-    assert at == listed.available_at
-    assert queue.consume() == []
-
-
-def test_an_instant_in_the_past_goes_first(queue: Queue) -> None:
-    """A back-dated message takes its place by its due time."""
+    (listed,) = queue.messages().list()
+    assert (at, at) == (listed.scheduled_at, listed.available_at)
     queue.publish("now")
     queue.publish("due long ago", at=datetime.now(UTC) - timedelta(hours=1))
-    assert payloads(queue.consume(2)) == ["due long ago", "now"]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"at": datetime(2100, 1, 1)},  # noqa: DTZ001
-        {"priority": 1},
-        {"priority": -1},
-        {"priority": "high"},
-        {"max_attempts": 0},
-        {"lease": 0},
-        {"on_conflict": "explode", "key": "k"},
-        {"no_such_column": 1},
-        {"key": "k" * 201},
-        {"kind": "k" * 101},
-    ],
-    ids=str,
-)
-def test_an_impossible_argument_is_refused(queue: Queue, options: dict[str, object]) -> None:
-    """The caller's mistake is a ValueError or TypeError, and nothing is stored."""
-    with pytest.raises(ARGUMENT_ERRORS):
-        queue.publish("x", **options)  # type: ignore[arg-type]
-    assert queue.stats().ready == 0
-
-
-def test_priorities_bound_the_levels(service: QueueService) -> None:
-    """A queue with n priorities takes 0 to n-1."""
-    queue = service.create_queue("levels", priorities=3)
-    for level in range(3):
-        queue.publish(level, priority=level)
-    with pytest.raises(ARGUMENT_ERRORS):
-        queue.publish("over", priority=3)
-    assert payloads(queue.consume(5)) == [0, 1, 2]
-
-
-@pytest.mark.parametrize("length", [1, 100])
-def test_keys_and_kinds_fit_their_columns(queue: Queue, length: int) -> None:
-    """The longest key and kind are stored whole."""
-    queue.publish("x", key="к" * 2 * length, kind="k" * length)
-    (message,) = queue.consume()
-    assert (message.key, message.kind) == ("к" * 2 * length, "k" * length)
-
-
-def test_headers_have_their_own_limit(queue: Queue) -> None:
-    """64 KiB of headers are taken, one byte more is not."""
-    frame = len('{"h":""}')
-    queue.publish("fits", headers={"h": "x" * (64 * 1024 - frame)})
-    with pytest.raises(PayloadTooLarge):
-        queue.publish("too much", headers={"h": "x" * (64 * 1024 - frame + 1)})
-    assert payloads(queue.consume(2)) == ["fits"]
-
-
-@pytest.mark.parametrize(
-    "headers", [{"n": float("nan")}, {1: "a"}, {"s": "\ud800"}, {"o": object}], ids=ascii
-)
-def test_headers_are_json_or_refused(queue: Queue, headers: dict[str, object]) -> None:
-    """Headers obey the rules of a JSON payload."""
-    with pytest.raises(PayloadInvalid):
-        queue.publish("x", headers=headers)
-    assert queue.stats().ready == 0
+    assert payloads(queue.consume(3)) == ["due long ago", "now"]
 
 
 def test_publish_many_answers_in_order(queue: Queue) -> None:
-    """Payloads and Publications mix, and the answers stand in the order of the items."""
+    """Payloads and Publications mix; answers and ids stand in the order of the items."""
+    first, second = queue.publish(1), queue.publish(2)
+    queue.ack(queue.consume(2))
     published = queue.publish_many(["plain", Publication("keyed", key="k"), {"a": 1}])
     assert ["created"] * 3 == [one.outcome for one in published]
+    published_ids = [one.id for one in (first, second, *published)]
+    assert sorted(set(published_ids)) == published_ids
     messages = queue.consume(10)
     assert [one.id for one in published] == [message.id for message in messages]
     assert payloads(messages) == ["plain", "keyed", {"a": 1}]
     assert [message.key for message in messages] == [None, "k", None]
 
 
+@of_one_statement
 def test_a_publication_takes_the_options_of_publish(service: QueueService) -> None:
     """What publish can say of one message, a Publication can say in a batch."""
     queue = service.create_queue("levels", priorities=2)
@@ -177,20 +124,6 @@ def test_a_publication_takes_the_options_of_publish(service: QueueService) -> No
     assert queue.stats().delayed == 2
 
 
-def test_publish_many_of_nothing_is_nothing(queue: Queue) -> None:
-    """An empty batch is no error."""
-    assert queue.publish_many([]) == []
-    assert queue.load([]) == 0
-
-
-@pytest.mark.parametrize("bad", [float("inf"), Publication("x", priority=5)])
-def test_a_batch_with_a_bad_item_publishes_nothing(queue: Queue, bad: object) -> None:
-    """A batch is published whole or not at all."""
-    with pytest.raises((PayloadInvalid, *ARGUMENT_ERRORS)):
-        queue.publish_many(["good", bad, "also good"])
-    assert queue.stats().ready == 0
-
-
 def test_load_takes_the_same_items_in_order(queue: Queue) -> None:
     """A bulk load of any iterable keeps order and options, across its batches."""
     items = [Publication(n, key=f"k{n}") if n % 2 else n for n in range(25)]
@@ -202,8 +135,65 @@ def test_load_takes_the_same_items_in_order(queue: Queue) -> None:
         queue.publish("again", key="k1")
 
 
+@in_python
+@pytest.mark.engines("sqlite")
+def test_an_impossible_argument_is_refused(service: QueueService) -> None:
+    """The caller's mistake is a ValueError or TypeError, and nothing is stored."""
+    impossible: list[dict[str, Any]] = [
+        {"at": datetime(2100, 1, 1)},  # noqa: DTZ001
+        {"priority": 3},
+        {"priority": -1},
+        {"priority": "high"},
+        {"max_attempts": 0},
+        {"lease": 0},
+        {"on_conflict": "explode", "key": "k"},
+        {"no_such_column": 1},
+        {"key": "k" * 201},
+        {"kind": "k" * 101},
+    ]
+    queue = service.create_queue("levels", priorities=3)
+    taken = [
+        options
+        for options in impossible
+        if not refused(ARGUMENT_ERRORS, queue.publish, 1, **options)
+    ]
+    assert [] == taken
+    assert queue.stats().live == 0
+    assert not refused(ARGUMENT_ERRORS, queue.publish, 1, priority=2)
+
+
+@in_python
+@pytest.mark.engines("sqlite")
+def test_headers_are_json_of_64_kib_or_refused(queue: Queue) -> None:
+    """Headers obey the rules of a JSON payload, and have a limit of their own."""
+    too_much = {"h": "x" * (64 * 1024 - len('{"h":""}') + 1)}
+    wrong: list[Any] = [{"n": float("nan")}, {1: "a"}, {"s": "\ud800"}, {"o": object}]
+    taken = [
+        headers
+        for headers in wrong
+        if not refused(PayloadInvalid, queue.publish, 1, headers=headers)
+    ]
+    assert [] == taken
+    assert refused(PayloadTooLarge, queue.publish, 1, headers=too_much)
+    assert queue.stats().live == 0
+
+
+@in_python
+@pytest.mark.engines("sqlite")
+def test_a_batch_with_a_bad_item_publishes_nothing(queue: Queue) -> None:
+    """A batch is published whole or not at all; an empty one is no error."""
+    errors = (PayloadInvalid, *ARGUMENT_ERRORS)
+    for bad in (float("inf"), Publication("x", priority=5)):
+        assert refused(errors, queue.publish_many, ["good", bad, "also good"]), bad
+    assert queue.stats().ready == 0
+    assert queue.publish_many([]) == []
+    assert queue.load([]) == 0
+
+
+@in_python
+@pytest.mark.engines("sqlite")
 def test_load_reports_its_progress(queue: Queue) -> None:
     """The progress callback is called while loading."""
     calls: list[tuple[object, ...]] = []
     queue.load(range(9), batch_size=3, progress=lambda *seen: calls.append(seen))
-    assert calls
+    assert [(3,), (6,), (9,)] == calls
