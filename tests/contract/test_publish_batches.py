@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import Column, Index, Integer, LargeBinary, String
@@ -59,15 +59,14 @@ def facts(message: Any) -> tuple[Any, ...]:
     return (message.payload, *options, message.scheduled_at)
 
 
-@pytest.mark.parametrize("payload", JSON, ids=repr)
-def test_equal_payloads_come_back_equal(service: QueueService, payload: Any) -> None:
+def test_equal_payloads_come_back_equal(queue: Queue) -> None:
     """Alone, in tens and beside others, whatever they hold."""
-    queue = service.create_queue("jobs")
-    queue.publish_many([payload])
-    bulks(queue, [payload] * 20)
-    found = [message.payload for message in drained(queue)]
-    assert found == [payload] * 21
-    assert [type(each) for each in found] == [type(payload)] * 21
+    for payload in JSON:
+        queue.publish_many([payload])
+        bulks(queue, [payload] * 20)
+        found = [message.payload for message in drained(queue)]
+        assert found == [payload] * 21
+        assert [type(each) for each in found] == [type(payload)] * 21
 
 
 def test_options_stay_with_their_message(service: QueueService) -> None:
@@ -89,26 +88,27 @@ def test_options_stay_with_their_message(service: QueueService) -> None:
     assert found == wanted
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=repr)
-def test_an_option_of_all_is_that_of_each(service: QueueService, options: dict[str, Any]) -> None:
+def test_an_option_of_all_is_that_of_each(service: QueueService) -> None:
     """What all of a batch have is sent once."""
     queue = service.create_queue("jobs", priorities=3)
-    items = [
-        Publication(n, **(options | ({"key": f"k{n}"} if "key" in options else {})))
-        for n in range(20)
-    ]
-    bulks(queue, items)
-    messages = drained(queue)
-    assert sorted(message.payload for message in messages) == list(range(20))
-    for message in messages:
-        assert message.kind == options.get("kind")
-        assert message.headers == options.get("headers", {})
-        assert message.priority == options.get("priority", 0)
-        assert message.max_attempts == options.get("max_attempts", 5)
-        assert (message.key is not None) == ("key" in options)
-        assert message.scheduled_at == options.get("at", message.published_at)
+    for options in OPTIONS:
+        items = [
+            Publication(n, **(options | ({"key": f"k{n}"} if "key" in options else {})))
+            for n in range(20)
+        ]
+        bulks(queue, items)
+        messages = drained(queue)
+        assert sorted(message.payload for message in messages) == list(range(20)), options
+        for message in messages:
+            assert message.kind == options.get("kind")
+            assert message.headers == options.get("headers", {})
+            assert message.priority == options.get("priority", 0)
+            assert message.max_attempts == options.get("max_attempts", 5)
+            assert (message.key is not None) == ("key" in options)
+            assert message.scheduled_at == options.get("at", message.published_at)
 
 
+@pytest.mark.default_on("sqlite", "mariadb")
 def test_long_options_are_sent_in_parts(service: QueueService) -> None:
     """Servers bound the size of a statement: MariaDB at 16 MiB by default."""
     queue = service.create_queue("jobs")
@@ -127,16 +127,19 @@ def test_delays_of_their_own(service: QueueService) -> None:
         assert wait == timedelta(seconds=100 + message.payload)
 
 
-@pytest.mark.parametrize("kind", ["text", "bytes"])
-def test_texts_and_bytes(service: QueueService, kind: Literal["text", "bytes"]) -> None:
+def test_texts_and_bytes(service: QueueService) -> None:
     """Payloads that are no JSON, whatever they hold."""
     texts = ["", "x", "'\"\\", "a,b]", "line\nline\t\x01", "日本 🙂", "null", "\\u0000"]
-    wanted: list[Any] = texts if kind == "text" else [each.encode() + b"\0\xff" for each in texts]
-    queue = service.create_queue("jobs", payload=kind)
-    bulks(queue, wanted * 2)
-    mixed = [Publication(each, headers={"n": n}) for n, each in enumerate(wanted)]
-    bulks(queue, [*mixed, *mixed])
-    assert [message.payload for message in drained(queue)] == wanted * 4
+    payloads: dict[Any, list[Any]] = {
+        "text": texts,
+        "bytes": [each.encode() + b"\0\xff" for each in texts],
+    }
+    for kind, wanted in payloads.items():
+        queue = service.create_queue(f"{kind}_jobs", payload=kind)
+        bulks(queue, wanted * 2)
+        mixed = [Publication(each, headers={"n": n}) for n, each in enumerate(wanted)]
+        bulks(queue, [*mixed, *mixed])
+        assert [message.payload for message in drained(queue)] == wanted * 4, kind
 
 
 def test_columns_of_the_queues_own(service: QueueService) -> None:
@@ -162,6 +165,8 @@ def test_columns_of_the_queues_own(service: QueueService) -> None:
     assert [m.columns for m in messages[24:]] == [empty] * 4
 
 
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python refuses it")
 def test_a_needed_column_is_asked_for(service: QueueService) -> None:
     """A plain payload cannot have it."""
     needed = (Column("customer", Integer, nullable=False),)
@@ -193,19 +198,19 @@ def test_ids_come_in_the_order_of_the_items(service: QueueService) -> None:
     assert queue.messages(key="new").count() == 0
 
 
-@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "keyed"])
 def test_a_refused_batch_leaves_nothing_in_the_callers_transaction(
-    service: QueueService, effects_engine: Engine, keyed: bool
+    service: QueueService, effects_engine: Engine
 ) -> None:
     """Neither the rows before the one that the database refused, nor the statements before it."""
     queue = service.create_queue("jobs", columns=[Column("customer", Integer)])
     Index("one_each", queue.table.c.customer, unique=True).create(effects_engine)
-    items = [
-        Publication(n, key=f"k{n}" if keyed else None, columns={"customer": min(n, 300)})
-        for n in range(310)
-    ]
-    with effects_engine.connect() as connection:
-        with pytest.raises(QueueError):
-            queue.publish_many(items, connection=connection)
-        connection.commit()
-    assert queue.stats().live == 0
+    for keyed in (False, True):
+        items = [
+            Publication(n, key=f"k{n}" if keyed else None, columns={"customer": min(n, 300)})
+            for n in range(310)
+        ]
+        with effects_engine.connect() as connection:
+            with pytest.raises(QueueError):
+                queue.publish_many(items, connection=connection)
+            connection.commit()
+        assert queue.stats().live == 0
