@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from queue_over_sql import ClaimLost, DuplicateKey, FixedDelay, Publication
-from tests.contract.callers import Opener, each_opener, opened
+from tests.contract.callers import OPENERS, Caller, opened
 from tests.contract.editing import finished, row_count
 from tests.contract.looking import (
     ARGUMENT_ERRORS,
     add_effect,
-    archived,
     effect_count,
     effects,
     payloads,
 )
+from tests.contract.refusing import refused
 from tests.contract.waiting import consume_exactly, wait_until
 from tests.contract.working import HandlerFailed, running
 
@@ -74,7 +74,7 @@ def take(_: QueueService, queue: Queue, engine: Engine) -> None:
 
 def expire(service: QueueService, queue: Queue, _: Engine) -> None:
     (message,) = queue.consume(lease=0.05)
-    wait_until(lambda: service.reap().buried == 1)
+    wait_until(lambda: service.reap() is not None and queue.messages().count() == 0)
     with pytest.raises(ClaimLost):
         message.ack()
 
@@ -114,28 +114,27 @@ FINISHES: dict[str, Finish] = {
 }
 
 
-@pytest.mark.parametrize("finish", FINISHES.values(), ids=list(FINISHES))
 def test_however_a_message_finishes_its_key_stays_taken(
-    service: QueueService, jobs: Queue, engine: Engine, finish: Finish
+    service: QueueService, jobs: Queue, engine: Engine
 ) -> None:
     """Done, failed or rejected; the answer names the message that finished."""
-    published = jobs.publish("x", key="k")
-    finish(service, jobs, engine)
-    assert_taken(jobs, "k", published.id)
-    assert jobs.publish("y", key="K").outcome == "created"
+    for name, finish in FINISHES.items():
+        published = jobs.publish("x", key=name)
+        finish(service, jobs, engine)
+        assert_taken(jobs, name, published.id)
+    assert jobs.publish("y", key="ACK").outcome == "created"
 
 
-@pytest.mark.parametrize("finish", ["ack", "exchange", "reject", "nack", "take"])
-@pytest.mark.parametrize("archive", ["none", "all"])
-def test_the_archive_does_not_matter(
-    service: QueueService, engine: Engine, archive: str, finish: str
-) -> None:
+def test_the_archive_does_not_matter(service: QueueService, engine: Engine) -> None:
     """Kept or not, a finished message's key is taken."""
-    queue = make_jobs(service, archive=archive)
-    published = queue.publish("x", key="k")
-    FINISHES[finish](service, queue, engine)
-    assert (archive == "all") == bool(archived(queue))
-    assert_taken(queue, "k", published.id)
+    for archive in ("none", "all"):
+        queue = make_jobs(service, archive=archive)
+        for name in ("ack", "exchange", "reject", "nack", "take"):
+            key = f"{archive} {name}"
+            published = queue.publish("x", key=key)
+            FINISHES[name](service, queue, engine)
+            assert (archive == "all") == bool(queue.archive.messages(key=key).count()), key
+            assert_taken(queue, key, published.id)
 
 
 def test_a_message_without_a_key_takes_none(jobs: Queue, engine: Engine) -> None:
@@ -156,25 +155,22 @@ def test_a_batch_takes_all_its_keys(jobs: Queue) -> None:
 # ---------------------------------------------------------------- what does not finish a message
 
 
-@each_opener
-@pytest.mark.parametrize("verb", ["ack", "take"])
-def test_a_rolled_back_finish_takes_nothing(
-    jobs: Queue, engine: Engine, opener: Opener, verb: str
-) -> None:
+def test_a_rolled_back_finish_takes_nothing(jobs: Queue, engine: Engine) -> None:
     """The message is live as before, and deleting it frees its key."""
-    published = jobs.publish("x", key="k")
-    claimed = jobs.consume() if verb == "ack" else []
-    with opened(opener, engine) as caller:
-        if verb == "ack":
-            jobs.ack(claimed, connection=caller)
-        else:
-            jobs.take(connection=caller)
-        caller.rollback()
-    with pytest.raises(DuplicateKey) as caught:
-        jobs.publish("y", key="k")
-    assert published.id == caught.value.id
-    assert jobs.delete(published.id)
-    assert jobs.publish("y", key="k").outcome == "created"
+    verbs: tuple[Callable[[Caller], object], ...] = (
+        lambda caller: jobs.ack(jobs.consume(), connection=caller),
+        lambda caller: jobs.take(connection=caller),
+    )
+    for opener, verb in zip(OPENERS.values(), verbs, strict=True):
+        published = jobs.publish("x", key="k")
+        with opened(opener, engine) as caller:
+            verb(caller)
+            caller.rollback()
+        with pytest.raises(DuplicateKey) as caught:
+            jobs.publish("y", key="k")
+        assert published.id == caught.value.id
+        assert jobs.delete(published.id)
+        jobs.delete(jobs.publish("y", key="k").id)
 
 
 def test_a_lost_claims_ack_does_not_take_the_key(jobs: Queue) -> None:
@@ -208,35 +204,42 @@ FREEING: dict[str, Callable[[Queue, int], object]] = {
 }
 
 
-@pytest.mark.parametrize("act", FREEING.values(), ids=list(FREEING))
-def test_an_operator_frees_a_key_at_once(jobs: Queue, act: Callable[[Queue, int], object]) -> None:
+def test_an_operator_frees_a_key_at_once(jobs: Queue) -> None:
     """Who removes a message by hand may publish it again."""
-    act(jobs, jobs.publish("x", key="k").id)
-    assert jobs.publish("y", key="k").outcome == "created"
+    for name, act in FREEING.items():
+        act(jobs, jobs.publish("x", key="k").id)
+        again = jobs.publish("y", key="k")
+        assert again.outcome == "created", name
+        jobs.delete(again.id)
 
 
 # ---------------------------------------------------------------- the window passes
 
 
-@pytest.mark.parametrize("on_conflict", ["skip", "replace", "raise"])
-def test_after_the_window_the_key_is_free(service: QueueService, on_conflict: str) -> None:
+def test_after_the_window_the_key_is_free(service: QueueService) -> None:
     """Without any reaper; and the next finish takes it again."""
-    queue = make_jobs(service, dedup_window=0.5)
-    for _ in range(2):
-        first = queue.publish("x", key="k")
+    queue = make_jobs(service)
+
+    def created(way: str) -> bool:
+        try:
+            return queue.publish("y", key=way, on_conflict=way).outcome == "created"
+        except DuplicateKey:
+            return False
+
+    for way in ("skip", "replace", "raise"):
+        make_jobs(service, dedup_window=0.05)
+        first = queue.publish("x", key=way)
         finished(queue, "done")
-        assert_taken(queue, "k", first.id)
-        time.sleep(0.6)
-        second = queue.publish("y", key="k", on_conflict=on_conflict)
-        assert ("created", True) == (second.outcome, second.id > first.id)
-        finished(queue, "rejected")
-        assert_taken(queue, "k", second.id)
-        time.sleep(0.6)
+        wait_until(partial(created, way))
+        make_jobs(service)
+        (second,) = finished(queue, "rejected")
+        assert second.id > first.id
+        assert_taken(queue, way, second.id)
 
 
 def test_the_reaper_forgets_keys_whose_window_passed(service: QueueService, engine: Engine) -> None:
     """In bounded batches, and only those."""
-    queue = make_jobs(service, dedup_window=0.3)
+    queue = make_jobs(service, dedup_window=0.05)
     queue.load(Publication(n, key=f"k{n}") for n in range(600))
     finished(queue, "done", 600)
     service.create_queue("jobs", dedup_window=600)
@@ -274,25 +277,28 @@ def test_load_is_all_or_none_in_a_batch(jobs: Queue) -> None:
     assert [1, 2] == payloads(jobs.consume(9))
 
 
-@each_opener
 def test_a_taken_key_leaves_the_callers_transaction_usable(
-    jobs: Queue, effects_engine: Engine, opener: Opener
+    jobs: Queue, effects_engine: Engine
 ) -> None:
     """Inside one transaction: ack, publish again, be refused, and go on."""
-    first = jobs.publish("x", key="k")
-    (message,) = jobs.consume()
-    with opened(opener, effects_engine) as caller:
-        add_effect(caller, 1)
-        message.ack(connection=caller)
-        with pytest.raises(DuplicateKey) as caught:
-            jobs.publish("y", key="k", connection=caller)
-        with pytest.raises(DuplicateKey):
-            jobs.publish_many(["z", Publication("y", key="k")], connection=caller)
-        add_effect(caller, 2)
-        jobs.publish("other", key="o", connection=caller)
-        caller.commit()
-    assert (first.id, 2) == (caught.value.id, effect_count(effects_engine))
-    assert ["other"] == payloads(consume_exactly(jobs, 1))
+    for number, (key, opener) in enumerate(OPENERS.items()):
+        first = jobs.publish("x", key=key)
+        (message,) = jobs.consume()
+        with opened(opener, effects_engine) as caller:
+            add_effect(caller, 2 * number)
+            message.ack(connection=caller)
+            with pytest.raises(DuplicateKey) as caught:
+                jobs.publish("y", key=key, connection=caller)
+            with pytest.raises(DuplicateKey):
+                jobs.publish_many(["z", Publication("y", key=key)], connection=caller)
+            add_effect(caller, 2 * number + 1)
+            jobs.publish("other", connection=caller)
+            caller.commit()
+        assert first.id == caught.value.id
+        (other,) = consume_exactly(jobs, 1)
+        assert "other" == other.payload
+        other.ack()
+    assert effect_count(effects_engine) == 4
 
 
 def test_a_finish_after_the_callers_transaction_began_counts(
@@ -333,11 +339,13 @@ def test_the_window_reads_back_and_may_change(make_service: MakeService) -> None
     assert queue.publish("z", key="a").outcome == "created"
 
 
-@pytest.mark.parametrize("window", [-1, "soon", float("nan"), True])
-def test_a_window_that_is_none_is_refused(service: QueueService, window: Any) -> None:
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python refuses it")
+def test_a_window_that_is_none_is_refused(service: QueueService) -> None:
     """The caller's mistake, and no queue is made."""
-    with pytest.raises(ARGUMENT_ERRORS):
-        service.create_queue("jobs", dedup_window=window)
+    windows = (-1, "soon", float("nan"), True)
+    create = partial(refused, ARGUMENT_ERRORS, service.create_queue, "jobs")
+    assert [] == [window for window in windows if not create(dedup_window=window)]
     assert service.queues() == []
 
 

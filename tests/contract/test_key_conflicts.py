@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import Column, Integer, String, inspect
 
 from queue_over_sql import ClaimLost, DuplicateKey, Publication, QueueError
-from tests.contract.callers import Opener, each_opener, opened
+from tests.contract.callers import OPENERS, opened
 from tests.contract.editing import LONG_AGO
 from tests.contract.looking import add_effect, counts, effect_count, effects, live_rows, payloads
 from tests.contract.waiting import consume_exactly
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from queue_over_sql import Message, Queue, QueueService
     from queue_over_sql.testing.plugin import MakeService, TestDatabase
 
-each_way = pytest.mark.parametrize("on_conflict", ["raise", "skip", "replace"])
+WAYS = ("raise", "skip", "replace")
 
 
 def key_index(engine: Engine) -> str:
@@ -70,46 +71,37 @@ def refused(act: Callable[[], object]) -> QueueError:
 # ---------------------------------------------------------------- another unique index
 
 
-@each_way
-@pytest.mark.parametrize("key", ["fresh", None])
-def test_another_unique_violation_is_not_the_keys(
-    jobs: Queue, engine: Engine, on_conflict: str, key: str | None
-) -> None:
+def test_another_unique_violation_is_not_the_keys(jobs: Queue, engine: Engine) -> None:
     """Neither raised as DuplicateKey, nor skipped, nor does it replace the other message."""
     before = live_rows(engine, jobs)
     for columns in clashes(engine):
-        refused(
-            lambda columns=columns: jobs.publish(  # type: ignore[misc]
-                "second", key=key, on_conflict=on_conflict, **columns
-            )
-        )
-    assert before == live_rows(engine, jobs)
+        for way, key in ((way, key) for way in WAYS for key in ("fresh", None)):
+            refused(partial(jobs.publish, "second", key=key, on_conflict=way, **columns))
+            assert before == live_rows(engine, jobs), (columns, way, key)
     assert ["first"] == payloads(jobs.messages().list())
-    assert jobs.publish("second", key=key, tenant=2).outcome == "created"
+    assert jobs.publish("second", key="fresh", tenant=2).outcome == "created"
 
 
-@each_way
-def test_a_batch_with_another_violation_publishes_nothing(
-    jobs: Queue, engine: Engine, on_conflict: str
-) -> None:
+def test_a_batch_with_another_violation_publishes_nothing(jobs: Queue, engine: Engine) -> None:
     """All or none, whatever is to be done about keys."""
-    for columns in clashes(engine):
-        items = ["plain", Publication("second", key="second", columns=columns), "plain"]
-        refused(lambda items=items: jobs.publish_many(items, on_conflict=on_conflict))  # type: ignore[misc]
-    items = [Publication(n, key=f"k{n}", columns={"tenant": 7}) for n in range(2)]
-    refused(lambda: jobs.publish_many(items, on_conflict=on_conflict))
-    assert ["first"] == payloads(jobs.messages().list())
+    batches: list[list[Any]] = [
+        ["plain", Publication("second", key="second", columns=columns), "plain"]
+        for columns in clashes(engine)
+    ]
+    batches.append([Publication(n, key=f"k{n}", columns={"tenant": 7}) for n in range(2)])
+    for way, items in ((way, items) for way in WAYS for items in batches):
+        refused(partial(jobs.publish_many, items, on_conflict=way))
+        assert ["first"] == payloads(jobs.messages().list()), (way, items)
 
 
-@pytest.mark.parametrize("key", ["fresh", None])
 def test_a_load_with_another_violation_publishes_nothing_of_the_batch(
-    jobs: Queue, engine: Engine, key: str | None
+    jobs: Queue, engine: Engine
 ) -> None:
     """The bulk path tells them apart too."""
-    for columns in clashes(engine):
+    for columns, key in ((columns, key) for columns in clashes(engine) for key in ("fresh", None)):
         items = [*range(50), Publication("second", key=key, columns=columns), *range(50)]
-        refused(lambda items=items: jobs.load(items))  # type: ignore[misc]
-    assert ["first"] == payloads(jobs.messages().list())
+        refused(partial(jobs.load, items))
+        assert ["first"] == payloads(jobs.messages().list()), (columns, key)
 
 
 def test_a_replace_that_another_index_refuses_changes_nothing(jobs: Queue, engine: Engine) -> None:
@@ -122,48 +114,49 @@ def test_a_replace_that_another_index_refuses_changes_nothing(jobs: Queue, engin
     jobs.ack([first, second])
 
 
-@each_opener
-@each_way
 def test_another_violation_in_the_callers_transaction(
-    jobs: Queue, effects_engine: Engine, database: TestDatabase, opener: Opener, on_conflict: str
+    jobs: Queue, effects_engine: Engine, database: TestDatabase
 ) -> None:
     """The caller goes on, where the engine lets a transaction go on after an error."""
-    with opened(opener, effects_engine) as caller:
-        add_effect(caller, 1)
-        refused(
-            lambda: jobs.publish("x", key="x", tenant=1, on_conflict=on_conflict, connection=caller)
-        )
-        if database.engine == "postgresql":
-            caller.rollback()
-            add_effect(caller, 1)
-        add_effect(caller, 2)
-        jobs.publish("other", key="x", tenant=3, connection=caller)
-        caller.commit()
-    assert effect_count(effects_engine) == 2
-    assert ["first", "other"] == payloads(consume_exactly(jobs, 2))
+    openers = (OPENERS["connection"], OPENERS["session"], OPENERS["connection"])
+    for number, (way, opener) in enumerate(zip(WAYS, openers, strict=True)):
+        publish = partial(jobs.publish, "x", key=way, on_conflict=way)
+        with opened(opener, effects_engine) as caller:
+            add_effect(caller, 2 * number)
+            refused(partial(publish, tenant=1, connection=caller))
+            if database.engine == "postgresql":
+                caller.rollback()
+                add_effect(caller, 2 * number)
+            add_effect(caller, 2 * number + 1)
+            publish(tenant=2 + number, connection=caller)
+            caller.commit()
+    assert effect_count(effects_engine) == 2 * len(WAYS)
+    assert ["first", "x", "x", "x"] == payloads(consume_exactly(jobs, 4))
 
 
-@each_way
 def test_a_key_taken_after_the_callers_transaction_began(
-    queue: Queue, effects_engine: Engine, on_conflict: str
+    queue: Queue, effects_engine: Engine
 ) -> None:
     """A snapshot that is older than the other message does not hide it."""
-    with effects_engine.connect() as caller:
-        assert [] == caller.execute(effects.select()).all()
-        first = queue.publish("first", key="k")
-        if on_conflict == "raise":
-            with pytest.raises(DuplicateKey) as caught:
-                queue.publish("second", key="k", connection=caller)
-            assert first.id == caught.value.id
-        else:
-            answer = queue.publish("second", key="k", on_conflict=on_conflict, connection=caller)
-            expected = {"skip": "skipped", "replace": "replaced"}[on_conflict]
-            assert (first.id, expected) == (answer.id, answer.outcome)
-        add_effect(caller, 1)
-        caller.commit()
-    expected = {"replace": "second"}.get(on_conflict, "first")
-    assert [expected] == payloads(consume_exactly(queue, 1))
-    assert effect_count(effects_engine) == 1
+    outcomes = {"raise": None, "skip": "skipped", "replace": "replaced"}
+    for number, (way, outcome) in enumerate(outcomes.items()):
+        with effects_engine.connect() as caller:
+            assert number == len(caller.execute(effects.select()).all())
+            first = queue.publish("first", key="k")
+            publish = partial(queue.publish, "second", key="k", on_conflict=way, connection=caller)
+            if outcome is None:
+                with pytest.raises(DuplicateKey) as caught:
+                    publish()
+                assert first.id == caught.value.id
+            else:
+                answer = publish()
+                assert (first.id, outcome) == (answer.id, answer.outcome)
+            add_effect(caller, number)
+            caller.commit()
+        (message,) = consume_exactly(queue, 1)
+        assert ("second" if way == "replace" else "first") == message.payload
+        message.ack()
+    assert effect_count(effects_engine) == len(outcomes)
 
 
 # ---------------------------------------------------------------- replacing what is claimed
@@ -185,30 +178,30 @@ REPLACES: dict[str, Callable[[Queue], object]] = {
 }
 
 
-@pytest.mark.parametrize("verb", VERBS.values(), ids=list(VERBS))
-@pytest.mark.parametrize("replace", REPLACES.values(), ids=list(REPLACES))
-def test_a_replaced_message_is_lost_to_its_holder(
-    queue: Queue,
-    make_service: MakeService,
-    verb: Callable[[Queue, Message], object],
-    replace: Callable[[Queue], object],
-) -> None:
+def test_a_replaced_message_is_lost_to_its_holder(queue: Queue, make_service: MakeService) -> None:
     """The old holder can change nothing, before and after another one has the new content."""
-    queue.publish("old", key="k")
-    (old,) = queue.consume()
     other = make_service().queue("jobs")
-    replace(other)
-    with pytest.raises(ClaimLost) as caught:
-        verb(queue, old)
-    assert [old] == caught.value.messages
-    (new,) = other.consume(where=other.table.c.message_key == "k")
-    assert (old.id, "new", 1) == (new.id, new.payload, new.attempt)
-    with pytest.raises(ClaimLost):
-        verb(queue, old)
-    new.extend()
-    new.ack()
-    assert queue.messages(key="k").count() == 0
-    assert counts(queue)[1:] == (0, 0)
+    for replace in REPLACES.values():
+        queue.publish("old", key="k")
+        (old,) = queue.consume()
+        replace(other)
+        assert_lost(queue, old)
+        (new,) = other.consume(where=other.table.c.message_key == "k")
+        assert (old.id, "new", 1) == (new.id, new.payload, new.attempt)
+        assert_lost(queue, old)
+        new.extend()
+        new.ack()
+        assert queue.messages(key="k").count() == 0
+        assert counts(queue)[1:] == (0, 0)
+        queue.purge()
+
+
+def assert_lost(queue: Queue, message: Message) -> None:
+    """No verb changes a message that its holder lost."""
+    for name, verb in VERBS.items():
+        with pytest.raises(ClaimLost) as caught:
+            verb(queue, message)
+        assert [message] == caught.value.messages, name
 
 
 def test_a_replacement_of_a_transaction_fences_when_it_commits(
@@ -263,23 +256,24 @@ def levels(service: QueueService) -> Queue:
     return service.create_queue("jobs", priorities=2, columns=[Column("tenant", Integer)])
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=list(CHANGES))
-def test_any_difference_replaces(levels: Queue, change: dict[str, Any]) -> None:
+def test_any_difference_replaces(levels: Queue) -> None:
     """Each part of a message counts, type by type, and the holder of the old one loses it."""
-    first = levels.publish({"v": 1}, key="k", **CONTENT)
-    (old,) = levels.consume()
-    changed = {"payload": {"v": 1}, **CONTENT, **change}
-    second = levels.publish(changed.pop("payload"), key="k", on_conflict="replace", **changed)
-    assert (first.id, "replaced") == (second.id, second.outcome)
-    with pytest.raises(ClaimLost):
-        old.ack()
-    (new,) = levels.consume()
-    expected = {"payload": {"v": 1}, **CONTENT, **change}
-    assert repr(expected["payload"]) == repr(new.payload)
-    assert expected["kind"] == new.kind
-    assert (expected["headers"] or {}) == (new.headers or {})
-    assert expected["priority"] == new.priority
-    assert {"tenant": expected["tenant"]} == dict(new.columns)
+    for name, change in CHANGES.items():
+        first = levels.publish({"v": 1}, key="k", **CONTENT)
+        (old,) = levels.consume()
+        changed = {"payload": {"v": 1}, **CONTENT, **change}
+        second = levels.publish(changed.pop("payload"), key="k", on_conflict="replace", **changed)
+        assert (first.id, "replaced") == (second.id, second.outcome), name
+        with pytest.raises(ClaimLost):
+            old.ack()
+        (new,) = consume_exactly(levels, 1)
+        expected = {"payload": {"v": 1}, **CONTENT, **change}
+        assert repr(expected["payload"]) == repr(new.payload)
+        assert expected["kind"] == new.kind
+        assert (expected["headers"] or {}) == (new.headers or {})
+        assert expected["priority"] == new.priority
+        assert {"tenant": expected["tenant"]} == dict(new.columns)
+        new.ack()
 
 
 def test_the_same_again_leaves_the_holder_alone(levels: Queue, engine: Engine) -> None:
