@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import pytest
 
 from queue_over_sql import Message, Publication, Queue
-from tests.contract.callers import Caller, Opener, each_opener, opened
+from tests.contract.callers import OPENERS, Caller, opened
 from tests.contract.looking import counts
 
 if TYPE_CHECKING:
@@ -41,26 +42,23 @@ def kept(service: QueueService) -> Queue:
     return queue
 
 
-@each_opener
-@pytest.mark.parametrize("verb", ALL_OR_NONE.values(), ids=list(ALL_OR_NONE))
-def test_what_is_all_or_none_is_refused(
-    kept: Queue, engine: Engine, opener: Opener, verb: Verb
-) -> None:
+def test_what_is_all_or_none_is_refused(kept: Queue, engine: Engine) -> None:
     """It says what to do instead; nothing was changed, and the claim still holds."""
     [claimed] = kept.consume(1)
     before = counts(kept)
     committing = engine.execution_options(isolation_level="AUTOCOMMIT")
-    refused = pytest.raises(ValueError, match=r"AUTOCOMMIT.*transaction")
-    with opened(opener, committing) as caller, refused:
-        verb(kept, claimed, caller)
+    for verb, opener in zip(ALL_OR_NONE.values(), cycle(OPENERS.values())):
+        refused = pytest.raises(ValueError, match=r"AUTOCOMMIT.*transaction")
+        with opened(opener, committing) as caller, refused:
+            verb(kept, claimed, caller)
     assert before == counts(kept)
     claimed.ack()
 
 
-@each_opener
-def test_one_statement_needs_no_transaction(queue: Queue, engine: Engine, opener: Opener) -> None:
+def test_one_statement_needs_no_transaction(queue: Queue, engine: Engine) -> None:
     """A message is published by one, and there at once."""
     committing = engine.execution_options(isolation_level="AUTOCOMMIT")
-    with opened(opener, committing) as caller:
-        queue.publish("one", connection=caller)
-        assert 1 == queue.stats().ready
+    for number, opener in enumerate(OPENERS.values(), start=1):
+        with opened(opener, committing) as caller:
+            queue.publish("one", connection=caller)
+            assert number == queue.stats().ready

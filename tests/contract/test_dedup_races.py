@@ -7,6 +7,8 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import pytest
+
 from queue_over_sql import DuplicateKey
 from tests.contract.looking import counts
 
@@ -46,13 +48,14 @@ def finish_all(queue: Queue, over: threading.Event) -> None:
             queue.ack(messages)
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_within_the_window_no_second_message_comes_through(make_service: MakeService) -> None:
     """Publishers and finishers at once: every key is created once, whatever is done about it."""
     queues = [
         make_service().create_queue("jobs", dedup_window=600, archive="all") for _ in range(5)
     ]
     over = threading.Event()
-    rounds = 40
+    rounds = 25
     with ThreadPoolExecutor(5) as pool:
         finishing = [pool.submit(finish_all, queue, over) for queue in queues[3:]]
         ways = ("raise", "skip", "replace")

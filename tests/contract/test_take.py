@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.contract.callers import Opener, each_opener, opened
+from tests.contract.callers import OPENERS, opened
 from tests.contract.looking import add_effect, archived, effect_count, live_rows, payloads
 from tests.contract.waiting import consume_exactly
 
@@ -14,32 +14,24 @@ if TYPE_CHECKING:
     from queue_over_sql import Queue, QueueService
 
 
-@each_opener
-def test_a_committed_take_is_done(queue: Queue, effects_engine: Engine, opener: Opener) -> None:
-    """Taken messages are removed with the caller's commit, oldest first."""
-    queue.publish_many(["a", "b", "c"])
-    with opened(opener, effects_engine) as caller:
-        taken = queue.take(2, connection=caller)
-        add_effect(caller, 1)
-        caller.commit()
-    assert payloads(taken) == ["a", "b"]
-    assert effect_count(effects_engine) == 1
-    assert payloads(queue.consume(5)) == ["c"]
-
-
-@each_opener
-def test_a_rolled_back_take_never_was(queue: Queue, effects_engine: Engine, opener: Opener) -> None:
-    """After a rollback the messages stand as before, no attempt counted."""
-    queue.publish_many(["a", "b"])
-    before = live_rows(effects_engine, queue)
-    with opened(opener, effects_engine) as caller:
-        assert payloads(queue.take(connection=caller)) == ["a"]
-        add_effect(caller, 1)
-        caller.rollback()
-    assert before == live_rows(effects_engine, queue)
-    assert effect_count(effects_engine) == 0
-    again = consume_exactly(queue, 2)
-    assert [(message.payload, message.attempt) for message in again] == [("a", 1), ("b", 1)]
+def test_a_take_follows_the_callers_transaction(queue: Queue, effects_engine: Engine) -> None:
+    """After a rollback the messages stand as before; a commit removes them, oldest first."""
+    for number, opener in enumerate(OPENERS.values()):
+        queue.publish_many(["a", "b", "c"])
+        before = live_rows(effects_engine, queue)
+        with opened(opener, effects_engine) as caller:
+            assert payloads(queue.take(connection=caller)) == ["a"]
+            add_effect(caller, number)
+            caller.rollback()
+            assert before == live_rows(effects_engine, queue)
+            assert effect_count(effects_engine) == number
+            assert payloads(queue.take(2, connection=caller)) == ["a", "b"]
+            add_effect(caller, number)
+            caller.commit()
+        assert effect_count(effects_engine) == number + 1
+        (last,) = consume_exactly(queue, 1)
+        assert ("c", 1) == (last.payload, last.attempt)
+        last.ack()
 
 
 def test_take_obeys_the_rules_of_a_claim(service: QueueService, effects_engine: Engine) -> None:
