@@ -32,6 +32,7 @@ from queue_over_sql import (
     ServiceClosed,
 )
 from tests.contract.looking import ARGUMENT_ERRORS, payloads
+from tests.contract.refusals import refused
 from tests.contract.scheduling import everything, hourly, next_of, silence
 
 if TYPE_CHECKING:
@@ -68,34 +69,27 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "named"), REFUSED.values(), ids=list(REFUSED))
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python refuses it")
 @pytest.mark.usefixtures("queue")
-def test_arguments_that_make_no_sense(
-    service: QueueService, given: dict[str, Any], named: str
-) -> None:
+def test_arguments_that_make_no_sense(service: QueueService) -> None:
     """Each is refused with an error that names it, and nothing is there afterwards."""
-    arguments = {"name": "s", "queue": "jobs", "payload": 1, **given}
-    with pytest.raises(ARGUMENT_ERRORS, match=named):
-        service.schedules.add(**arguments)
+    for case, (given, named) in REFUSED.items():
+        arguments = {"name": "s", "queue": "jobs", "payload": 1, **given}
+        with refused(case, *ARGUMENT_ERRORS, match=named):
+            service.schedules.add(**arguments)
+    # It is no argument of add.
+    with pytest.raises(TypeError, match="on_conflict"):
+        service.schedules.add("s", "jobs", 1, every=1, on_conflict="skip")
     assert [] == service.schedules.list()
 
 
-@pytest.mark.usefixtures("queue")
-def test_options_of_a_publish_that_a_schedule_has_not(service: QueueService) -> None:
-    """They are no arguments of add, so it is a TypeError."""
-    with pytest.raises(TypeError, match="on_conflict"):
-        service.schedules.add("s", "jobs", 1, every=1, on_conflict="skip")
-
-
-def test_a_queue_that_is_not_there(service: QueueService) -> None:
-    """Nothing is scheduled for it."""
+@pytest.mark.engines("sqlite")
+def test_what_the_queue_would_refuse(service: QueueService) -> None:
+    """Found out when the schedule is added, not when it fires; and so is a missing queue."""
+    service.create_queue("small", max_payload_bytes=20)
     with pytest.raises(QueueNotFound):
         service.schedules.add("s", "nowhere", 1, every=1)
-
-
-def test_a_payload_that_the_queue_would_refuse(service: QueueService) -> None:
-    """Found out when the schedule is added, not when it fires."""
-    service.create_queue("small", max_payload_bytes=20)
     with pytest.raises(PayloadInvalid):
         service.schedules.add("s", "small", {1: 2}, every=1)
     with pytest.raises(PayloadTooLarge):
@@ -105,6 +99,7 @@ def test_a_payload_that_the_queue_would_refuse(service: QueueService) -> None:
     assert [] == service.schedules.list()
 
 
+@pytest.mark.engines("sqlite")
 def test_an_adopted_table_is_refused(service: QueueService, engine: Engine) -> None:
     """Its messages are rows of the user's, so a schedule cannot make them; the error says so."""
     table = Table("orders", MetaData(), Column("number", Integer, primary_key=True))
@@ -114,6 +109,7 @@ def test_an_adopted_table_is_refused(service: QueueService, engine: Engine) -> N
         service.schedules.add("s", "orders", {}, every=1)
 
 
+@pytest.mark.engines("sqlite")
 def test_a_stopped_service_schedules_nothing(make_service: MakeService) -> None:
     """Every verb says that it was stopped."""
     service = make_service()
@@ -132,6 +128,7 @@ def test_a_stopped_service_schedules_nothing(make_service: MakeService) -> None:
 # ---------------------------------------------------------------- what is kept
 
 
+@pytest.mark.engines("sqlite")
 @pytest.mark.usefixtures("queue")
 def test_time_zones_may_be_given_as_names_and_objects(service: QueueService) -> None:
     """Both are the same zone, and so the same schedule."""
@@ -142,35 +139,27 @@ def test_time_zones_may_be_given_as_names_and_objects(service: QueueService) -> 
     assert "UTC" == service.schedules.add("s", "jobs", 1, every=9, timezone=UTC).timezone
 
 
-@pytest.mark.parametrize(
-    ("payload_type", "payload"),
-    [
-        ("json", {"z": 1, "a": [None, True, 1.5, {"bytes": "x"}], "ž": "€\n"}),
-        ("json", None),
-        ("text", "zwölf €"),
-        ("bytes", b"\x00\xff"),
-    ],
-)
-def test_payloads_come_as_they_were_given(
-    service: QueueService, engine: Engine, payload_type: Any, payload: object
-) -> None:
-    """Of each payload type, through the schedule's record and back, key order included."""
-    queue = service.create_queue("jobs", payload=payload_type)
-    added = service.schedules.add("s", queue, payload, cron=hourly())
-    assert payload == added.payload
-    silence(engine, queue, "s", next_of(added))
-    assert 1 == service.reap().fired
-    (message,) = everything(queue)
-    assert (payload, str(payload)) == (message.payload, str(message.payload))
+PAYLOADS: list[tuple[str, object]] = [
+    ("json", {"z": 1, "a": [None, True, 1.5, {"bytes": "x"}], "ž": "€\n"}),
+    ("json", None),
+    ("json", "ž€" * 200_000),
+    ("text", "zwölf €"),
+    ("bytes", b"\x00\xff"),
+]
 
 
-def test_a_large_payload_is_kept(service: QueueService, queue: Queue, engine: Engine) -> None:
-    """As large as the queue takes."""
-    payload = "ž€" * 200_000
-    added = service.schedules.add("s", queue, payload, cron=hourly())
-    silence(engine, queue, "s", next_of(added))
-    service.reap()
-    assert [payload] == payloads(everything(queue))
+def test_payloads_come_as_they_were_given(service: QueueService, engine: Engine) -> None:
+    """Of each type and size, through the schedule's record and back, key order included."""
+    for payload_type, payload in PAYLOADS:
+        queue = service.create_queue(f"of_{payload_type}", payload=payload_type)
+        added = service.schedules.add("s", queue, payload, cron=hourly())
+        assert payload == added.payload
+        silence(engine, queue, "s", next_of(added))
+        assert 1 == service.reap().fired
+        (message,) = everything(queue)
+        assert (payload, str(payload)) == (message.payload, str(message.payload))
+        service.schedules.remove("s")
+        assert [] == everything(queue)
 
 
 def test_own_columns_are_kept_by_type(service: QueueService, engine: Engine) -> None:
@@ -208,6 +197,7 @@ class Report:
     since: timedelta
 
 
+@pytest.mark.engines("sqlite")
 def test_typed_payloads_are_written_when_the_schedule_is_added(
     service: QueueService, make_service: MakeService, engine: Engine
 ) -> None:
@@ -227,6 +217,7 @@ def test_typed_payloads_are_written_when_the_schedule_is_added(
 # ---------------------------------------------------------------- what cannot be fired
 
 
+@pytest.mark.engines("sqlite")
 def test_one_that_cannot_be_fired_does_not_keep_the_others(
     service: QueueService, engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -246,6 +237,7 @@ def test_one_that_cannot_be_fired_does_not_keep_the_others(
     assert 1 == service.reap().fired
 
 
+@pytest.mark.engines("sqlite")
 def test_one_that_cannot_be_fired_can_be_paused_and_removed(service: QueueService) -> None:
     """Its messages need not be made for that; to resume it says why it cannot."""
     queue = service.create_queue("small")
@@ -259,6 +251,7 @@ def test_one_that_cannot_be_fired_can_be_paused_and_removed(service: QueueServic
         service.schedules.get("s")
 
 
+@pytest.mark.engines("sqlite")
 def test_a_definition_that_nobody_can_read(
     service: QueueService, queue: Queue, engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
