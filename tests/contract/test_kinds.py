@@ -22,6 +22,7 @@ from queue_over_sql import (
 )
 from tests.contract.kinds import BOTH, ORDERS, Address, Order, Parcel, Ping, Pong, Refund, Rush
 from tests.contract.looking import ARGUMENT_ERRORS, archived, counts, effects, payloads
+from tests.contract.refusals import refused
 from tests.contract.waiting import consume_exactly, wait_until
 from tests.contract.working import running
 
@@ -81,13 +82,6 @@ def test_every_sort_of_type_is_delivered_as_it_was_published(service: QueueServi
     assert kinds == [message.kind for message in messages]
 
 
-def test_plain_json_of_a_named_kind_becomes_the_type(orders: Queue) -> None:
-    """A publisher without the class gives the fields and the name."""
-    orders.publish({"id": 1}, kind="Order")
-    orders.publish_many([Publication({"id": 2, "reason": "late"}, kind="Refund")])
-    assert [Order(id=1), Refund(id=2, reason="late")] == payloads(orders.consume(2))
-
-
 def test_every_way_to_publish_takes_typed_payloads(orders: Queue, engine: Engine) -> None:
     """One, many, bulk, with options, and inside the caller's own transaction."""
     orders.publish(Order(id=1), key="k", headers={"h": 1})
@@ -120,6 +114,7 @@ def test_every_way_to_consume_gives_typed_payloads(orders: Queue, engine: Engine
     assert [Order(id=number) for number in (0, 1, 3, 4)] == payloads(archived(orders))
 
 
+@pytest.mark.engines("sqlite")
 def test_a_worker_hands_out_typed_payloads(make_service: MakeService, engine: Engine) -> None:
     """To plain, batch and transactional handlers."""
     service = make_service(reaper_interval=0.1)
@@ -151,15 +146,20 @@ def test_a_worker_hands_out_typed_payloads(make_service: MakeService, engine: En
         assert [Order(id=1), Refund(id=2)] == [payload for where, payload in seen if where == name]
 
 
-def test_a_retried_message_is_typed_again(orders: Queue) -> None:
-    """After a nack and a release it is the same payload."""
+def test_a_message_keeps_kind_and_type_in_all_its_lives(orders: Queue) -> None:
+    """After a release, a nack, and a requeue from the archive it is the same payload."""
     orders.publish(Order(id=1))
     orders.consume()[0].release()
     orders.consume()[0].nack("busy", delay=0)
     (message,) = consume_exactly(orders, 1)
     assert (Order(id=1), 2) == (message.payload, message.attempt)
+    message.reject("no")
+    assert 1 == orders.archive.messages().requeue()
+    (message,) = orders.consume()
+    assert ("Order", Order(id=1)) == (message.kind, message.payload)
 
 
+@pytest.mark.engines("sqlite")
 def test_lists_show_types_where_they_are_known(orders: Queue, make_service: MakeService) -> None:
     """Live and archived; what is unknown to the one who looks is shown as plain JSON."""
     orders.publish_many([Order(id=1), Refund(id=2)])
@@ -177,15 +177,7 @@ def test_lists_show_types_where_they_are_known(orders: Queue, make_service: Make
     assert Refund(id=2) == found.payload
 
 
-def test_requeue_keeps_kind_and_type(orders: Queue) -> None:
-    """A new life of a finished message is the same payload."""
-    orders.publish(Order(id=1))
-    orders.consume()[0].reject("no")
-    assert 1 == orders.archive.messages().requeue()
-    (message,) = orders.consume()
-    assert ("Order", Order(id=1)) == (message.kind, message.payload)
-
-
+@pytest.mark.engines("sqlite")
 def test_keys_compare_typed_payloads(orders: Queue) -> None:
     """Equal content is unchanged, other content replaces, and a taken key is told."""
     first = orders.publish(Order(id=1), key="k")
@@ -198,6 +190,7 @@ def test_keys_compare_typed_payloads(orders: Queue) -> None:
     assert (first.id, Refund(id=9)) == (message.id, message.payload)
 
 
+@pytest.mark.engines("sqlite")
 def test_a_kind_works_beside_columns_of_ones_own(service: QueueService) -> None:
     """Columns, priority and conditions are as on any queue."""
     queue = service.create_queue(
@@ -212,31 +205,24 @@ def test_a_kind_works_beside_columns_of_ones_own(service: QueueService) -> None:
 # -- queues with and without kinds
 
 
-def test_a_message_without_a_kind_is_plain_json(orders: Queue, make_service: MakeService) -> None:
-    """Who knows no kinds publishes what it likes, and everybody gets it as it is."""
+@pytest.mark.engines("sqlite")
+def test_services_with_and_without_kinds(orders: Queue, make_service: MakeService) -> None:
+    """Who knows no kinds gets plain JSON and the name of each kind, and publishes what it likes.
+
+    What it publishes without a kind everybody gets as it is.
+    """
     plain = make_service().queue("jobs")
     plain.publish({"id": "anything"})
     plain.publish(None)
-    assert [{"id": "anything"}, None] == payloads(orders.consume(2))
-
-
-def test_a_service_without_kinds_gets_plain_json(orders: Queue, make_service: MakeService) -> None:
-    """Of every kind, and its name."""
+    plain.publish({"id": 3}, kind="Order")
+    assert [{"id": "anything"}, None, Order(id=3)] == payloads(orders.consume(3))
     orders.publish_many([Order(id=1), Refund(id=2)])
-    messages = make_service().queue("jobs").consume(2)
     assert [("Order", {"id": 1}), ("Refund", {"id": 2, "reason": ""})] == [
-        (message.kind, message.payload) for message in messages
+        (message.kind, message.payload) for message in plain.consume(2)
     ]
 
 
-def test_a_service_without_kinds_publishes_for_one_with_kinds(
-    orders: Queue, make_service: MakeService
-) -> None:
-    """Kind and plain JSON are all it takes."""
-    make_service().queue("jobs").publish({"id": 3}, kind="Order")
-    assert [Order(id=3)] == payloads(consume_exactly(orders, 1))
-
-
+@pytest.mark.engines("sqlite")
 def test_kinds_stay_when_the_queue_is_opened_again(service: QueueService) -> None:
     """What is not given stays as it is, and what is given last counts."""
     service.create_queue("jobs", kinds=ORDERS).publish(Order(id=1))
@@ -251,6 +237,7 @@ def test_kinds_stay_when_the_queue_is_opened_again(service: QueueService) -> Non
     assert [Refund(id=3)] == payloads(wider.consume())
 
 
+@pytest.mark.engines("sqlite")
 def test_kinds_may_be_given_at_boot(service: QueueService) -> None:
     """By ``create_queues``, each queue its own."""
     queues = service.create_queues(
@@ -262,6 +249,7 @@ def test_kinds_may_be_given_at_boot(service: QueueService) -> None:
     assert [{"host": "a"}] == payloads(queues["pings"].consume())
 
 
+@pytest.mark.engines("sqlite")
 def test_a_queue_created_anew_keeps_the_kinds_of_the_code(make_service: MakeService) -> None:
     """Kinds are a property of each server's code, not of the queue that was dropped."""
     one, other = make_service(reaper_interval=0.1), make_service(reaper_interval=0.1)
@@ -277,6 +265,7 @@ def test_a_queue_created_anew_keeps_the_kinds_of_the_code(make_service: MakeServ
     assert [Refund(id=2)] == payloads(consume_exactly(fresh, 1))
 
 
+@pytest.mark.engines("sqlite")
 def test_threads_share_the_kinds(orders: Queue) -> None:
     """Several threads publish and consume typed payloads through one queue object."""
     seen: list[Any] = []
@@ -299,37 +288,39 @@ def test_threads_share_the_kinds(orders: Queue) -> None:
 # -- refusals
 
 
-@pytest.mark.parametrize(
-    ("payload", "kind", "text"),
-    [
-        ({"id": "1"}, "Order", "kind 'Order': id: Input should be a valid integer"),
-        ({}, "Refund", "kind 'Refund': id: Field required"),
-        ({"id": 1}, "Ordr", "'Ordr' is unknown .* Order, Refund"),
-        ({"id": 1}, None, "give kind= one of: Order, Refund"),
-        (Address("x"), None, "Address .* one of: Order, Refund"),
-        (Order(id=1), "Refund", "kind Order by its type Order, not of kind 'Refund'"),
-        (Rush(id=1, minutes=5), None, "would not come back equal: minutes"),
-        (Order.model_construct(id="x"), None, "kind 'Order': id: "),
-    ],
-)
-def test_what_does_not_fit_is_refused_and_nothing_published(
-    orders: Queue, engine: Engine, payload: Any, kind: str | None, text: str
-) -> None:
+UNFIT: list[tuple[Any, str | None, str]] = [
+    ({"id": "1"}, "Order", "kind 'Order': id: Input should be a valid integer"),
+    ({}, "Refund", "kind 'Refund': id: Field required"),
+    ({"id": 1}, "Ordr", "'Ordr' is unknown .* Order, Refund"),
+    ({"id": 1}, None, "give kind= one of: Order, Refund"),
+    (Address("x"), None, "Address .* one of: Order, Refund"),
+    (Order(id=1), "Refund", "kind Order by its type Order, not of kind 'Refund'"),
+    (Rush(id=1, minutes=5), None, "would not come back equal: minutes"),
+    (Order.model_construct(id="x"), None, "kind 'Order': id: "),
+]
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python refuses it")
+def test_what_does_not_fit_is_refused_and_nothing_published(orders: Queue, engine: Engine) -> None:
     """By every way to publish; the text names the kind, the fields, and what is known."""
-    bad = Publication(payload, kind=kind)
-    for publish in (
-        lambda: orders.publish(payload, kind=kind),
-        lambda: orders.publish(payload, kind=kind, key="k", on_conflict="replace"),
-        lambda: orders.publish_many([Order(id=1), bad]),
-        lambda: orders.load([Order(id=1), bad]),
-    ):
-        with pytest.raises(PayloadInvalid, match=text):
-            publish()
-    with engine.begin() as connection, pytest.raises(PayloadInvalid, match=text):
-        orders.publish(payload, kind=kind, connection=connection)
+    for payload, kind, text in UNFIT:
+        many = [Order(id=1), Publication(payload, kind=kind)]
+        with refused((payload, kind), PayloadInvalid, match=text):
+            orders.publish(payload, kind=kind)
+        with refused((payload, kind, "key"), PayloadInvalid, match=text):
+            orders.publish(payload, kind=kind, key="k", on_conflict="replace")
+        with refused((payload, kind, "publish_many"), PayloadInvalid, match=text):
+            orders.publish_many(many)
+        with refused((payload, kind, "load"), PayloadInvalid, match=text):
+            orders.load(many)
+        where = (payload, kind, "connection")
+        with engine.begin() as connection, refused(where, PayloadInvalid, match=text):
+            orders.publish(payload, kind=kind, connection=connection)
     assert 0 == orders.messages().count()
 
 
+@pytest.mark.engines("sqlite")
 def test_load_keeps_the_batches_before_a_refusal(orders: Queue) -> None:
     """As with any refusal: whole batches, never a part of one."""
     items = [Order(id=1), Order(id=2), Order(id=3), {"id": 4}]
@@ -338,6 +329,7 @@ def test_load_keeps_the_batches_before_a_refusal(orders: Queue) -> None:
     assert [Order(id=1), Order(id=2)] == payloads(orders.messages().list())
 
 
+@pytest.mark.engines("sqlite")
 def test_a_typed_payload_may_be_too_large(service: QueueService) -> None:
     """The limit is on what is stored."""
     queue = service.create_queue("jobs", kinds=BOTH, max_payload_bytes=40)
@@ -346,33 +338,37 @@ def test_a_typed_payload_may_be_too_large(service: QueueService) -> None:
         queue.publish(Refund(id=1, reason="x" * 40))
 
 
-@pytest.mark.parametrize("kinds", [[], {}, [Order, Order], {"": Order}, ["Order"], Order, [5]])
-def test_odd_kinds_are_refused_and_nothing_created(service: QueueService, kinds: Any) -> None:
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python refuses it")
+def test_odd_settings_are_refused_and_nothing_created(service: QueueService) -> None:
     """The queue is not created with half of what was asked for."""
-    with pytest.raises(ARGUMENT_ERRORS, match="kind"):
-        service.create_queue("jobs", kinds=kinds)
+    odd: list[Any] = [[], {}, [Order, Order], {"": Order}, ["Order"], Order, [5]]
+    for kinds in odd:
+        with refused(kinds, *ARGUMENT_ERRORS, match="kind"):
+            service.create_queue("jobs", kinds=kinds)
+    limits: list[Any] = [0, -1, "1 day"]
+    for timeout in limits:
+        with refused(timeout, *ARGUMENT_ERRORS, match="kind_timeout"):
+            service.create_queue("jobs", kinds=ORDERS, kind_timeout=timeout)
     assert [] == service.queues()
 
 
-@pytest.mark.parametrize("payload", ["text", "bytes"])
-def test_kinds_need_json(service: QueueService, payload: Any) -> None:
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python refuses it")
+def test_kinds_need_json(service: QueueService) -> None:
     """On a new queue and on one that exists."""
-    refused = (*ARGUMENT_ERRORS, QueueSchemaMismatch)
-    with pytest.raises(refused, match=r"(?i)json"):
-        service.create_queue("jobs", payload=payload, kinds=ORDERS)
-    assert [] == service.queues()
-    service.create_queue("jobs", payload=payload)
-    with pytest.raises(refused, match=r"(?i)json"):
-        service.create_queue("jobs", kinds=ORDERS)
+    errors = (*ARGUMENT_ERRORS, QueueSchemaMismatch)
+    for payload in ("text", "bytes"):
+        name = f"of_{payload}"
+        with refused(payload, *errors, match=r"(?i)json"):
+            service.create_queue(name, payload=payload, kinds=ORDERS)
+        assert name not in [queue.name for queue in service.queues()]
+        service.create_queue(name, payload=payload)
+        with refused(payload, *errors, match=r"(?i)json"):
+            service.create_queue(name, kinds=ORDERS)
 
 
-@pytest.mark.parametrize("timeout", [0, -1, "1 day"])
-def test_odd_timeouts_are_refused(service: QueueService, timeout: Any) -> None:
-    """A time limit is a length of time."""
-    with pytest.raises(ARGUMENT_ERRORS, match="kind_timeout"):
-        service.create_queue("jobs", kinds=ORDERS, kind_timeout=timeout)
-
-
+@pytest.mark.engines("sqlite")
 def test_the_timeout_is_a_setting(service: QueueService) -> None:
     """A day, unless it is given; read back as a length of time."""
     queue = service.create_queue("jobs", kinds=ORDERS)
