@@ -30,6 +30,7 @@ from queue_over_sql import (
 from queue_over_sql.adopted import ADDED_COLUMNS
 from tests.contract.entities import Invoice, create_invoices, own_row, statuses
 from tests.contract.looking import ARGUMENT_ERRORS, ids
+from tests.contract.refusals import refused
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -77,6 +78,7 @@ def test_adopting_adds_columns_and_indexes(service: QueueService, engine: Engine
     assert [] == queue.messages().list()
 
 
+@pytest.mark.engines("sqlite")
 def test_a_table_is_adopted_by_object_class_or_name(
     make_service: MakeService, engine: Engine
 ) -> None:
@@ -91,6 +93,7 @@ def test_a_table_is_adopted_by_object_class_or_name(
     assert {"billing"} == {found.name for found in make_service().queues()}
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_another_service_opens_the_queue_by_its_name(
     make_service: MakeService, engine: Engine
 ) -> None:
@@ -106,6 +109,7 @@ def test_another_service_opens_the_queue_by_its_name(
     assert 2 == queue.stats().done
 
 
+@pytest.mark.engines("sqlite")
 def test_settings_of_an_adopted_queue_change_like_others(
     make_service: MakeService, engine: Engine
 ) -> None:
@@ -119,27 +123,27 @@ def test_settings_of_an_adopted_queue_change_like_others(
     assert (10, 8, 2) == found
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"payload": "json"},
-        {"archive": "none"},
-        {"archive_ttl": 5},
-        {"columns": [Column("tenant", Integer)]},
-        {"max_payload_bytes": 10},
-    ],
-    ids=lambda settings: next(iter(settings)),
-)
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python refuses it")
 def test_what_has_no_place_in_an_adopted_queue_is_refused(
-    make_service: MakeService, engine: Engine, settings: dict[str, Any]
+    service: QueueService, engine: Engine
 ) -> None:
     """Rows are the messages and they stay, so there is no payload type and no archive to set."""
     create_invoices(engine, 0)
-    make_service().adopt_queue("billing", Invoice)
-    with pytest.raises(QueueSchemaMismatch, match=next(iter(settings))):
-        make_service().create_queue("billing", **settings)
+    service.adopt_queue("billing", Invoice)
+    settings: dict[str, Any] = {
+        "payload": "json",
+        "archive": "none",
+        "archive_ttl": 5,
+        "columns": [Column("tenant", Integer)],
+        "max_payload_bytes": 10,
+    }
+    for name, value in settings.items():
+        with refused(name, QueueSchemaMismatch, match=name):
+            service.create_queue("billing", **{name: value})
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_a_name_has_one_meaning(make_service: MakeService, engine: Engine) -> None:
     """An ordinary queue is not adopted over, nor another table or prefix under the same name."""
     create_invoices(engine, 0)
@@ -178,6 +182,7 @@ def test_a_clash_of_names_changes_nothing(service: QueueService, engine: Engine)
     assert {"id": 1, "Status": "open"} == own_row(message)
 
 
+@pytest.mark.engines("sqlite")
 def test_a_definition_that_names_a_column_of_ours_clashes(
     service: QueueService, engine: Engine
 ) -> None:
@@ -192,6 +197,7 @@ def test_a_definition_that_names_a_column_of_ours_clashes(
     assert "orders" == service.adopt_queue("orders", model).name
 
 
+@pytest.mark.engines("sqlite")
 def test_two_queues_may_share_a_table(service: QueueService, engine: Engine) -> None:
     """With prefixes of their own they do not touch each other."""
     create_invoices(engine, 2)
@@ -203,27 +209,23 @@ def test_two_queues_may_share_a_table(service: QueueService, engine: Engine) -> 
     assert "mail_status" not in own_row(mail.archive.messages().list()[0])
 
 
-@pytest.mark.parametrize(
-    "columns",
-    [
-        [Column("name", String(20), primary_key=True)],
-        [Column("a", Integer, primary_key=True), Column("b", Integer, primary_key=True)],
-        [Column("a", Integer)],
-    ],
-    ids=["text", "two", "none"],
-)
-def test_a_message_needs_a_whole_number_as_key(
-    service: QueueService, engine: Engine, columns: list[Column[Any]]
-) -> None:
+def test_a_message_needs_a_whole_number_as_key(service: QueueService, engine: Engine) -> None:
     """Other primary keys are refused, and the table stays as it is."""
-    create(engine, *[column._copy() for column in columns])
-    before = column_names(engine, "orders")
-    with pytest.raises(QueueSchemaMismatch, match="primary key"):
-        service.adopt_queue("orders", "orders")
-    assert before == column_names(engine, "orders")
+    keys: dict[str, list[Column[Any]]] = {
+        "a_text": [Column("name", String(20), primary_key=True)],
+        "two": [Column(name, Integer, primary_key=True) for name in ("a", "b")],
+        "none": [Column("a", Integer)],
+    }
+    for name, columns in keys.items():
+        create(engine, *columns, name=name)
+        before = column_names(engine, name)
+        with refused(name, QueueSchemaMismatch, match="primary key"):
+            service.adopt_queue("orders", name)
+        assert before == column_names(engine, name)
     assert [] == service.queues()
 
 
+@pytest.mark.empty_database
 def test_only_a_table_that_is_there_is_adopted(service: QueueService, engine: Engine) -> None:
     """A missing table, a view and what is no table at all are named."""
     create_invoices(engine, 0)
@@ -262,6 +264,7 @@ def test_dropping_leaves_the_table(make_service: MakeService, engine: Engine) ->
     assert 3 == make_service().adopt_queue("billing", Invoice).enqueue()
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_a_table_that_is_gone_keeps_no_other_queue_from_work(
     make_service: MakeService, engine: Engine
 ) -> None:
@@ -306,27 +309,29 @@ def test_many_servers_adopt_at_once(make_service: MakeService, engine: Engine) -
     assert list(range(1, 9)) == sorted(found)
 
 
-@pytest.mark.parametrize("kept", [0, 1, 9])
 def test_an_adoption_that_was_cut_off_is_completed(
-    make_service: MakeService, database: TestDatabase, engine: Engine, kept: int
+    make_service: MakeService, database: TestDatabase, engine: Engine
 ) -> None:
     """The record comes first, so the next call knows the columns that are there as its own."""
     create_invoices(engine, 2)
     make_service().adopt_queue("billing", Invoice)
-    with engine.begin() as connection:
-        for index in index_names(engine):
-            on_table = " ON invoices" if database.engine in {"mariadb", "mysql"} else ""
-            connection.execute(text(f"DROP INDEX {index}{on_table}"))
-        for name in ADDED_COLUMNS[kept:]:
-            connection.execute(text(f"ALTER TABLE invoices DROP COLUMN {name}"))
-    queue = make_service().adopt_queue("billing", Invoice)
-    assert set(ADDED_COLUMNS) <= column_names(engine)
-    assert index_names(engine)
-    assert 2 == queue.enqueue()
-    queue.ack(queue.consume(2))
-    assert 2 == queue.stats().done
+    for kept in (0, 1, 9):
+        with engine.begin() as connection:
+            for index in index_names(engine):
+                on_table = " ON invoices" if database.engine in {"mariadb", "mysql"} else ""
+                connection.execute(text(f"DROP INDEX {index}{on_table}"))
+            for name in ADDED_COLUMNS[kept:]:
+                connection.execute(text(f"ALTER TABLE invoices DROP COLUMN {name}"))
+        queue = make_service().adopt_queue("billing", Invoice)
+        assert set(ADDED_COLUMNS) <= column_names(engine)
+        assert index_names(engine)
+        assert (kept, 2) == (kept, queue.enqueue())
+        queue.ack(queue.consume(2))
+        assert (kept, 2) == (kept, queue.stats().done)
+        queue.archive.messages().remove()
 
 
+@pytest.mark.engines("sqlite")
 def test_a_borrowed_engine_adopts_too(make_service: MakeService, database: TestDatabase) -> None:
     """A service on the user's own engine needs no connection of another kind."""
     own = create_engine(database.url)
@@ -344,6 +349,7 @@ def test_a_borrowed_engine_adopts_too(make_service: MakeService, database: TestD
         own.dispose()
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_errors_are_ours(service: QueueService, engine: Engine) -> None:
     """A row that the user's own constraint refuses is our error, with the driver's as cause."""
     create_invoices(engine, 1)

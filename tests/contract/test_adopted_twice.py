@@ -34,6 +34,7 @@ def test_two_queues_over_one_table_do_not_see_each_other(
     assert 1 == len(reader.consume())
 
 
+@pytest.mark.engines("sqlite")
 def test_one_table_is_adopted_once_under_one_prefix(
     make_service: MakeService, engine: Engine
 ) -> None:
