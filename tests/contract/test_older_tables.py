@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pytest
 from sqlalchemy import text
 
 if TYPE_CHECKING:
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from queue_over_sql import QueueService
+
+pytestmark = pytest.mark.empty_database
 
 NEWER_SETTINGS = ("archive_limit", "dedup_window_us", "kind_timeout_us")
 
@@ -45,6 +48,7 @@ def test_a_queue_of_an_older_version_goes_on(
     assert ["new", "old"] == [message.payload for message in jobs.consume(2)]
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_a_queue_of_an_older_version_gets_a_dedup_window(
     make_service: Callable[..., QueueService], engine: Engine
 ) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import Column, Integer, MetaData, String, Table, text
+from sqlalchemy.orm import Session
 
 from queue_over_sql import (
     ClaimLost,
@@ -17,7 +18,6 @@ from queue_over_sql import (
     RequestTimeout,
 )
 from tests.contract.answering import PATIENCE, answering, ask, temporary
-from tests.contract.callers import Opener, each_opener, opened
 from tests.contract.looking import add_effect, counts, effect_count, payloads
 from tests.contract.waiting import consume_exactly, wait_until
 
@@ -46,6 +46,7 @@ def claimed_request(
     return asking, message
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_the_first_reply_stands(asker: QueueService, queue: Queue, service: QueueService) -> None:
     """A handler that replies twice, as after a redelivery, has answered once."""
     with answering(queue, lambda m: m.payload):
@@ -79,6 +80,7 @@ def test_a_lost_claim_gives_no_reply(asker: QueueService, queue: Queue) -> None:
         new.reply("after the ack")
 
 
+@pytest.mark.engines("sqlite")
 def test_an_expired_consumer_gives_no_reply(
     asker: QueueService, queue: Queue, service: QueueService
 ) -> None:
@@ -91,6 +93,7 @@ def test_an_expired_consumer_gives_no_reply(
     assert not asking.done()
 
 
+@pytest.mark.engines("sqlite")
 def test_a_listed_message_gives_no_reply(asker: QueueService, queue: Queue) -> None:
     """It was looked at, not claimed."""
     asking = ask(asker.queue("jobs"), "x")
@@ -103,53 +106,70 @@ def test_a_listed_message_gives_no_reply(asker: QueueService, queue: Queue) -> N
     assert not asking.done()
 
 
-@each_opener
 def test_a_reply_commits_with_the_callers_effects(
-    asker: QueueService, queue: Queue, effects_engine: Engine, opener: Opener
+    asker: QueueService, queue: Queue, effects_engine: Engine
 ) -> None:
-    """Effects, ack and reply are one transaction: seen when it commits, and not before."""
+    """Effects, ack and reply are one transaction: seen when it commits, and not before.
+
+    After a rollback the claim stands, and another reply may be given.
+    """
     asking, message = claimed_request(asker, queue)
-    with opened(opener, effects_engine) as caller:
-        add_effect(caller, 1)
-        message.reply("y", connection=caller)
+    with effects_engine.connect() as caller:
+        message.reply("never", connection=caller)
         message.ack(connection=caller)
+        caller.rollback()
+    with Session(effects_engine) as session:
+        add_effect(session, 1)
+        message.reply("y", connection=session)
+        message.ack(connection=session)
         assert not asking.done()
-        caller.commit()
+        session.commit()
     assert "y" == asking.result(PATIENCE).payload
     assert (1, (0, 0, 0)) == (effect_count(effects_engine), counts(queue))
 
 
-@each_opener
-def test_a_rolled_back_reply_was_never_given(
-    asker: QueueService, queue: Queue, effects_engine: Engine, opener: Opener
-) -> None:
-    """The claim stands, and another reply may be given."""
-    asking, message = claimed_request(asker, queue)
-    with opened(opener, effects_engine) as caller:
-        message.reply("never", connection=caller)
-        message.ack(connection=caller)
-        caller.rollback()
-    message.reply("now")
-    message.ack()
-    assert "now" == asking.result(PATIENCE).payload
-
-
-@each_opener
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_a_taken_request_is_answered_in_its_transaction(
-    asker: QueueService, queue: Queue, effects_engine: Engine, opener: Opener
+    asker: QueueService, queue: Queue, effects_engine: Engine
 ) -> None:
     """take() and reply in one transaction; there is no claim to fence."""
     asking = ask(asker.queue("jobs"), "x")
     wait_until(lambda: counts(queue) == (1, 0, 0))
-    with opened(opener, effects_engine) as caller:
-        [message] = queue.take(connection=caller)
-        message.reply("y", connection=caller)
-        caller.commit()
+    with Session(effects_engine) as session:
+        [message] = queue.take(connection=session)
+        message.reply("y", connection=session)
+        session.commit()
     assert "y" == asking.result(PATIENCE).payload
 
 
-def test_a_reply_to_a_vanished_queue_is_reported(asker: QueueService, queue: Queue) -> None:
-    """Who asked has ended: the replier is told, keeps its claim and acks."""
+def test_a_reply_to_a_vanished_queue_is_reported(
+    asker: QueueService, queue: Queue, effects_engine: Engine
+) -> None:
+    """Who asked has ended: the replier is told, keeps its claim and acks.
+
+    Its transaction goes on and commits what it did before and after, whether the queue was known
+    here before or not.
+    """
+    _, known = claimed_request(asker, queue)
+    known.reply("y")
+    known.ack()
+    _, message = claimed_request(asker, queue)
+    asker.stop()
+    with effects_engine.connect() as caller:
+        add_effect(caller, 1)
+        for connection in (caller, caller):
+            with pytest.raises(ReplyQueueGone) as caught:
+                message.reply("y", connection=connection)
+            assert message.reply_to == caught.value.queue
+        add_effect(caller, 2)
+        message.ack(connection=caller)
+        caller.commit()
+    assert (2, (0, 0, 0)) == (effect_count(effects_engine), counts(queue))
+
+
+@pytest.mark.engines("sqlite")
+def test_a_vanished_queue_is_reported_every_time(asker: QueueService, queue: Queue) -> None:
+    """Without a transaction of the caller's, too."""
     _, message = claimed_request(asker, queue)
     asker.stop()
     for _ in range(2):
@@ -160,47 +180,23 @@ def test_a_reply_to_a_vanished_queue_is_reported(asker: QueueService, queue: Que
     assert (0, 0, 0) == counts(queue)
 
 
-@each_opener
-def test_a_vanished_queue_leaves_the_transaction_usable(
-    asker: QueueService, queue: Queue, effects_engine: Engine, opener: Opener
-) -> None:
-    """After ReplyQueueGone the caller goes on and commits what it did before and after.
-
-    Whether the queue was known here before makes no difference.
-    """
-    _, known = claimed_request(asker, queue)
-    known.reply("y")
-    known.ack()
-    _, message = claimed_request(asker, queue)
-    asker.stop()
-    with opened(opener, effects_engine) as caller:
-        add_effect(caller, 1)
-        for _ in range(2):
-            with pytest.raises(ReplyQueueGone):
-                message.reply("y", connection=caller)
-        add_effect(caller, 2)
-        message.ack(connection=caller)
-        caller.commit()
-    assert (2, (0, 0, 0)) == (effect_count(effects_engine), counts(queue))
-
-
-@each_opener
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_a_lost_claim_leaves_the_transaction_usable(
-    asker: QueueService, queue: Queue, effects_engine: Engine, opener: Opener
+    asker: QueueService, queue: Queue, effects_engine: Engine
 ) -> None:
     """After ClaimLost the caller goes on, and no reply was given."""
     asking, message = claimed_request(asker, queue)
     queue.delete(message.id)
-    with opened(opener, effects_engine) as caller:
+    with effects_engine.begin() as caller:
         add_effect(caller, 1)
         with pytest.raises(ClaimLost):
             message.reply("y", connection=caller)
         add_effect(caller, 2)
-        caller.commit()
     assert 2 == effect_count(effects_engine)
     assert not asking.done()
 
 
+@pytest.mark.engines("sqlite")
 def test_a_reply_that_cannot_be_kept_is_refused(asker: QueueService, queue: Queue) -> None:
     """Nothing is published, and a proper one may follow."""
     asking, message = claimed_request(asker, queue)
@@ -212,6 +208,7 @@ def test_a_reply_that_cannot_be_kept_is_refused(asker: QueueService, queue: Queu
     assert "y" == asking.result(PATIENCE).payload
 
 
+@pytest.mark.engines("sqlite")
 def test_a_reply_may_go_to_a_lasting_queue(service: QueueService, queue: Queue) -> None:
     """reply_to may name any queue; the correlation id is the key there, where there is one."""
     answers = service.create_queue("answers")
@@ -225,6 +222,7 @@ def test_a_reply_may_go_to_a_lasting_queue(service: QueueService, queue: Queue) 
     assert ("bb", None, None) == (second.payload, second.key, second.correlation_id)
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_a_lasting_queue_that_is_gone(
     service: QueueService, queue: Queue, effects_engine: Engine
 ) -> None:
@@ -243,6 +241,7 @@ def test_a_lasting_queue_that_is_gone(
         message.reply("y")
 
 
+@pytest.mark.engines("sqlite")
 def test_an_adopted_table_takes_no_replies(
     service: QueueService, queue: Queue, engine: Engine
 ) -> None:
@@ -259,7 +258,7 @@ def test_an_adopted_table_takes_no_replies(
     with answering(adopted, lambda m: m.payload["name"]):
         assert "ada" == adopted.request({"name": "ada"}, timeout=PATIENCE).payload
     with pytest.raises(RequestTimeout) as caught:
-        adopted.request({"name": "bob"}, timeout=0.2)
+        adopted.request({"name": "bob"}, timeout=0.05)
     assert caught.value.withdrawn
     assert 0 == adopted.messages().count()
 
@@ -297,6 +296,7 @@ def test_a_reaper_drops_the_queue_of_a_dead_requester(
     assert 0 == reaper.reap().dropped
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_a_requester_that_was_taken_for_dead_is_told(
     make_service: MakeService, queue: Queue, engine: Engine
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,11 @@ from queue_over_sql import (
     ReplyQueueGone,
     RequestTimeout,
     ServiceClosed,
+    replies,
 )
 from tests.contract.answering import PATIENCE, answering, ask, temporary
 from tests.contract.looking import counts, payloads
+from tests.contract.refusals import refused
 from tests.contract.waiting import consume_exactly, wait_until
 
 if TYPE_CHECKING:
@@ -27,8 +30,22 @@ if TYPE_CHECKING:
     from queue_over_sql.testing.plugin import MakeService
 
 
-A_WHILE = 4.0
-"""Seconds in which even a busy machine claims a message."""
+class Clock:
+    """What requests wait by; a test may put it forward."""
+
+    ahead = 0.0
+
+    def monotonic(self) -> float:
+        """Seconds since some instant."""
+        return time.monotonic() + self.ahead
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of all requests."""
+    clock = Clock()
+    monkeypatch.setattr(replies, "time", clock)
+    return clock
 
 
 def double(message: Message) -> Any:
@@ -54,6 +71,7 @@ def test_a_request_returns_its_reply(make_service: MakeService, queue: Queue) ->
     assert (0, 0, 0) == counts(queue)
 
 
+@pytest.mark.engines("sqlite")
 def test_the_request_names_where_its_reply_goes(queue: Queue, service: QueueService) -> None:
     """Options of a publish reach the message, besides reply_to and correlation_id."""
     asking = ask(queue, "x", kind="question", headers={"trace": "t"}, key="k", max_attempts=2)
@@ -71,6 +89,7 @@ def test_the_request_names_where_its_reply_goes(queue: Queue, service: QueueServ
     assert ("y", message.correlation_id) == (reply.payload, reply.correlation_id)
 
 
+@pytest.mark.engines("sqlite")
 def test_a_message_that_is_no_request(queue: Queue) -> None:
     """It has neither reply_to nor correlation_id, and cannot be replied to."""
     queue.publish("x", headers={"reply_to": 5, "correlation_id": ["no"]})
@@ -81,6 +100,7 @@ def test_a_message_that_is_no_request(queue: Queue) -> None:
     message.ack()
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_each_thread_gets_its_own_reply(make_service: MakeService, queue: Queue) -> None:
     """Many threads ask at once over one queue of replies; it is empty afterwards."""
     repliers = [make_service().queue("jobs") for _ in range(2)]
@@ -98,6 +118,7 @@ def test_each_thread_gets_its_own_reply(make_service: MakeService, queue: Queue)
     assert (0, 0, 0) == counts(service.queue(inbox)) == counts(queue)
 
 
+@pytest.mark.engines("sqlite")
 def test_one_queue_of_replies_for_all_queues(service: QueueService, queue: Queue) -> None:
     """A service has one, made at its first request, whatever queues it asks."""
     other = service.create_queue("other")
@@ -108,6 +129,7 @@ def test_one_queue_of_replies_for_all_queues(service: QueueService, queue: Queue
     assert 1 == len(temporary(service))
 
 
+@pytest.mark.engines("sqlite")
 def test_temporary_queues_are_listed_only_on_demand(service: QueueService, queue: Queue) -> None:
     """queues() leaves them out unless asked; queue() opens them."""
     with answering(queue, double):
@@ -123,7 +145,7 @@ def test_temporary_queues_are_listed_only_on_demand(service: QueueService, queue
 def test_an_unanswered_request_is_withdrawn(queue: Queue) -> None:
     """Nobody has begun with it when the time is up, so nobody ever will."""
     with pytest.raises(RequestTimeout) as caught:
-        queue.request("x", timeout=0.2)
+        queue.request("x", timeout=0.05)
     error = caught.value
     assert isinstance(error, TimeoutError)
     assert ("jobs", True) == (error.queue, error.withdrawn)
@@ -135,30 +157,33 @@ def test_an_unanswered_request_is_withdrawn(queue: Queue) -> None:
     assert ["next"] == [message.payload for message in queue.consume(5)]
 
 
-def test_a_request_that_somebody_began_with_is_not_withdrawn(queue: Queue) -> None:
+def test_a_request_that_somebody_began_with_is_not_withdrawn(queue: Queue, clock: Clock) -> None:
     """Nor one that waits for its retry, nor what replaced it by its key: that is another's."""
     keys = ["held", "failed", "mine"]
-    asking = [ask(queue, key, timeout=A_WHILE, key=key, max_attempts=3) for key in keys[:2]]
+    asking = [ask(queue, key, key=key, max_attempts=3) for key in keys[:2]]
     for message in consume_exactly(queue, 2):
         if message.key == "failed":
             message.nack("no", delay=600)
-    asking.append(ask(queue, "mine", timeout=A_WHILE, key="mine"))
+    asking.append(ask(queue, "mine", key="mine"))
     wait_until(lambda: queue.messages(key="mine").count() == 1)
     queue.publish("yours", key="mine", on_conflict="replace")
+    clock.ahead = PATIENCE
     errors = [one.exception(PATIENCE) for one in asking]
     assert [False] * 3 == [isinstance(e, RequestTimeout) and e.withdrawn for e in errors]
     assert [RequestTimeout] * 3 == [type(error) for error in errors]
     assert ["failed", "held", "yours"] == sorted(payloads(queue.messages().list()))
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_a_late_reply_is_cleaned_up_by_later_requests(
-    make_service: MakeService, queue: Queue
+    make_service: MakeService, queue: Queue, clock: Clock
 ) -> None:
     """Nobody waits for it any more, so it is removed and nobody gets it."""
     service = make_service(reaper_interval=0.1)
     asked = service.queue("jobs")
-    asking = ask(asked, "slow", timeout=A_WHILE)
+    asking = ask(asked, "slow")
     [late] = consume_exactly(queue, 1)
+    clock.ahead = PATIENCE
     assert isinstance(asking.exception(PATIENCE), RequestTimeout)
     late.reply("too late")
     late.ack()
@@ -187,6 +212,7 @@ def test_the_queue_of_replies_ends_with_its_service(
         service.queue(name)
 
 
+@pytest.mark.engines("sqlite")
 def test_stopping_a_service_ends_its_requests(make_service: MakeService, queue: Queue) -> None:
     """Who waits in another thread is told at once."""
     service = make_service()
@@ -196,6 +222,7 @@ def test_stopping_a_service_ends_its_requests(make_service: MakeService, queue: 
     assert isinstance(asking.exception(PATIENCE), ServiceClosed)
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_a_dropped_queue_of_replies_is_told_to_who_waits(
     service: QueueService, queue: Queue
 ) -> None:
@@ -213,23 +240,22 @@ def test_a_dropped_queue_of_replies_is_told_to_who_waits(
         assert 2 == queue.request(1, timeout=PATIENCE).payload
 
 
-@pytest.mark.parametrize("timeout", [0, -1, None, "1", float("nan"), True])
-def test_a_timeout_must_be_a_time(queue: Queue, timeout: Any) -> None:
-    """A request that cannot end is refused before anything is published."""
-    with pytest.raises((TypeError, ValueError), match="timeout"):
-        queue.request("x", timeout=timeout)
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python refuses it")
+def test_requests_that_cannot_end_are_refused(queue: Queue) -> None:
+    """A time limit that is none, and options with which nobody could answer in time."""
+    timeouts: list[Any] = [0, -1, None, "1", float("nan"), True]
+    for timeout in timeouts:
+        with refused(timeout, TypeError, ValueError, match="timeout"):
+            queue.request("x", timeout=timeout)
+    for option in ("connection", "delay", "at", "on_conflict"):
+        given: dict[str, Any] = {option: None}
+        with refused(option, TypeError, match=option):
+            queue.request("x", timeout=1, **given)
     assert (0, 0, 0) == counts(queue)
 
 
-@pytest.mark.parametrize("option", ["connection", "delay", "at", "on_conflict"])
-def test_options_that_nobody_could_answer_are_refused(queue: Queue, option: str) -> None:
-    """A request that is not there at once, or not its own, would wait in vain."""
-    given: dict[str, Any] = {option: None}
-    with pytest.raises(TypeError, match=option):
-        queue.request("x", timeout=1, **given)
-    assert (0, 0, 0) == counts(queue)
-
-
+@pytest.mark.engines("sqlite")
 def test_a_refused_request_is_not_published(service: QueueService) -> None:
     """Errors of a publish come as such: the payload's, the key's, the headers'."""
     queue = service.create_queue("small", max_payload_bytes=10)
@@ -243,6 +269,7 @@ def test_a_refused_request_is_not_published(service: QueueService) -> None:
     assert (1, 0, 0) == counts(queue)
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_a_request_to_a_dropped_queue(service: QueueService, queue: Queue) -> None:
     """QueueNotFound, as for a publish."""
     service.drop_queue("jobs")
@@ -251,6 +278,7 @@ def test_a_request_to_a_dropped_queue(service: QueueService, queue: Queue) -> No
     assert "jobs" == caught.value.queue
 
 
+@pytest.mark.engines("sqlite")
 def test_queues_of_text_and_bytes_may_be_asked(service: QueueService) -> None:
     """The request has the queue's payload type; the reply is JSON."""
     texts = service.create_queue("texts", payload="text")
@@ -260,6 +288,7 @@ def test_queues_of_text_and_bytes_may_be_asked(service: QueueService) -> None:
         assert 3 == blobs.request(b"\0\1\2", timeout=PATIENCE).payload
 
 
+@pytest.mark.engines("sqlite")
 def test_a_worker_answers(make_service: MakeService, queue: Queue) -> None:
     """A handler replies; what it returns is acknowledged as ever."""
     worker = make_service().worker(poll_interval=(0.005, 0.05))
@@ -278,6 +307,7 @@ def test_a_worker_answers(make_service: MakeService, queue: Queue) -> None:
     assert (0, 0, 0) == counts(queue)
 
 
+@pytest.mark.engines("sqlite")
 def test_a_reply_may_be_a_request(service: QueueService, queue: Queue) -> None:
     """A reply that names a queue of its own can be replied to, without a claim."""
     service.create_queue("talk")
@@ -293,6 +323,7 @@ class Interrupted(BaseException):
     """What a signal may raise, wherever the program is."""
 
 
+@pytest.mark.engines("sqlite")
 def test_an_interrupted_request_is_withdrawn(make_service: MakeService, queue: Queue) -> None:
     """Whoever asked does not wait any more, so nobody needs to begin with it."""
     service = make_service()
@@ -314,6 +345,7 @@ class Question:
     about: str
 
 
+@pytest.mark.engines("sqlite")
 def test_requests_may_have_kinds(make_service: MakeService) -> None:
     """A request is typed as a publish is, on both sides; its reply is plain JSON."""
     asked, replier = (make_service().create_queue("typed", kinds=[Question]) for _ in range(2))
@@ -322,6 +354,7 @@ def test_requests_may_have_kinds(make_service: MakeService) -> None:
     assert (["Question", "tea"], None) == (reply.payload, reply.kind)
 
 
+@pytest.mark.engines("sqlite")
 @pytest.mark.threads("an event loop does not outlive a fork")
 def test_an_ending_child_leaves_the_queue_of_its_parent(service: QueueService) -> None:
     """Only the consumer that a queue of replies was made for drops it."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import Column, Integer, create_engine
+from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
 from queue_over_sql import (
@@ -16,9 +17,9 @@ from queue_over_sql import (
     QueueService,
     WrongDatabase,
 )
-from tests.contract.callers import Opener, each_opener, opened
 from tests.contract.fanning import NAMES, contents, three_queues
 from tests.contract.looking import add_effect, effect_count
+from tests.contract.refusals import refused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,64 +36,54 @@ def topic(service: QueueService) -> Topic:
     return three_queues(service)
 
 
-@each_opener
 def test_copies_commit_with_the_callers_effects(
-    topic: Topic, service: QueueService, effects_engine: Engine, opener: Opener
+    topic: Topic, service: QueueService, effects_engine: Engine
 ) -> None:
-    """All of it is seen after the commit and nothing before."""
-    with opened(opener, effects_engine) as caller:
-        add_effect(caller, 1)
-        published = topic.publish("one", routing_key="x", connection=caller)
-        assert [*NAMES] == [one.queue for one in published]
-        assert [[], [], []] == contents(service)
-        caller.commit()
-    assert (1, [["one"]] * 3) == (effect_count(effects_engine), contents(service))
+    """Rolled back they never were; all is seen after the commit and nothing before.
 
-
-@each_opener
-def test_copies_of_a_rolled_back_transaction_never_were(
-    topic: Topic, service: QueueService, effects_engine: Engine, opener: Opener
-) -> None:
-    """Also where the publish comes first."""
-    with opened(opener, effects_engine) as caller:
+    A connection and a session will do, and the publish may come first.
+    """
+    with effects_engine.connect() as caller:
         topic.publish("one", routing_key="x", connection=caller)
         add_effect(caller, 1)
         topic.publish("two", routing_key="x", connection=caller)
         caller.rollback()
     assert (0, [[], [], []]) == (effect_count(effects_engine), contents(service))
+    with Session(effects_engine) as session:
+        add_effect(session, 1)
+        published = topic.publish("one", routing_key="x", connection=session)
+        assert [*NAMES] == [one.queue for one in published]
+        assert [[], [], []] == contents(service)
+        session.commit()
+    assert (1, [["one"]] * 3) == (effect_count(effects_engine), contents(service))
 
 
-@each_opener
-@pytest.mark.parametrize(
-    "refused",
-    [("new", DuplicateKey), ({1: 2}, PayloadInvalid), ("x" * 60, PayloadTooLarge)],
-    ids=["key", "invalid", "large"],
-)
 def test_a_refusal_leaves_the_callers_transaction_usable(
-    topic: Topic,
-    service: QueueService,
-    effects_engine: Engine,
-    opener: Opener,
-    *,
-    refused: tuple[object, type[Exception]],
+    topic: Topic, service: QueueService, effects_engine: Engine
 ) -> None:
     """What was done before stays, no copy of the refused message does, and it can go on."""
-    payload, error = refused
     service.create_queue("c", max_payload_bytes=50)
     service.queue("c").publish("there", key="k")
-    with opened(opener, effects_engine) as caller:
-        add_effect(caller, 1)
-        topic.publish("before", routing_key="x", connection=caller)
-        with pytest.raises(error):
-            topic.publish(payload, routing_key="x", key="k", connection=caller)
-        topic.publish("after", routing_key="x", connection=caller)
-        add_effect(caller, 2)
-        caller.commit()
+    wrong: list[tuple[object, type[Exception]]] = [
+        ("new", DuplicateKey),
+        ({1: 2}, PayloadInvalid),
+        ("x" * 60, PayloadTooLarge),
+    ]
+    with Session(effects_engine) as session:
+        add_effect(session, 1)
+        topic.publish("before", routing_key="x", connection=session)
+        for payload, error in wrong:
+            with refused(payload, error):
+                topic.publish(payload, routing_key="x", key="k", connection=session)
+            topic.publish("after", routing_key="x", connection=session)
+        add_effect(session, 2)
+        session.commit()
     assert 2 == effect_count(effects_engine)
-    expected = ["before", "after"]
+    expected = ["before", "after", "after", "after"]
     assert [expected, expected, ["there", *expected]] == contents(service)
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_a_process_may_begin_with_the_callers_transaction(
     topic: Topic, service: QueueService, make_service: MakeService, engine: Engine
 ) -> None:
@@ -105,6 +96,7 @@ def test_a_process_may_begin_with_the_callers_transaction(
     assert [["one", "two"]] * 3 == contents(service)
 
 
+@pytest.mark.engines("sqlite")
 @pytest.mark.threads("the caller's engine is a synchronous one")
 def test_a_transaction_elsewhere_is_refused(topic: Topic, tmp_path: Path) -> None:
     """A connection to another database raises before anything is done."""
@@ -116,20 +108,18 @@ def test_a_transaction_elsewhere_is_refused(topic: Topic, tmp_path: Path) -> Non
         topic.publish(1, routing_key="x", connection=elsewhere)  # type: ignore[arg-type]
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
 @pytest.mark.threads("the caller's engine is a synchronous one")
-@pytest.mark.parametrize("by_default", [False, True])
 def test_a_connection_without_a_transaction_is_refused(
-    topic: Topic, service: QueueService, engine: Engine, *, by_default: bool
+    topic: Topic, service: QueueService, engine: Engine
 ) -> None:
     """What commits each statement could leave some copies without the others."""
-    options = {"isolation_level": "AUTOCOMMIT"}
-    other = create_engine(engine.url, **(options if by_default else {}))
-    with other.connect() as connection:
-        if not by_default:
-            connection = connection.execution_options(**options)  # noqa: PLW2901
-        with pytest.raises(ValueError, match="AUTOCOMMIT"):
+    plain = create_engine(engine.url)
+    by_default = create_engine(engine.url, isolation_level="AUTOCOMMIT")
+    for other in (by_default, plain.execution_options(isolation_level="AUTOCOMMIT")):
+        with other.connect() as connection, refused(other, ValueError, match="AUTOCOMMIT"):
             topic.publish("x", routing_key="k", connection=connection)
-    other.dispose()
+        other.dispose()
     assert [[], [], []] == contents(service)
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from sqlalchemy import URL, Engine, NullPool, create_engine, make_url, text
+from sqlalchemy.orm import Session
 
 from queue_over_sql import Publication, QueueError, QueueService, WrongDatabase
-from tests.contract.callers import Caller, Opener, each_opener, opened
+from tests.contract.callers import OPENERS, Caller, Opener, opened
 from tests.contract.editing import EDITS, unhold
 from tests.contract.looking import add_effect, counts, effect_count, effects, live_rows, payloads
 from tests.contract.waiting import consume_exactly
@@ -130,15 +131,15 @@ def assert_refused(scene: Scene, elsewhere: Engine, opener: Opener = connect) ->
     assert effect_count(elsewhere) == 2 * len(VERBS)
 
 
-@each_opener
-def test_another_database_is_refused(scene: Scene, beside: Engine, opener: Opener) -> None:
+def test_another_database_is_refused(scene: Scene, beside: Engine) -> None:
     """On the same server; the message may still be settled as if nothing had happened."""
-    assert_refused(scene, beside, opener)
+    assert_refused(scene, beside, Session)
     scene.message.extend()
     scene.message.ack()
     assert (2, 0, 0) == counts(scene.queue)
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_a_queue_of_the_same_name_there_is_not_touched(scene: Scene, beside: Engine) -> None:
     """Tables and ids are the same there, so that only looking tells the databases apart."""
     service = QueueService(beside.url, consumer_timeout=5.0)
@@ -160,6 +161,7 @@ def test_a_database_of_another_kind_is_refused(scene: Scene, apart: Engine) -> N
     scene.message.ack()
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_it_is_refused_every_time_and_the_right_one_accepted_between(
     queue: Queue, effects_engine: Engine, beside: Engine
 ) -> None:
@@ -176,6 +178,7 @@ def test_it_is_refused_every_time_and_the_right_one_accepted_between(
     assert effect_count(effects_engine) == 3
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_a_connection_that_reaches_the_other_database_later(
     queue: Queue, effects_engine: Engine, beside: Engine
 ) -> None:
@@ -259,25 +262,26 @@ def test_a_session_with_settings_of_its_own_is_accepted(
     assert effect_count(effects_engine) == 2
 
 
-@each_opener
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_a_service_on_an_engine_accepts_its_connections(
-    make_service: MakeService, effects_engine: Engine, beside: Engine, opener: Opener
+    make_service: MakeService, effects_engine: Engine, beside: Engine
 ) -> None:
     """A service that was given an engine works in its transactions, and not in those of another."""
     make_service().create_queue("jobs")
     service = QueueService(effects_engine)
     try:
         queue = service.queue("jobs")
-        with opened(opener, effects_engine) as caller:
-            add_effect(caller, 1)
-            queue.publish("x", connection=caller)
-            caller.commit()
+        for number, opener in enumerate(OPENERS.values()):
+            with opened(opener, effects_engine) as caller:
+                add_effect(caller, number)
+                queue.publish(number, connection=caller)
+                caller.commit()
         with beside.connect() as caller, pytest.raises(WrongDatabase):
             queue.publish("y", connection=caller)
-        assert ["x"] == payloads(consume_exactly(queue, 1))
+        assert [0, 1] == payloads(consume_exactly(queue, 2))
     finally:
         service.stop()
-    assert effect_count(effects_engine) == 1
+    assert effect_count(effects_engine) == 2
 
 
 @pytest.mark.engines("sqlite")
@@ -297,6 +301,7 @@ def test_a_database_in_memory_belongs_to_its_engine(engine_name: str) -> None:
         service.stop()
 
 
+@pytest.mark.empty_database
 @pytest.mark.engines("postgresql")
 def test_another_schema_of_the_same_database_is_another_place(
     queue: Queue, database: TestDatabase, engine: Engine
