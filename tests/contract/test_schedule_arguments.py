@@ -139,7 +139,7 @@ def test_time_zones_may_be_given_as_names_and_objects(service: QueueService) -> 
     assert "UTC" == service.schedules.add("s", "jobs", 1, every=9, timezone=UTC).timezone
 
 
-PAYLOADS: list[tuple[str, object]] = [
+PAYLOADS: list[tuple[Any, object]] = [
     ("json", {"z": 1, "a": [None, True, 1.5, {"bytes": "x"}], "ž": "€\n"}),
     ("json", None),
     ("json", "ž€" * 200_000),
