@@ -10,13 +10,11 @@ import pytest
 from sqlalchemy import Column, Integer
 
 from queue_over_sql import FixedDelay
-from tests.contract.editing import finished, has_json_paths
+from tests.contract.editing import finished
 from tests.contract.looking import archived, counts, ids
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from sqlalchemy import Engine
 
     from queue_over_sql import Message, Queue, QueueService
 
@@ -99,27 +97,30 @@ def test_each_line_tells_all_of_a_message(jobs: Queue, target: Path) -> None:
     assert [target] == list(target.parent.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("payload_type", "payload"), [("text", "Žižkov\n"), ("bytes", bytes(range(256)))]
-)
-def test_texts_and_bytes(
-    service: QueueService, target: Path, payload_type: Any, payload: str | bytes
-) -> None:
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python writes the file")
+def test_texts_and_bytes(service: QueueService, target: Path) -> None:
     """Text is text; bytes are Base64 and marked so."""
-    queue = service.create_queue("jobs", payload=payload_type)
-    queue.publish(payload)
-    finished(queue, "rejected")
-    assert 1 == queue.archive.export(target)
-    (line,) = lines(target)
-    if isinstance(payload, bytes):
-        assert "base64" == line["payload_encoding"]
-        assert payload == base64.b64decode(line["payload"], validate=True)
-    else:
-        assert payload == line["payload"]
-        assert "payload_encoding" not in line
+    text, raw = "Žižkov\n", bytes(range(256))
+    for queue, payload in (
+        (service.create_queue("texts", payload="text"), text),
+        (service.create_queue("raw", payload="bytes"), raw),
+    ):
+        queue.publish(payload)
+        finished(queue, "rejected")
+        assert 1 == queue.archive.export(target)
+        (line,) = lines(target)
+        if payload == raw:
+            assert "base64" == line["payload_encoding"]
+            assert raw == base64.b64decode(line["payload"], validate=True)
+        else:
+            assert text == line["payload"]
+            assert "payload_encoding" not in line
 
 
-def test_filters_choose(jobs: Queue, target: Path, engine: Engine) -> None:
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python writes the file")
+def test_filters_choose(jobs: Queue, target: Path) -> None:
     """The same as those of messages()."""
     for number in range(6):
         jobs.publish({"n": number}, key=f"k{number}", kind=f"t{number % 2}", tenant=number)
@@ -139,10 +140,11 @@ def test_filters_choose(jobs: Queue, target: Path, engine: Engine) -> None:
     assert [4, 5] == exported(where=table.c.tenant > 3)
     assert [4] == exported(status="done", kind="t0", where=table.c.tenant > 2)
     assert [] == exported(status="failed")
-    if has_json_paths(engine):
-        assert [2] == exported(payload={"n": 2})
+    assert [2] == exported(payload={"n": 2})
 
 
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python writes the file")
 def test_many_are_exported_page_by_page(jobs: Queue, target: Path) -> None:
     """Progress goes up to the whole number; all are there once, in order; the archive stays."""
     jobs.load(range(2500))
@@ -155,53 +157,52 @@ def test_many_are_exported_page_by_page(jobs: Queue, target: Path) -> None:
     assert (0, 0, 2500) == counts(jobs)
 
 
-def test_an_empty_archive_is_an_empty_file(jobs: Queue, target: Path) -> None:
-    """A run without anything to write still says so by the file."""
-    assert 0 == jobs.archive.export(target)
-    assert [] == lines(target)
-
-
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python writes the file")
 def test_an_export_replaces_the_file_before(jobs: Queue, target: Path) -> None:
-    """Whole: nothing of the old content is left."""
-    target.write_text("old\n" * 1000)
+    """Whole: nothing of the old content is left; an empty archive is an empty file."""
+    assert (0, []) == (jobs.archive.export(target), lines(target))
     jobs.publish("x")
-    finished(jobs, "done")
-    assert 1 == jobs.archive.export(target)
-    assert ["x"] == [line["payload"] for line in lines(target)]
+    for expected in ([], ["x"]):
+        target.write_text("old\n" * 1000)
+        assert len(expected) == jobs.archive.export(target)
+        assert expected == [line["payload"] for line in lines(target)]
+        if not expected:
+            finished(jobs, "done")
+    with pytest.raises(FileNotFoundError, match="missing"):
+        jobs.archive.export(target.parent / "missing" / "archive.jsonl")
 
 
 class Interrupted(Exception):
     """What a progress callback raises."""
 
 
-@pytest.mark.parametrize("before", ["old\n", None])
-def test_an_export_that_fails_leaves_what_was_there(
-    jobs: Queue, target: Path, before: str | None
-) -> None:
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python writes the file")
+def test_an_export_that_fails_leaves_what_was_there(jobs: Queue, target: Path) -> None:
     """The old file, or none; and nothing half-written beside it."""
-    if before is not None:
-        target.write_text(before)
     jobs.load(range(2500))
     finished(jobs, "done", 2500)
     seen: list[str | None] = []
 
+    def content() -> str | None:
+        return target.read_text() if target.exists() else None
+
     def interrupt(_: int) -> None:
-        seen.append(target.read_text() if target.exists() else None)
+        seen.append(content())
         raise Interrupted
 
-    with pytest.raises(Interrupted):
-        jobs.archive.export(target, progress=interrupt)
-    assert [before] == seen
-    assert ([] if before is None else [target]) == list(target.parent.iterdir())
-    assert before == (target.read_text() if target.exists() else None)
+    for before in (None, "old\n"):
+        if before is not None:
+            target.write_text(before)
+        with pytest.raises(Interrupted):
+            jobs.archive.export(target, progress=interrupt)
+        assert before == seen.pop()
+        assert ([] if before is None else [target]) == list(target.parent.iterdir())
+        assert before == content()
 
 
-def test_a_folder_that_is_not_there_is_an_error(jobs: Queue, target: Path) -> None:
-    """The operating system's own, which names the path."""
-    with pytest.raises(FileNotFoundError, match="missing"):
-        jobs.archive.export(target.parent / "missing" / "archive.jsonl")
-
-
+@pytest.mark.default_on("sqlite", "postgresql")
 @pytest.mark.threads("its progress callback blocks")
 def test_what_happens_meanwhile_does_not_break_it(jobs: Queue, target: Path) -> None:
     """Messages that are archived or removed during the export: each line is one that was there."""

@@ -49,6 +49,7 @@ def test_one_that_failed_too_often_is_a_dead_letter(queue: Queue) -> None:
     assert (0, 0, 1) == counts(queue)
 
 
+@pytest.mark.engines("sqlite")
 def test_a_delay_may_be_given(queue: Queue) -> None:
     """Instead of the policy's."""
     queue.publish("bad")
@@ -70,6 +71,7 @@ def test_only_what_a_round_still_holds_is_changed(queue: Queue) -> None:
     assert (1, 2, 0) == counts(queue)
 
 
+@pytest.mark.engines("sqlite")
 def test_a_reader_may_fail_messages_for_its_query(queue: Queue) -> None:
     """Under the query's epoch, from a process that has not taken anything over."""
     queue.publish(1)
@@ -80,6 +82,7 @@ def test_a_reader_may_fail_messages_for_its_query(queue: Queue) -> None:
     assert set(query.ids(opened)) == reader.nack(failures, epoch=query.consumer.epoch)
 
 
+@pytest.mark.engines("sqlite")
 def test_failures_of_a_consumer_that_is_gone_are_refused(
     service: QueueService, queue: Queue
 ) -> None:

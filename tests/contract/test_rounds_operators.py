@@ -14,8 +14,6 @@ from tests.contract.looking import counts
 from tests.contract.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from sqlalchemy import Engine
 
     from queue_over_sql import ConsumerInfo, Queue, QueueService
@@ -75,6 +73,7 @@ def test_it_is_listed(service: QueueService, queue: Queue) -> None:
     assert not found.permanent
 
 
+@pytest.mark.engines("sqlite")
 def test_one_may_be_kept_for_ever(service: QueueService, queue: Queue) -> None:
     """A timeout of None never ends."""
     Query(queue, timeout=None)
@@ -100,6 +99,7 @@ def test_it_goes_with_its_queue(make_service: MakeService) -> None:
         Query(again, checkpoint=query.checkpoint).plan()
 
 
+@pytest.mark.engines("sqlite")
 def test_it_outlives_its_process(make_service: MakeService) -> None:
     """Neither the end of its service nor a reaper gives back what it holds."""
     first = make_service()
@@ -151,6 +151,7 @@ def test_who_comes_before_the_reaper_does_gives_it_back(
     assert 0 == other.reap().restored
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_the_reaper_forgets_only_who_is_still_dead(
     make_service: MakeService, queue: Queue, engine: Engine
 ) -> None:
@@ -166,6 +167,7 @@ def test_the_reaper_forgets_only_who_is_still_dead(
     assert [[1]] == query.batch()
 
 
+@pytest.mark.engines("sqlite")
 def test_asking_is_a_sign_of_life(service: QueueService, queue: Queue) -> None:
     """While a query asks, idle or not, its time is put off."""
     query = Query(queue, timeout=6.0)
@@ -175,9 +177,10 @@ def test_asking_is_a_sign_of_life(service: QueueService, queue: Queue) -> None:
         query.plan()
         return durable(service).expires_at > before
 
-    wait_until(renewed, timeout=30.0, step=0.2)
+    wait_until(renewed, timeout=30.0, step=0.05)
 
 
+@pytest.mark.engines("sqlite")
 def test_signs_of_life_are_few(service: QueueService, queue: Queue) -> None:
     """A query may ask often without a write each time."""
     query = Query(queue)
@@ -223,6 +226,7 @@ def test_an_operator_drops_it(service: QueueService, queue: Queue) -> None:
         again.plan()
 
 
+@pytest.mark.engines("sqlite")
 def test_a_checkpoint_knows_its_registration(
     service: QueueService, queue: Queue, engine: Engine
 ) -> None:
@@ -240,17 +244,18 @@ def test_a_checkpoint_knows_its_registration(
     assert first.registered_at < third.registered_at < Query(queue).consumer.registered_at
 
 
-@pytest.mark.parametrize("verb", ["release_consumer", "drop_consumer"])
-def test_who_is_not_there_is_named(service: QueueService, queue: Queue, verb: str) -> None:
+@pytest.mark.engines("sqlite")
+def test_who_is_not_there_is_named(service: QueueService, queue: Queue) -> None:
     """And an ordinary consumer is left alone."""
-    act: Callable[[str], int] = getattr(service, verb)
-    with pytest.raises(ConsumerNotFound, match="'nobody'"):
-        act("nobody")
     queue.consume()
-    with pytest.raises(ValueError, match="no durable consumer"):
-        act(str(service.consumer_id))
+    for act in (service.release_consumer, service.drop_consumer):
+        with pytest.raises(ConsumerNotFound, match="'nobody'"):
+            act("nobody")
+        with pytest.raises(ValueError, match="no durable consumer"):
+            act(str(service.consumer_id))
 
 
+@pytest.mark.engines("sqlite")
 def test_one_of_another_prefix_is_left_alone(make_service: MakeService) -> None:
     """Its queue is not among those of this service."""
     Query(make_service(table_prefix="other_").create_queue("jobs"))
@@ -260,6 +265,7 @@ def test_one_of_another_prefix_is_left_alone(make_service: MakeService) -> None:
         service.drop_consumer("query")
 
 
+@pytest.mark.engines("sqlite")
 def test_one_of_a_dropped_queue_can_be_dropped(
     service: QueueService, queue: Queue, engine: Engine
 ) -> None:
@@ -277,6 +283,7 @@ def test_one_of_a_dropped_queue_can_be_dropped(
     assert [] == [consumer for consumer in service.consumers() if consumer.durable]
 
 
+@pytest.mark.empty_database
 def test_older_tables_get_what_is_new(make_service: MakeService, engine: Engine) -> None:
     """A database that knows of no durable consumers, with one of the others in it."""
     first = make_service()
