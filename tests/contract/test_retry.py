@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 from queue_over_sql import Delays, ExponentialBackoff, FixedDelay, NoRetry
+from tests.contract.editing import finished
 from tests.contract.looking import archived, counts, outcomes
 from tests.contract.policies import TwiceThenNever
 from tests.contract.waiting import consume_exactly
@@ -32,26 +33,28 @@ def waiting_time(queue: Queue) -> timedelta:
     return message.available_at - message.last_attempt_at
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python decides")
+def test_policies_are_stored_with_the_queue(make_service: MakeService) -> None:
+    """Another server, which says nothing of the policy, decides alike."""
+    policies: list[RetryPolicy] = [
         ExponentialBackoff(base=2, factor=3, maximum=timedelta(minutes=5), jitter=0),
         FixedDelay(1.5),
         Delays([0, 1, timedelta(minutes=1)]),
         NoRetry(),
         TwiceThenNever(0.5),
-    ],
-    ids=lambda policy: type(policy).__name__,
-)
-def test_a_policy_is_stored_with_the_queue(make_service: MakeService, policy: RetryPolicy) -> None:
-    """Another server, which says nothing of the policy, decides alike."""
-    make_service().create_queue("jobs", retry=policy)
-    stored = make_service().queue("jobs").settings.retry
-    assert type(stored) is type(policy)
-    decided = [[each.next_delay(n, "why") for n in range(1, 6)] for each in (policy, stored)]
-    assert decided[0] == decided[1]
+    ]
+    here, there = make_service(), make_service()
+    for number, policy in enumerate(policies):
+        here.create_queue(f"jobs{number}", retry=policy)
+        stored = there.queue(f"jobs{number}").settings.retry
+        assert type(stored) is type(policy)
+        decided = [[each.next_delay(n, "why") for n in range(1, 6)] for each in (policy, stored)]
+        assert decided[0] == decided[1], policy
 
 
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python decides")
 def test_a_policy_that_servers_cannot_import_is_refused(service: QueueService) -> None:
     """A class defined inside a function is known to this process only."""
 
@@ -74,6 +77,8 @@ def test_a_fixed_delay_is_kept_to(service: QueueService) -> None:
     assert queue.consume() == []
 
 
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python decides")
 def test_the_backoff_grows_with_the_attempts(service: QueueService) -> None:
     """The policy is asked with the number of the attempt that failed."""
     policy = ExponentialBackoff(base=0.001, factor=60_000, maximum=7200, jitter=0)
@@ -85,6 +90,8 @@ def test_the_backoff_grows_with_the_attempts(service: QueueService) -> None:
     assert timedelta(seconds=60) == waiting_time(queue)
 
 
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python decides")
 def test_delays_repeat_the_last(service: QueueService) -> None:
     """A list of delays is walked, and its last entry serves from then on."""
     queue = service.create_queue("jobs", retry=Delays([0.02, 0.01]), max_attempts=9)
@@ -96,6 +103,8 @@ def test_delays_repeat_the_last(service: QueueService) -> None:
     assert seen == [timedelta(milliseconds=ms) for ms in (20, 10, 10, 10)]
 
 
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python decides")
 def test_no_retry_gives_up_at_once(service: QueueService) -> None:
     """The first failure is the last, with attempts left or not."""
     queue = service.create_queue("jobs", retry=NoRetry())
@@ -105,6 +114,8 @@ def test_no_retry_gives_up_at_once(service: QueueService) -> None:
     assert outcomes(queue) == ["failed"]
 
 
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python decides")
 def test_an_own_policy_decides(service: QueueService) -> None:
     """A class of the user's own retries, then gives up, by its import path."""
     queue = service.create_queue("jobs", retry=TwiceThenNever(0.01), max_attempts=50)
@@ -129,6 +140,8 @@ def test_out_of_attempts_is_a_dead_letter_with_its_reason(service: QueueService)
     assert dead.finished_at is not None
 
 
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python decides")
 def test_a_messages_own_limit_goes_over_the_queues(service: QueueService) -> None:
     """More attempts or fewer than the queue gives, for one message."""
     queue = service.create_queue("jobs", max_attempts=2, retry=FixedDelay(0))
@@ -142,6 +155,8 @@ def test_a_messages_own_limit_goes_over_the_queues(service: QueueService) -> Non
     assert queue.stats().archived == 2
 
 
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python decides")
 def test_an_explicit_delay_goes_over_the_policys(service: QueueService) -> None:
     """A delay given to nack replaces the policy's, its refusal included."""
     queue = service.create_queue("jobs", retry=NoRetry())
@@ -151,6 +166,8 @@ def test_an_explicit_delay_goes_over_the_policys(service: QueueService) -> None:
     assert counts(queue) == (0, 0, 0)
 
 
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python decides")
 def test_an_explicit_delay_does_not_go_over_the_attempts(service: QueueService) -> None:
     """Out of attempts is the end, whatever the delay."""
     queue = service.create_queue("jobs", max_attempts=2)
@@ -170,34 +187,24 @@ def test_a_batch_nack_decides_for_each_message(service: QueueService) -> None:
     assert ("more", 2, "both failed") == (more.payload, more.attempt, more.last_error)
 
 
-@pytest.mark.parametrize(
-    ("archive", "expected"),
-    [("none", []), ("failed", ["failed", "rejected"]), ("all", ["done", "failed", "rejected"])],
-)
-def test_the_archive_keeps_what_the_queue_says(
-    service: QueueService, archive: Any, expected: list[str]
-) -> None:
-    """None, failures only, or everything."""
-    queue = service.create_queue("jobs", archive=archive, retry=NoRetry())
-    queue.publish_many(["done", "failed", "rejected"])
-    done, failed, rejected = queue.consume(3)
-    done.ack()
-    failed.nack("broken")
-    rejected.reject("bad")
-    assert counts(queue) == (0, 0, len(expected))
-    assert expected == outcomes(queue)
-    for status in expected:
-        (found,) = queue.archive.messages(status=status).list()
-        assert status == found.payload
-
-
-def test_archived_messages_of_one_key_may_be_many(service: QueueService) -> None:
-    """The key is free after the end, so the archive has no unique keys."""
-    queue = service.create_queue("jobs", archive="all")
-    for _ in range(3):
-        queue.publish("x", key="k")
-        queue.consume()[0].ack()
-    assert [message.key for message in archived(queue)] == ["k"] * 3
+def test_the_archive_keeps_what_the_queue_says(service: QueueService) -> None:
+    """None, failures only, or everything; keys are free after the end, so they are not unique."""
+    cases: list[tuple[Literal["none", "failed", "all"], list[str]]] = [
+        ("none", []),
+        ("failed", ["failed", "rejected"]),
+        ("all", ["done", "failed", "rejected"]),
+    ]
+    for archive, expected in cases:
+        queue = service.create_queue(f"keeps_{archive}", archive=archive, retry=NoRetry())
+        for how in ("done", "failed", "rejected"):
+            queue.publish(how, key="k")
+            finished(queue, how)
+        assert counts(queue) == (0, 0, len(expected))
+        assert expected == outcomes(queue)
+        assert ["k"] * len(expected) == [message.key for message in archived(queue)]
+        for status in expected:
+            (found,) = queue.archive.messages(status=status).list()
+            assert status == found.payload
 
 
 def test_any_reason_can_be_kept(service: QueueService) -> None:

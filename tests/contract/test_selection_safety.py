@@ -37,6 +37,8 @@ def test_a_refused_requeue_leaves_the_archive_as_it_was(queue: Queue, engine: En
     assert ["new"] == [m.payload for m in queue.messages().list()]
 
 
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python refuses it")
 def test_a_condition_on_another_table_is_refused(service: QueueService) -> None:
     """It would be true for all messages as soon as it is true for one row of the other table."""
     queue, other = service.create_queue("jobs"), service.create_queue("others")
@@ -69,6 +71,7 @@ def test_a_subquery_may_ask_another_table(service: QueueService) -> None:
     assert ["b"] == [m.payload for m in queue.consume(5, where=known)]
 
 
+@pytest.mark.engines("sqlite")
 def test_what_is_skipped_is_counted_over_all_batches(queue: Queue) -> None:
     """Not only in the last of them."""
     queue.load(range(1200))
@@ -79,6 +82,7 @@ def test_what_is_skipped_is_counted_over_all_batches(queue: Queue) -> None:
     assert (0, 0, 0) == counts(queue)
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_a_refusal_hides_no_failed_undoing(
     service: QueueService, queue: Queue, engine: Engine
 ) -> None:

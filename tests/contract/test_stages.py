@@ -73,10 +73,7 @@ def test_a_batch_is_published_once(
     assert (1, False) == (other.created, other.repeated)
     assert [1, 2] == [message.payload for message in queue.consume(10)]
     assert [] == stage_names(engine)
-
-
-def test_writers_and_parts_are_told_apart(queue: Queue, publisher: StagedPublisher) -> None:
-    """The same number of another writer, and each part of a batch, is a batch of its own."""
+    # The same number of another writer, and each part of a batch, is a batch of its own.
     for name in (BatchName("a", 1), BatchName("b", 1), BatchName("b", 1, 0), BatchName("b", 1, 1)):
         loose = Spool.of(["payload"], [batch_of(payload=["0"])])
         assert not publisher.publish(name, [], loose=loose).repeated
@@ -84,6 +81,7 @@ def test_writers_and_parts_are_told_apart(queue: Queue, publisher: StagedPublish
     assert 4 == queue.stats().ready
 
 
+@pytest.mark.engines("sqlite")
 def test_messages_in_hand_go_with_the_staged_ones(queue: Queue, publisher: StagedPublisher) -> None:
     """Small parts need no table: they are published in the same transaction."""
     loose = Spool.of(["payload"], [batch_of(payload=['"in hand"']), batch_of(payload=['"too"'])])
@@ -139,20 +137,19 @@ def test_unusual_types_of_own_columns_arrive(service: QueueService) -> None:
     assert [seen, None] == [message.columns["seen_on"] for message in queue.consume(2)]
 
 
-@pytest.mark.parametrize("payload", ["text", "bytes"])
-def test_other_payload_types_arrive(service: QueueService, payload: Any) -> None:
+def test_other_payload_types_arrive(service: QueueService) -> None:
     """Texts and bytes come back exactly, whatever characters they have."""
-    queue = service.create_queue("raw", payload=payload)
-    publisher = StagedPublisher(queue.context)
     texts = ["", "it's", "back\\slash", '"', "línea\nñ\t%s :x", "\U0001f600", "?", "a,b),('c"]
-    values = (
-        texts if payload == "text" else [bytes(range(256)), b"'\\\x00", *map(str.encode, texts)]
-    )
-    array = pa.array(values, pa.string() if payload == "text" else pa.binary())
-    batch = pa.RecordBatch.from_arrays([array], ["payload"])
-    publisher.publish(BATCH, [publisher.stage(BATCH, ["payload"], [[batch]])])
-    publisher.publish(BatchName("w", 1), [], loose=Spool.of(["payload"], [batch]))
-    assert values * 2 == [message.payload for message in queue.consume(100)]
+    raw = [bytes(range(256)), b"'\\\x00", *map(str.encode, texts)]
+    for queue, values, kind in (
+        (service.create_queue("texts", payload="text"), texts, pa.string()),
+        (service.create_queue("raw", payload="bytes"), raw, pa.binary()),
+    ):
+        publisher = StagedPublisher(queue.context)
+        batch = pa.RecordBatch.from_arrays([pa.array(values, kind)], ["payload"])
+        publisher.publish(BATCH, [publisher.stage(BATCH, ["payload"], [[batch]])])
+        publisher.publish(BatchName("w", 1), [], loose=Spool.of(["payload"], [batch]))
+        assert [*values, *values] == [message.payload for message in queue.consume(100)]
 
 
 def test_many_chunks_keep_their_order(queue: Queue, publisher: StagedPublisher) -> None:
@@ -216,6 +213,7 @@ def test_a_stage_that_lost_messages_is_not_published(
     assert (0, False) == (queue.stats().ready, publisher.is_published(BATCH))
 
 
+@pytest.mark.engines("sqlite")
 def test_a_table_of_the_users_own_is_refused(service: QueueService, engine: Engine) -> None:
     """Its rows are written by whoever knows the table."""
     with engine.begin() as connection:
@@ -225,6 +223,7 @@ def test_a_table_of_the_users_own_is_refused(service: QueueService, engine: Engi
         StagedPublisher(queue.context)
 
 
+@pytest.mark.engines("sqlite")
 def test_a_consumer_that_went_on_finds_a_batch_that_commits_late(
     queue: Queue, publisher: StagedPublisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,6 +271,7 @@ def test_all_stages_of_a_batch_can_be_discarded(publisher: StagedPublisher, engi
     assert ([other.name], 1) == (stage_names(engine), registered(engine))
 
 
+@pytest.mark.engines("sqlite")
 def test_the_register_cannot_make_the_sweeper_drop_other_tables(
     publisher: StagedPublisher, queue: Queue, service: QueueService, engine: Engine
 ) -> None:
@@ -286,6 +286,7 @@ def test_the_register_cannot_make_the_sweeper_drop_other_tables(
     assert 1 == queue.stats().ready
 
 
+@pytest.mark.engines("sqlite")
 def test_the_reaper_sweeps(make_service: Callable[..., QueueService], engine: Engine) -> None:
     """Its report says so; the register is not asked at each pass."""
     service = make_service()
@@ -299,6 +300,7 @@ def test_the_reaper_sweeps(make_service: Callable[..., QueueService], engine: En
     assert 0 == service.reap().swept
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_old_commits_are_forgotten(queue: Queue, service: QueueService, engine: Engine) -> None:
     """Only the last batch of a writer can come again; the one before is known for a day more."""
     publisher = StagedPublisher(queue.context)
@@ -318,6 +320,7 @@ def test_old_commits_are_forgotten(queue: Queue, service: QueueService, engine: 
     assert [(2, 1)] == [tuple(row) for row in known]
 
 
+@pytest.mark.engines("sqlite")
 def test_dropping_a_queue_forgets_its_batches(service: QueueService) -> None:
     """A new queue of the same name gets the same batches anew."""
     publisher = StagedPublisher(service.create_queue("jobs").context)

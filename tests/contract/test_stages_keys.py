@@ -95,6 +95,7 @@ def test_a_replace_by_case_alone_is_a_change(service: QueueService) -> None:
     assert ["NOTE"] == [message.payload for message in queue.consume(5)]
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_a_replace_may_delay(queue: Queue) -> None:
     """A delay makes the same content due at another instant."""
     publisher = StagedPublisher(queue.context, on_conflict="replace")
@@ -108,6 +109,7 @@ def test_a_replace_may_delay(queue: Queue) -> None:
     assert (0, 1) == (queue.stats().ready, queue.stats().delayed)
 
 
+@pytest.mark.engines("sqlite")
 def test_keys_in_hand_are_looked_after_too(queue: Queue) -> None:
     """Small keyed parts go by way of a stage."""
     publisher = StagedPublisher(queue.context, on_conflict="skip")
@@ -117,22 +119,25 @@ def test_keys_in_hand_are_looked_after_too(queue: Queue) -> None:
     assert (1, 1) == (published.created, published.left_out)
 
 
-@pytest.mark.parametrize("on_conflict", ["skip", "replace", "raise"])
-def test_keys_of_finished_messages_count_within_the_window(
-    service: QueueService, on_conflict: str
-) -> None:
+def test_keys_of_finished_messages_count_within_the_window(service: QueueService) -> None:
     """A ``dedup_window`` holds for batches as it does for single messages."""
-    queue = service.create_queue("once", dedup_window=600)
-    publisher = StagedPublisher(queue.context, on_conflict=on_conflict)
-    done = queue.publish("done", key="d")
-    queue.ack(queue.consume())
-    stage = staged(publisher, message_key=["d", "n", None], payload=["1", "2", "3"])
-    if on_conflict == "raise":
-        with pytest.raises(DuplicateKey, match="dedup_window") as caught:
-            publisher.publish(BATCH, [stage])
-        assert ("d", done.id) == (caught.value.key, caught.value.id)
-        assert 0 == queue.stats().ready
-        return
-    published = publisher.publish(BATCH, [stage])
-    assert (2, 0, 1) == (published.created, published.replaced, published.left_out)
-    assert {2, 3} == {message.payload for message in queue.consume(5)}
+    for on_conflict in ("skip", "replace", "raise"):
+        queue = service.create_queue(f"{on_conflict}_once", dedup_window=600)
+        publisher = StagedPublisher(queue.context, on_conflict=on_conflict)
+        done = queue.publish("done", key="d")
+        queue.ack(queue.consume())
+        stage = staged(publisher, message_key=["d", "n", None], payload=["1", "2", "3"])
+        if on_conflict == "raise":
+            with pytest.raises(DuplicateKey, match="dedup_window") as caught:
+                publisher.publish(BATCH, [stage])
+            assert ("d", done.id) == (caught.value.key, caught.value.id)
+            assert 0 == queue.stats().ready
+            continue
+        published = publisher.publish(BATCH, [stage])
+        assert (on_conflict, 2, 0, 1) == (
+            on_conflict,
+            published.created,
+            published.replaced,
+            published.left_out,
+        )
+        assert {2, 3} == {message.payload for message in queue.consume(5)}

@@ -46,6 +46,8 @@ def test_lists_patterns_and_dates(visits: Queue) -> None:
     assert [0, 1, 2, 3, 4, 5] == claimed(visits, None)
 
 
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python decides")
 def test_the_same_condition_object_may_be_used_again(visits: Queue) -> None:
     """It is compiled once and finds what is there each time."""
     wanted = visits.table.c.n < 2
@@ -54,6 +56,8 @@ def test_the_same_condition_object_may_be_used_again(visits: Queue) -> None:
     assert [1] == claimed(visits, wanted)
 
 
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python decides")
 def test_text_is_no_condition(visits: Queue) -> None:
     """SQL as text is refused with a sentence, not passed on."""
     with pytest.raises(TypeError, match="SQLAlchemy condition"):
