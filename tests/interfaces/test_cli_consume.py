@@ -21,6 +21,11 @@ from tests.interfaces.command_line import (
     succeed,
 )
 
+pytestmark = pytest.mark.default_on("sqlite", "postgresql")
+
+UNTIL_TOLD = "touch running; until test -e go; do sleep 0.01; done; cat"
+"""A command that goes on until the file ``go`` is there, and then prints the payload."""
+
 
 @pytest.fixture
 def jobs(sqlite_url: str) -> str:
@@ -32,6 +37,13 @@ def jobs(sqlite_url: str) -> str:
 def _ready(url: str) -> int:
     ready: int = succeed("stats", "jobs", "--json", url=url).record["ready"]
     return ready
+
+
+def _lease_end(url: str) -> str:
+    end: str = succeed("peek", "jobs", "--status", "claimed", "--json", url=url).record[
+        "lease_expires_at"
+    ]
+    return end
 
 
 def test_prints_everything_once_and_acknowledges(database: TestDatabase) -> None:
@@ -112,7 +124,7 @@ def test_exec_retries_until_it_succeeds(jobs: str, tmp_path: Path) -> None:
     """A command that fails twice gets the message a third time, with the attempt's number."""
     succeed("publish", "jobs", "1", url=jobs)
     script = 'echo "$QUEUE_OVER_SQL_ATTEMPT" >> tries; test "$QUEUE_OVER_SQL_ATTEMPT" = 3'
-    ended = run("consume", "jobs", "--wait", "1", "--exec", script, url=jobs, cwd=tmp_path)
+    ended = run("consume", "jobs", "--wait", "50ms", "--exec", script, url=jobs, cwd=tmp_path)
     assert (5, "1\n2\n3\n", 0) == (
         ended.exit_code,
         (tmp_path / "tries").read_text(),
@@ -153,11 +165,17 @@ def test_exec_gets_bytes_exactly(sqlite_url: str) -> None:
     assert "300000\n" == succeed("consume", "blobs", "--exec", count, url=sqlite_url).out
 
 
-def test_exec_extends_the_lease_of_a_long_command(jobs: str) -> None:
-    """A command of three leases keeps its message: nobody else gets it, and its ack counts."""
+def test_exec_extends_the_lease_of_a_long_command(jobs: str, tmp_path: Path) -> None:
+    """The lease grows while a command runs, so that nobody else gets the message."""
     succeed("publish", "jobs", "1", url=jobs)
-    ended = run("consume", "jobs", "--lease", "1s", "--exec", "sleep 3; cat", url=jobs)
-    assert (0, "1", 0) == (ended.exit_code, ended.out, _ready(jobs))
+    log, arguments = tmp_path / "log", ("consume", "jobs", "--lease", "3s", "--exec", UNTIL_TOLD)
+    with started(*arguments, url=jobs, log=log, cwd=tmp_path) as process:
+        eventually((tmp_path / "running").exists, "the command runs")
+        first = _lease_end(jobs)
+        eventually(lambda: _lease_end(jobs) > first, "the lease is extended")
+        (tmp_path / "go").touch()
+        assert 0 == process.wait(30)
+    assert ("1", 0) == (Path(f"{log}.out").read_text(), _ready(jobs))
 
 
 @pytest.mark.chaos
@@ -165,11 +183,12 @@ def test_sigterm_finishes_the_current_and_gives_back_the_rest(jobs: str, tmp_pat
     """After SIGTERM the running command ends and is acknowledged; the others are ready at once."""
     succeed("publish", "jobs", url=jobs, stdin="1\n2\n3\n")
     log = tmp_path / "consume.log"
-    script = "touch running; sleep 2; cat"
-    arguments = ("consume", "jobs", "--batch", "3", "--exec", script)
+    arguments = ("consume", "jobs", "--batch", "3", "--exec", UNTIL_TOLD)
     with started(*arguments, url=jobs, log=log, cwd=tmp_path) as process:
         eventually((tmp_path / "running").exists, "the command runs")
         process.send_signal(signal.SIGTERM)
+        eventually(lambda: "Finishing what runs" in log.read_text(), "it knows that it shall end")
+        (tmp_path / "go").touch()
         code = process.wait(30)
     assert 1 == log.read_text().count("Finishing what runs; once more stops at once.")
     assert (0, "1", 2) == (code, Path(f"{log}.out").read_text(), _ready(jobs))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from queue_over_sql.rounds import Want
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.interfaces.command_line import run, succeed
+
+pytestmark = pytest.mark.default_on("sqlite", "postgresql")
 
 
 def read(make_service: MakeService) -> int:

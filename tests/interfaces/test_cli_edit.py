@@ -12,6 +12,8 @@ from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.contract.editing import close, publish_kinds
 from tests.interfaces.command_line import on_terminal, run, succeed
 
+pytestmark = pytest.mark.default_on("sqlite", "postgresql")
+
 
 def _edit(url: str, kind: str, *action: str) -> tuple[str, int, int]:
     options = ("--kind", kind, *action, "--yes", "--json")
@@ -79,37 +81,34 @@ def test_only_held_messages_are_unheld(sqlite_url: str, jobs: Queue) -> None:
     )
 
 
-@pytest.mark.parametrize("answer", ["n\n", ""])
-def test_nothing_is_changed_without_a_yes(sqlite_url: str, answer: str) -> None:
+def test_nothing_is_changed_without_a_yes(sqlite_url: str) -> None:
     """A no, or nobody there to ask: code 1, and the messages are as they were."""
     succeed("create", "jobs", url=sqlite_url)
     succeed("publish", "jobs", "1", url=sqlite_url)
-    ended = run("edit", "jobs", "--all", "--remove", url=sqlite_url, stdin=answer)
-    assert (1, True) == (ended.exit_code, "Remove 1 message of queue jobs for ever?" in ended.err)
+    question = "Remove 1 message of queue jobs for ever?"
+    for answer in ("n\n", ""):
+        ended = run("edit", "jobs", "--all", "--remove", url=sqlite_url, stdin=answer)
+        assert (1, True) == (ended.exit_code, question in ended.err), answer
     assert 1 == succeed("stats", "jobs", "--json", url=sqlite_url).record["ready"]
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--hold",), "--all"),
-        (("--all", "--key", "k", "--hold"), "contradict"),
-        (("--all",), "exactly one"),
-        (("--all", "--hold", "--front"), "exactly one"),
-        (("--all", "--delay", "1h", "--at", "2040-01-01T00:00:00Z"), "exactly one"),
-        (("--all", "--at", "2040-01-01T00:00:00"), "time zone"),
-        (("--all", "--priority", "9", "--yes"), "priority"),
-        (("--status", "lost", "--unhold"), "'held'"),
-    ],
-)
-def test_what_is_not_clear_is_not_done(
-    sqlite_url: str, options: tuple[str, ...], said: str
-) -> None:
+def test_what_is_not_clear_is_not_done(sqlite_url: str) -> None:
     """No choice of messages, no action or two, a value that cannot be: code 2, nothing changed."""
     succeed("create", "jobs", url=sqlite_url)
     succeed("publish", "jobs", "1", url=sqlite_url)
-    ended = run("edit", "jobs", *options, url=sqlite_url, stdin="y\n")
-    assert (2, "", True) == (ended.exit_code, ended.out, said in ended.err)
+    wrong = {
+        ("--hold",): "--all",
+        ("--all", "--key", "k", "--hold"): "contradict",
+        ("--all",): "exactly one",
+        ("--all", "--hold", "--front"): "exactly one",
+        ("--all", "--delay", "1h", "--at", "2040-01-01T00:00:00Z"): "exactly one",
+        ("--all", "--at", "2040-01-01T00:00:00"): "time zone",
+        ("--all", "--priority", "9", "--yes"): "priority",
+        ("--status", "lost", "--unhold"): "'held'",
+    }
+    for options, said in wrong.items():
+        ended = run("edit", "jobs", *options, url=sqlite_url, stdin="y\n")
+        assert (2, "", True) == (ended.exit_code, ended.out, said in ended.err), options
     assert 1 == succeed("stats", "jobs", "--json", url=sqlite_url).record["ready"]
 
 

@@ -8,6 +8,7 @@ import signal
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 from sqlalchemy import update
 
@@ -16,6 +17,8 @@ from queue_over_sql.cli.monitoring import CONSUMER_COLUMNS, _consumer_row
 from queue_over_sql.cli.output import build_table
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.interfaces.command_line import eventually, run, started, succeed
+
+pytestmark = pytest.mark.default_on("sqlite", "postgresql")
 
 
 def test_stats_count_each_status(database: TestDatabase, make_service: MakeService) -> None:

@@ -13,6 +13,8 @@ import pytest
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.interfaces.command_line import command, environment, eventually, run, succeed
 
+pytestmark = pytest.mark.default_on("sqlite", "postgresql")
+
 
 def test_lines_from_a_file_come_back_in_order(database: TestDatabase, tmp_path: Path) -> None:
     """2,500 JSON Lines, more than two batches, arrive each once and in order on every engine."""
@@ -131,30 +133,20 @@ def test_keys_in_lines_with_skip(sqlite_url: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("bad", "reason"),
-    [
-        ("{oops", "not JSON"),
-        ("NaN", "NaN"),
-        ("\udce9".encode("utf-8", "surrogateescape"), "utf-8"),
-        ("[" * 100_000, "line 3"),
-    ],
-    ids=["syntax", "nan", "encoding", "depth"],
-)
-def test_a_bad_line_stops_after_those_before_it(
-    sqlite_url: str, bad: str | bytes, reason: str
-) -> None:
+def test_a_bad_line_stops_after_those_before_it(sqlite_url: str) -> None:
     """The error names the line; what stands before it is published, what follows is not."""
     succeed("create", "jobs", url=sqlite_url)
-    middle = bad.encode() if isinstance(bad, str) else bad
-    ended = run("publish", "jobs", url=sqlite_url, stdin=b"1\n2\n" + middle + b"\n4\n")
-    assert (2, True, True, False) == (
-        ended.exit_code,
-        "line 3" in ended.err,
-        reason in ended.err,
-        "Traceback" in ended.err,
-    )
-    assert "1\n2\n" == succeed("consume", "jobs", url=sqlite_url).out
+    bad = {
+        b"{oops": "not JSON",
+        b"NaN": "NaN",
+        "\udce9".encode("utf-8", "surrogateescape"): "utf-8",
+        b"[" * 100_000: "line 3",
+    }
+    for line, reason in bad.items():
+        ended = run("publish", "jobs", url=sqlite_url, stdin=b"1\n2\n" + line + b"\n4\n")
+        said = ["line 3" in ended.err, reason in ended.err, "Traceback" in ended.err]
+        assert (2, [True, True, False]) == (ended.exit_code, said), line[:9]
+        assert "1\n2\n" == succeed("consume", "jobs", url=sqlite_url).out, line[:9]
 
 
 def test_an_error_in_a_later_batch_tells_how_many_are_in(sqlite_url: str) -> None:
@@ -228,15 +220,13 @@ def test_lines_of_a_slow_pipe_do_not_wait_for_more(sqlite_url: str) -> None:
         assert 0 == process.wait(30)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [("jobs", "1", "--file", "x"), ("jobs", "--key", "k")],
-    ids=["argument and file", "one key for many lines"],
-)
-def test_contradictions_are_wrong_usage(sqlite_url: str, arguments: tuple[str, ...]) -> None:
-    """Options that cannot go together end with code 2 before anything is published."""
+def test_contradictions_are_wrong_usage(sqlite_url: str) -> None:
+    """An argument and a file, or one key for many lines: code 2, and nothing is published."""
     succeed("create", "jobs", url=sqlite_url)
-    assert 2 == run("publish", *arguments, url=sqlite_url, stdin="1\n").exit_code
+    for arguments in (("1", "--file", "x"), ("--key", "k")):
+        ended = run("publish", "jobs", *arguments, url=sqlite_url, stdin="1\n")
+        assert 2 == ended.exit_code, arguments
+    assert 3 == run("consume", "jobs", url=sqlite_url).exit_code
 
 
 def test_a_missing_file_is_an_error_in_words(sqlite_url: str, tmp_path: Path) -> None:

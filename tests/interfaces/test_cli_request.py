@@ -16,6 +16,8 @@ from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.contract.answering import PATIENCE, answering
 from tests.interfaces.command_line import command, environment, eventually, run, succeed
 
+pytestmark = pytest.mark.default_on("sqlite", "postgresql")
+
 
 def test_a_reply_is_printed(database: TestDatabase, make_service: MakeService) -> None:
     """The payload for a person, all of the reply for a machine; nothing temporary is left."""
@@ -54,7 +56,7 @@ def test_a_column_of_the_queues_own(sqlite_url: str) -> None:
 def test_no_reply_in_time(database: TestDatabase, make_service: MakeService) -> None:
     """Exit code 3, a sentence that says what became of the request, and no request is left."""
     queue = make_service().create_queue("jobs")
-    ended = run("request", "jobs", "1", "--timeout", "300ms", url=database.url)
+    ended = run("request", "jobs", "1", "--timeout", "50ms", url=database.url)
     assert (3, "", True, False, 0) == (
         ended.exit_code,
         ended.out,
@@ -64,6 +66,7 @@ def test_no_reply_in_time(database: TestDatabase, make_service: MakeService) -> 
     )
 
 
+@pytest.mark.timing
 def test_an_interrupted_request_is_taken_back(
     database: TestDatabase, make_service: MakeService
 ) -> None:
@@ -108,23 +111,18 @@ def make_text_queue() -> Iterator[Callable[[str], Queue]]:
         yield make
 
 
-@pytest.mark.parametrize(
-    ("arguments", "exit_code"),
-    [
-        (("nowhere", "1"), 3),
-        (("jobs", "1", "--timeout", "0"), 2),
-        (("jobs", "1", "--format", "message"), 2),
-        (("jobs",), 2),
-    ],
-    ids=["no queue", "no time", "no format", "no payload"],
-)
-def test_requests_that_cannot_be(
-    sqlite_url: str, arguments: tuple[str, ...], exit_code: int
-) -> None:
-    """A wrong request ends at once with the code that tells why."""
+def test_requests_that_cannot_be(sqlite_url: str) -> None:
+    """No queue, no time, no such format or no payload: the code tells why, at once."""
     succeed("create", "jobs", url=sqlite_url)
-    ended = run("request", *arguments, url=sqlite_url)
-    assert (exit_code, False) == (ended.exit_code, "Traceback" in ended.err)
+    wrong = {
+        ("nowhere", "1"): 3,
+        ("jobs", "1", "--timeout", "0"): 2,
+        ("jobs", "1", "--format", "message"): 2,
+        ("jobs",): 2,
+    }
+    for arguments, exit_code in wrong.items():
+        ended = run("request", *arguments, url=sqlite_url)
+        assert (exit_code, False) == (ended.exit_code, "Traceback" in ended.err), arguments
 
 
 def test_temporary_queues_in_the_listing(database: TestDatabase, make_service: MakeService) -> None:

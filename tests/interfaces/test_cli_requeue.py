@@ -9,6 +9,8 @@ from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.contract.editing import finished
 from tests.interfaces.command_line import on_terminal, run, succeed
 
+pytestmark = pytest.mark.default_on("sqlite", "postgresql")
+
 
 def test_chosen_ones_get_a_new_life(database: TestDatabase, make_service: MakeService) -> None:
     """By the filters of the archive, on every engine; the others stay where they are."""
@@ -40,12 +42,12 @@ def test_it_says_how_many_and_asks(sqlite_url: str, jobs: Queue) -> None:
     )
 
 
-@pytest.mark.parametrize("options", [(), ("--all", "--kind", "a")])
-def test_all_is_meant_only_where_it_is_said(sqlite_url: str, options: tuple[str, ...]) -> None:
+def test_all_is_meant_only_where_it_is_said(sqlite_url: str) -> None:
     """Without filters --all is needed, and with filters it has no place: code 2."""
     succeed("create", "jobs", url=sqlite_url)
-    ended = run("requeue", "jobs", *options, "--yes", url=sqlite_url)
-    assert (2, True) == (ended.exit_code, "--all" in ended.err)
+    for options in ((), ("--all", "--kind", "a")):
+        ended = run("requeue", "jobs", *options, "--yes", url=sqlite_url)
+        assert (2, True) == (ended.exit_code, "--all" in ended.err), options
 
 
 def test_nothing_to_requeue_is_code_3(sqlite_url: str) -> None:

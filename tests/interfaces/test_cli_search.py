@@ -9,6 +9,8 @@ from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.contract.editing import has_json_paths
 from tests.interfaces.command_line import Ended, run, succeed
 
+pytestmark = pytest.mark.default_on("sqlite", "postgresql")
+
 ORDERS = [
     {"n": 1, "address": {"city": "Zagreb"}, "zip": "123", "items": [{"sku": "a"}]},
     {"n": 2, "address": {"city": "Split"}, "zip": 123, "items": [{"sku": "b"}]},
@@ -67,20 +69,13 @@ def test_sql_conditions(database: TestDatabase, make_service: MakeService) -> No
     assert [3] == _numbers(run("search", "orders", "--json", *both, url=database.url))
 
 
-@pytest.mark.parametrize("condition", ["nonsense > 1", "id >"])
-def test_sql_that_is_refused(
-    database: TestDatabase, make_service: MakeService, condition: str
-) -> None:
+def test_sql_that_is_refused(database: TestDatabase, make_service: MakeService) -> None:
     """An unknown column and a syntax error: code 1 and one message that names the option."""
     make_service().create_queue("orders")
-    ended = run("search", "orders", "--where", condition, url=database.url)
-    assert (1, "", True, True, False) == (
-        ended.exit_code,
-        ended.out,
-        "refused" in ended.err,
-        "--where" in ended.err,
-        "Traceback" in ended.err,
-    )
+    for condition in ("nonsense > 1", "id >"):
+        ended = run("search", "orders", "--where", condition, url=database.url)
+        said = [part in ended.err for part in ("refused", "--where", "Traceback")]
+        assert (1, "", [True, True, False]) == (ended.exit_code, ended.out, said), condition
 
 
 def test_count_and_pages(sqlite_url: str) -> None:
@@ -133,23 +128,20 @@ def test_kinds_are_shown_where_there_are_some(sqlite_url: str) -> None:
     assert (False, True, True) == ("kind" in without, "kind" in head, "invoice" in row)
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--payload", "n"), "NAME=VALUE"),
-        (("--payload", "n=1", "--payload", "n=2"), "more than once"),
-        (("--payload", "a..b=1"), "a..b"),
-        (("--payload", "a=[1]"), "one by one"),
-        (("--status", "done"), "ready"),
-        (("--archive", "--status", "ready"), "done"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_filters_that_mean_nothing(sqlite_url: str, options: tuple[str, ...], said: str) -> None:
+def test_filters_that_mean_nothing(sqlite_url: str) -> None:
     """Wrong usage, code 2, and a text that says what would be right."""
     succeed("create", "orders", url=sqlite_url)
-    ended = run("search", "orders", *options, url=sqlite_url)
-    assert (2, "", True) == (ended.exit_code, ended.out, said in ended.err)
+    wrong = {
+        ("--payload", "n"): "NAME=VALUE",
+        ("--payload", "n=1", "--payload", "n=2"): "more than once",
+        ("--payload", "a..b=1"): "a..b",
+        ("--payload", "a=[1]"): "one by one",
+        ("--status", "done"): "ready",
+        ("--archive", "--status", "ready"): "done",
+    }
+    for options, said in wrong.items():
+        ended = run("search", "orders", *options, url=sqlite_url)
+        assert (2, "", True) == (ended.exit_code, ended.out, said in ended.err), options
 
 
 def test_a_queue_of_text_has_no_fields(sqlite_url: str) -> None:

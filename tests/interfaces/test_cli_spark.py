@@ -68,30 +68,29 @@ def test_from_a_file_to_the_end_of_its_messages(
     assert 1 == len(ended.out.splitlines())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("workers", "jobs", "nosuchmodule"), "nosuchmodule"),
-        (("workers", "jobs", "json:__name__"), "not a function"),
-        (("workers", "jobs", "json:dumps", "--until", "later"), "not a duration"),
-        (("workers", "jobs", "json:dumps", "--workers", "0"), "--workers"),
-        (("workers", "jobs", "json:dumps", "--conf", "memory=1"), "--conf"),
-        (("load", "in.csv", "jobs", "--from", "key"), "NAME=VALUE"),
-        (("load", "in.csv", "jobs", "--on-conflict", "ignore"), "--on-conflict"),
-    ],
-)
-def test_wrong_usage_is_said_before_spark_starts(
-    sqlite_url: str, arguments: tuple[str, ...], words: str
-) -> None:
+def test_wrong_usage_is_said_before_spark_starts(sqlite_url: str) -> None:
     """What cannot work ends with code 2 at once."""
-    ended = run("spark", *arguments, url=sqlite_url)
-    assert (2, True) == (ended.exit_code, words in ended.err), ended.err
+    wrong = {
+        ("workers", "jobs", "nosuchmodule"): "nosuchmodule",
+        ("workers", "jobs", "json:__name__"): "not a function",
+        ("workers", "jobs", "json:dumps", "--until", "later"): "not a duration",
+        ("workers", "jobs", "json:dumps", "--workers", "0"): "--workers",
+        ("workers", "jobs", "json:dumps", "--conf", "memory=1"): "--conf",
+        ("load", "in.csv", "jobs", "--from", "key"): "NAME=VALUE",
+        ("load", "in.csv", "jobs", "--on-conflict", "ignore"): "--on-conflict",
+    }
+    for arguments, words in wrong.items():
+        ended = run("spark", *arguments, url=sqlite_url)
+        assert (2, True) == (ended.exit_code, words in ended.err), ended.err
 
 
-@pytest.mark.parametrize(
-    "arguments", [("load", "in.csv", "jobs"), ("workers", "jobs", "json:dumps")]
-)
-def test_without_a_database(arguments: tuple[str, ...]) -> None:
+def test_without_a_database() -> None:
     """Commands that need a database say how to name one."""
-    ended = run("spark", *arguments)
-    assert (2, True) == (ended.exit_code, "--url" in ended.err)
+    for arguments in (
+        ("load", "in.csv", "jobs"),
+        ("workers", "jobs", "json:dumps"),
+        ("export-history", "folder"),
+        ("report", "folder"),
+    ):
+        ended = run("spark", *arguments)
+        assert (2, True) == (ended.exit_code, "--url" in ended.err), arguments

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.interfaces.command_line import ROOT, run
 
 CHECK = "from queue_over_sql.cli.spark_functions import check_function as c; print(c({!r}, {!r}))"
@@ -41,12 +39,13 @@ def _check(
     )
 
 
-@pytest.mark.parametrize("need", NEEDY)
-def test_a_module_that_needs_a_session_waits_for_it(need: str, tmp_path: Path) -> None:
+def test_a_module_that_needs_a_session_waits_for_it(tmp_path: Path) -> None:
     """What asks Spark as soon as it is imported is no wrong argument before Spark runs."""
-    (tmp_path / "mine.py").write_text(f"{NEEDY[need]}\n\ndef transform(rows):\n    return rows\n")
-    checked = _check("mine", tmp_path)
-    assert (0, "False\n", "") == (checked.returncode, checked.stdout, checked.stderr)
+    for need, code in NEEDY.items():
+        (tmp_path / "mine.py").write_text(f"{code}\n\ndef transform(rows):\n    return rows\n")
+        checked = _check("mine", tmp_path)
+        told = (checked.returncode, checked.stdout, checked.stderr)
+        assert (0, "False\n", "") == told, need
 
 
 def test_a_module_that_needs_none_is_known(tmp_path: Path) -> None:
@@ -70,14 +69,10 @@ def test_a_mistake_of_the_module_itself_is_not_put_off(tmp_path: Path) -> None:
     assert (1, True) == (checked.returncode, "AssertionError: mine" in checked.stderr)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [("workers", "jobs", "mine"), ("process", "jobs", "mine", "--to", "x", "--checkpoint", "y")],
-)
-def test_commands_get_as_far_as_the_session(
-    sqlite_url: str, arguments: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_commands_get_as_far_as_the_session(sqlite_url: str, tmp_path: Path) -> None:
     """With a module that needs one; here Spark cannot start, since a setting makes no sense."""
     (tmp_path / "mine.py").write_text(UDF)
-    ended = run(*("spark", *arguments, "--conf", "memory=1g"), url=sqlite_url, cwd=tmp_path)
-    assert (2, True) == (ended.exit_code, "memory=1g" in ended.err), ended.err
+    process = ("process", "jobs", "mine", "--to", "x", "--checkpoint", "y")
+    for arguments in (("workers", "jobs", "mine"), process):
+        ended = run(*("spark", *arguments, "--conf", "memory=1g"), url=sqlite_url, cwd=tmp_path)
+        assert (2, True) == (ended.exit_code, "memory=1g" in ended.err), ended.err

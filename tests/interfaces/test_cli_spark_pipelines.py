@@ -70,8 +70,11 @@ def test_from_a_queue_to_a_report(
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 @pytest.mark.engines("sqlite")
-@pytest.mark.parametrize("whom", ["the command", "all its processes"])
-@pytest.mark.parametrize("sink", [("--output", "written"), ("--to", "done")])
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("whom", "sink"),
+    [("the command", ("--output", "written")), ("all its processes", ("--to", "done"))],
+)
 def test_a_query_ends_by_a_signal(
     whom: str, sink: tuple[str, str], database: TestDatabase, service: QueueService, tmp_path: Path
 ) -> None:
@@ -100,6 +103,7 @@ def test_a_query_ends_by_a_signal(
 
 
 @pytest.mark.spark
+@pytest.mark.full
 @pytest.mark.timeout(900)
 @pytest.mark.engines("sqlite")
 def test_a_transformation_that_fails_is_told_in_short(
@@ -122,32 +126,19 @@ def test_a_transformation_that_fails_is_told_in_short(
     assert ended.err.endswith("queue-over-sql consumer release process-jobs\n")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("process", "jobs", "nosuchmodule", "--checkpoint", "x", "--output", "y"), "nosuchmodule"),
-        (("process", "jobs", "json:dumps", "--checkpoint", "x"), "--output"),
-        (("process", "jobs", "json:__name__", "--checkpoint", "x", "--to", "y"), "not a function"),
-        (
-            ("process", "jobs", "json:dumps", "--checkpoint", "x", "--to", "y", "--option", "z"),
-            "NAME=VALUE",
-        ),
-        (("report", "folder", "--no-live"), "--history"),
-    ],
-)
-def test_wrong_usage_is_said_before_spark_starts(
-    sqlite_url: str, arguments: tuple[str, ...], words: str
-) -> None:
+def test_wrong_usage_is_said_before_spark_starts(sqlite_url: str) -> None:
     """A pipeline that cannot work ends with code 2 at once."""
-    ended = run("spark", *arguments, url=sqlite_url)
-    assert (2, True) == (ended.exit_code, words in ended.err)
-
-
-@pytest.mark.parametrize("arguments", [("export-history", "folder"), ("report", "folder")])
-def test_without_a_database(arguments: tuple[str, ...]) -> None:
-    """Commands that need a database say how to name one."""
-    ended = run("spark", *arguments)
-    assert (2, True) == (ended.exit_code, "--url" in ended.err)
+    process = ("process", "jobs", "json:dumps", "--checkpoint", "x")
+    wrong = {
+        ("process", "jobs", "nosuchmodule", "--checkpoint", "x", "--output", "y"): "nosuchmodule",
+        process: "--output",
+        ("process", "jobs", "json:__name__", "--checkpoint", "x", "--to", "y"): "not a function",
+        (*process, "--to", "y", "--option", "z"): "NAME=VALUE",
+        ("report", "folder", "--no-live"): "--history",
+    }
+    for arguments, words in wrong.items():
+        ended = run("spark", *arguments, url=sqlite_url)
+        assert (2, True) == (ended.exit_code, words in ended.err), ended.err
 
 
 def _spark(*arguments: str, url: str, cwd: Path | None = None) -> Ended:

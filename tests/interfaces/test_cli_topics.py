@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from queue_over_sql.testing.plugin import TestDatabase
 from tests.interfaces.command_line import run, succeed
+
+pytestmark = pytest.mark.default_on("sqlite", "postgresql")
 
 
 def prepared(url: str) -> None:

@@ -12,41 +12,37 @@ from hypothesis import strategies as st
 from queue_over_sql import Publication
 from queue_over_sql.cli.values import format_duration, parse_duration
 from queue_over_sql.cli.wire import LineFormat, LineReader
+from tests.unit.refusing import not_refused
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("0", 0.0),
-        ("1.5", 1.5),
-        ("250ms", 0.25),
-        ("90s", 90.0),
-        ("1h30m", 5400.0),
-        ("1h 30m", 5400.0),
-        ("7d", 604800.0),
-        ("2w", 1209600.0),
-        ("0.5m", 30.0),
-    ],
-)
-def test_durations(text: str, seconds: float) -> None:
+def test_durations() -> None:
     """Seconds, or numbers with units, also several of them."""
-    assert seconds == pytest.approx(parse_duration(text))
+    read = {
+        "0": 0.0,
+        "1.5": 1.5,
+        "250ms": 0.25,
+        "90s": 90.0,
+        "1h30m": 5400.0,
+        "1h 30m": 5400.0,
+        "7d": 604800.0,
+        "2w": 1209600.0,
+        "0.5m": 30.0,
+    }
+    assert pytest.approx(read) == {text: parse_duration(text) for text in read}
 
 
-@pytest.mark.parametrize("text", ["", "h", "1x", "-1", "1h-30m", "1e3", "ten", "1 2", "nan"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_what_is_no_duration_is_refused() -> None:
     """Nothing is guessed."""
-    with pytest.raises(typer.BadParameter, match="not a duration"):
-        parse_duration(text)
+    wrong = ("", "h", "1x", "-1", "1h-30m", "1e3", "ten", "1 2", "nan")
+    named = [(text, "not a duration") for text in wrong]
+    assert {} == not_refused(parse_duration, named, typer.BadParameter)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [(None, "-"), (0.25, "0.2s"), (42, "42s"), (200, "3m 20s"), (7500, "2h 05m"), (90000, "1d 1h")],
-)
-def test_durations_for_people(seconds: float | None, shown: str) -> None:
+def test_durations_for_people() -> None:
     """Two units at most, the larger first."""
-    assert shown == format_duration(seconds)
+    seconds = (None, 0.25, 42, 200, 7500, 90000)
+    shown = ["-", "0.2s", "42s", "3m 20s", "2h 05m", "1d 1h"]
+    assert shown == [format_duration(each) for each in seconds]
 
 
 JSON_VALUES = st.recursive(
@@ -76,25 +72,21 @@ def test_a_message_line_overrides_the_options() -> None:
     assert Publication(None, kind="b", priority=1, delay=60.0) == reader.read(line)
 
 
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ("[1]", "not a message"),
-        ('{"key": "k"}', "not a message"),
-        ('{"payload": 1, "prio": 2}', "prio"),
-        ('{"payload": 1', "not JSON"),
-    ],
-)
-def test_a_line_that_is_no_message_says_why(line: str, reason: str) -> None:
+def test_a_line_that_is_no_message_says_why() -> None:
     """A misspelt field is an error, not ignored."""
-    with pytest.raises(ValueError, match=reason):
-        LineReader("json", LineFormat.MESSAGE, {}).read(line)
+    wrong = {
+        "[1]": "not a message",
+        '{"key": "k"}': "not a message",
+        '{"payload": 1, "prio": 2}': "prio",
+        '{"payload": 1': "not JSON",
+    }
+    reader = LineReader("json", LineFormat.MESSAGE, {})
+    assert {} == not_refused(reader.read, wrong.items(), ValueError)
 
 
-@pytest.mark.parametrize(
-    ("payload_type", "line"), [("text", "1"), ("bytes", "[]"), ("bytes", '"?"')]
-)
-def test_lines_must_fit_the_queue(payload_type: str, line: str) -> None:
+def test_lines_must_fit_the_queue() -> None:
     """A queue of text takes JSON strings, one of bytes JSON strings of Base64."""
-    with pytest.raises(ValueError, match=r"JSON string|Base64"):
-        LineReader(payload_type, LineFormat.PAYLOAD, {}).read(line)
+    for payload_type, lines in {"text": ["1"], "bytes": ["[]", '"?"']}.items():
+        reader = LineReader(payload_type, LineFormat.PAYLOAD, {})
+        wrong = [(line, r"JSON string|Base64") for line in lines]
+        assert {} == not_refused(reader.read, wrong, ValueError)

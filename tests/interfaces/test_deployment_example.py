@@ -16,6 +16,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "deployment"
 COMMAND = [sys.executable, "-m", "queue_over_sql"]
 
 
+@pytest.mark.chaos
 def test_every_order_becomes_one_invoice(tmp_path: Path) -> None:
     """Two worker servers and a reaper turn each published order into exactly one invoice."""
     orders = 25
