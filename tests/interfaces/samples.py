@@ -32,7 +32,8 @@ from tests.interfaces.command_line import ROOT, environment
 RUNNER = Path(__file__).with_name("run_samples.py")
 RUN = ("python", "sh", "sql")
 SHOWN = ("console", "mermaid", "text")
-SECONDS = 110.0
+SECONDS = 600.0
+"""How long the samples of a page may take: those that start Spark take a minute and more."""
 _FENCE = re.compile(r"```(\w*)\s*\Z")
 _MARK = re.compile(r"<!-- (output|(?:file|runs on): .+) -->\Z")
 _EXAMPLE_URL = re.compile(r'"\w+(?:\+\w+)?://[^"]*@db\.example\.org[^"]*"')

@@ -9,6 +9,7 @@ import sys
 import tomllib
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from queue_over_sql.testing.servers import SERVER_ENGINES
 from tests.interfaces.command_line import ROOT
 from tests.interfaces.samples import (
     RUN,
+    SECONDS,
     SHOWN,
     Block,
     blocks,
@@ -46,11 +48,22 @@ NOT_RUN = {
 # Its blocks are the usage lines of the commands.
 GENERATED = "docs/cli.md"
 WITH_SAMPLES = [page for page in pages() if any(not b.marked("file") for b in runnable(page))]
+# What a reader tries first; other tests run the features that the other pages show.
+READ_FIRST = {"README.md", "docs/quickstart.md", "docs/engines.md"}
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", WITH_SAMPLES)
+def _in_its_tier(page: str) -> Any:
+    """A page as a parameter, marked for the full tier, and where it starts Spark."""
+    marks = [] if page in READ_FIRST else [pytest.mark.full]
+    if any("spark" in block.text for block in runnable(page)):
+        marks.append(pytest.mark.spark)
+    return pytest.param(page, marks=marks)
+
+
+@pytest.mark.timeout(SECONDS + 60)
+@pytest.mark.parametrize("page", [_in_its_tier(page) for page in WITH_SAMPLES])
 def test_samples_run(page: str, tmp_path: Path) -> None:
     """All samples of a page, in their order, do what the page says, and print what it shows."""
     steps = runnable(page)
@@ -60,6 +73,7 @@ def test_samples_run(page: str, tmp_path: Path) -> None:
             assert after.text == printed[before], f"{page}:{after.line}"
 
 
+@pytest.mark.timeout(SECONDS + 60)
 @pytest.mark.engines(*SERVER_ENGINES)
 def test_samples_run_on_their_engine(database: TestDatabase, tmp_path: Path) -> None:
     """Samples for a server do what they say on such a server."""
@@ -74,40 +88,39 @@ def test_every_server_engine_has_a_sample() -> None:
     assert set(SERVER_ENGINES) == named
 
 
-@pytest.mark.parametrize("page", [page for page in pages() if page != GENERATED])
-def test_every_block_is_run_or_on_the_list(page: str) -> None:
+def test_every_block_is_run_or_on_the_list() -> None:
     """A block is run, or is output or a drawing, or a console session whose reason is known."""
-    for block in blocks(page):
-        where = f"{page}:{block.line}"
-        assert block.language in (*RUN, *SHOWN), where
-        assert ("text" == block.language) == ("output" == block.mark), where
-    shown = [block for block in blocks(page) if block.language == "console"]
-    reasons = [key for key in NOT_RUN if key[0] == page]
-    assert len(reasons) == len(shown)
-    assert all(any(words in block.text for _, words in reasons) for block in shown)
+    unknown = []
+    for block in (block for page in pages() if page != GENERATED for block in blocks(page)):
+        known = block.language in (*RUN, *SHOWN)
+        known &= ("text" == block.language) == ("output" == block.mark)
+        if block.language == "console":
+            known &= any(block.page == page and words in block.text for page, words in NOT_RUN)
+        if not known:
+            unknown.append(f"{block.page}:{block.line}")
+    assert [] == unknown
+    shown = [block for page in pages() for block in blocks(page) if block.language == "console"]
+    assert len(NOT_RUN) == sum(block.page != GENERATED for block in shown)
 
 
-@pytest.mark.parametrize("page", pages())
-def test_scripts_that_are_named_can_be_run(page: str) -> None:
+def test_scripts_that_are_named_can_be_run() -> None:
     """Scripts in shell blocks exist and are executable; the two of the README are among them."""
-    named = {script for block in blocks(page) for script in scripts_named(block)}
-    assert set() == {name for name in named if not os.access(ROOT / name, os.X_OK)}
-    if page == "README.md":
-        assert {"./scripts/demo", "./scripts/test"} <= named
+    named = {(b.page, name) for page in pages() for b in blocks(page) for name in scripts_named(b)}
+    assert set() == {(page, name) for page, name in named if not os.access(ROOT / name, os.X_OK)}
+    assert {("README.md", "./scripts/demo"), ("README.md", "./scripts/test")} <= named
 
 
-@pytest.mark.parametrize("page", pages())
-def test_links_resolve(page: str) -> None:
+def test_links_resolve() -> None:
     """Each relative link leads to a file of the repository, and to a heading that it has."""
-    folder = (ROOT / page).parent
     broken = []
-    for target in _LINK.findall(prose_of(page)):
-        if "://" in target:
-            continue
-        name, _, heading = target.partition("#")
-        file = (folder / name).resolve() if name else ROOT / page
-        if not file.exists() or (heading and heading not in _anchors(file)):
-            broken.append(target)
+    for page in pages():
+        for target in _LINK.findall(prose_of(page)):
+            name, _, heading = target.partition("#")
+            file = ((ROOT / page).parent / name).resolve() if name else ROOT / page
+            if "://" in target:
+                continue
+            if not file.exists() or (heading and heading not in _anchors(file)):
+                broken.append((page, target))
     assert [] == broken
 
 

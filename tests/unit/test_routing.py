@@ -94,7 +94,10 @@ def test_texts_up_to_255_bytes_pass() -> None:
     """Bytes of UTF-8 count, not characters. A refusal names the argument."""
     for text in ("", "é" * 127, "x" * 255, "a b", "\n"):
         assert text == check_routing_text("routing_key", text)
-    wrong = {ValueError: ["x" * 256, "é" * 128, "a\0b", "\ud800"], TypeError: [b"orders", None]}
+    wrong: dict[type[Exception], list[Any]] = {
+        ValueError: ["x" * 256, "é" * 128, "a\0b", "\ud800"],
+        TypeError: [b"orders", None],
+    }
     for error, texts in wrong.items():
         named = [(text, "pattern") for text in texts]
         assert {} == not_refused(lambda text: check_routing_text("pattern", text), named, error)
@@ -171,7 +174,7 @@ def test_no_filters() -> None:
     """The message names the argument."""
     values: list[Any] = [[1], {}, float("nan"), b"x"]
     names = ["a..b", "", "$.a", 'a"b']
-    wrong = {
+    wrong: dict[type[Exception], list[Any]] = {
         TypeError: ["country=HR", ["country"], {1: "HR"}],
         ValueError: [*({name: 1} for name in names), *({"a": value} for value in values)],
     }
