@@ -58,27 +58,26 @@ def test_has_every_database_and_the_deployment() -> None:
     assert DATABASES | DEPLOYMENT == set(services())
 
 
-@pytest.mark.parametrize("name", sorted(DATABASES | DEPLOYMENT))
-def test_services_are_well_formed(name: str) -> None:
+def test_services_are_well_formed() -> None:
     """Each service has only known keys, something to run, a profile, and volumes that exist."""
-    service = services()[name]
-    named = {mount.split(":")[0] for mount in service.get("volumes", [])}
+    for name, service in services().items():
+        named = {mount.split(":")[0] for mount in service.get("volumes", [])}
 
-    assert set() == set(service) - SERVICE_KEYS
-    assert service["image"]
-    assert service["profiles"]
-    assert named <= set(compose()["volumes"])
-    assert set(service.get("depends_on", {})) <= set(services())
+        assert set() == set(service) - SERVICE_KEYS, name
+        assert service["image"], name
+        assert service["profiles"], name
+        assert named <= set(compose()["volumes"]), name
+        assert set(service.get("depends_on", {})) <= set(services()), name
 
 
-@pytest.mark.parametrize("name", sorted(DATABASES))
-def test_databases_are_closed_and_checked(name: str) -> None:
+def test_databases_are_closed_and_checked() -> None:
     """A database is published on the loopback interface only, and others can wait for it."""
-    service = services()[name]
+    for name in DATABASES:
+        service = services()[name]
 
-    assert all(port.startswith("127.0.0.1:${") for port in service["ports"])
-    assert service["healthcheck"]["test"][0] == "CMD"
-    assert {"databases", name} <= set(service["profiles"])
+        assert all(port.startswith("127.0.0.1:${") for port in service["ports"]), name
+        assert service["healthcheck"]["test"][0] == "CMD", name
+        assert {"databases", name} <= set(service["profiles"])
 
 
 def test_dependencies_are_started_by_the_same_profile() -> None:
@@ -90,15 +89,16 @@ def test_dependencies_are_started_by_the_same_profile() -> None:
             assert "healthcheck" in services()[needed]
 
 
-@pytest.mark.parametrize("name", sorted(DEPLOYMENT - {"publisher"}))
-def test_deployed_commands_exist(name: str) -> None:
+def test_deployed_commands_exist() -> None:
     """Each server runs a command that the command line has, and a worker that the example has."""
-    command = services()[name]["command"]
+    for name in DEPLOYMENT - {"publisher"}:
+        command, *targets = services()[name]["command"]
 
-    assert command[0] in cli_commands()
-    for target in command[1:]:
-        module, _, attribute = target.partition(":")
-        assert f"\n{attribute} = service.worker(" in (EXAMPLE / f"{module}.py").read_text()
+        assert command in cli_commands(), name
+        for target in targets:
+            module, _, attribute = target.partition(":")
+            script = (EXAMPLE / f"{module}.py").read_text()
+            assert f"\n{attribute} = service.worker(" in script, name
 
 
 def test_the_publisher_exists() -> None:
