@@ -39,6 +39,7 @@ def test_exit_after_worker_threads() -> None:
     assert (0, ["done"]) == run_python(code)
 
 
+@pytest.mark.full
 def test_exit_after_start_in_a_thread() -> None:
     """The process ends although a worker thread started the JVM, and an endless one is left."""
     code = """
@@ -78,6 +79,7 @@ def test_exit_under_a_waiting_thread() -> None:
     assert (0, ["done"]) == run_python(code)
 
 
+@pytest.mark.full
 def test_exit_functions_of_the_program_still_work(tmp_path: Path) -> None:
     """What is registered for the exit after the engine was made may use H2, and waits for it."""
     code = """
@@ -90,6 +92,7 @@ def test_exit_functions_of_the_program_still_work(tmp_path: Path) -> None:
     assert (0, ["0"]) == run_python(code, f"h2+jaydebeapi:///{tmp_path}/db")
 
 
+@pytest.mark.full
 def test_ended_threads_leave_the_jvm() -> None:
     """Hundreds of short threads do not stay behind as Java threads."""
     code = """
@@ -133,6 +136,7 @@ def test_fork_is_refused() -> None:
     assert (0, [*lines, "child 7", "parent 0"]) == run_python(code)
 
 
+@pytest.mark.full
 def test_fork_before_the_first_connection() -> None:
     """A child forked before the JVM started has one of its own, as has its parent."""
     code = """
@@ -232,6 +236,7 @@ def test_signals_stay_with_python(number: signal.Signals, expected: str) -> None
     assert (0, f"{expected}\n") == (process.returncode, output), errors
 
 
+@pytest.mark.full
 def test_relative_paths_follow_the_working_directory(tmp_path: Path) -> None:
     """A relative path means the folder of the moment, not the one in which Java started."""
     code = """
@@ -245,6 +250,7 @@ def test_relative_paths_follow_the_working_directory(tmp_path: Path) -> None:
     assert (0, ["['here.mv.db']"]) == run_python(code, str(tmp_path))
 
 
+@pytest.mark.full
 def test_running_jvm_is_taken() -> None:
     """A JVM that other code has started without H2 learns the jar."""
     code = """
@@ -257,6 +263,7 @@ def test_running_jvm_is_taken() -> None:
     assert (0, ["1"]) == run_python(code)
 
 
+@pytest.mark.full
 def test_jvm_arguments() -> None:
     """The defaults are -Xrs, 256 MB and loopback; arguments of the URL come after them."""
     code = """

@@ -76,13 +76,11 @@ def test_autocommit_level(engine: sa.Engine, seen: Callable[[], int]) -> None:
     assert 1 == seen()
 
 
-@pytest.mark.parametrize(("end", "rows"), [("COMMIT", 2), ("ROLLBACK", 0)])
-def test_plain_sql_transactions(
-    engine: sa.Engine, seen: Callable[[], int], end: str, rows: int
-) -> None:
+def test_plain_sql_transactions(engine: sa.Engine, seen: Callable[[], int]) -> None:
     """On an AUTOCOMMIT connection BEGIN opens a transaction that COMMIT or ROLLBACK ends."""
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        for _ in range(2):  # autocommit is back after the end
+        # Autocommit is back after each end.
+        for end, rows in (("COMMIT", 2), ("COMMIT", 2), ("ROLLBACK", 0), ("ROLLBACK", 0)):
             connection.exec_driver_sql("DELETE FROM t")
             connection.exec_driver_sql("BEGIN")
             connection.exec_driver_sql("INSERT INTO t VALUES (1)")
@@ -92,8 +90,8 @@ def test_plain_sql_transactions(
             assert 0 == seen()
             connection.exec_driver_sql(end)
             assert rows == seen()
-        connection.exec_driver_sql("INSERT INTO t VALUES (3)")
-        assert rows + 1 == seen()
+            connection.exec_driver_sql("INSERT INTO t VALUES (3)")
+            assert rows + 1 == seen()
 
 
 def test_open_plain_sql_transaction_is_rolled_back(
@@ -106,8 +104,8 @@ def test_open_plain_sql_transaction_is_rolled_back(
     assert 0 == seen()
 
 
-@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
-def test_isolation_levels(engine: sa.Engine, level: str) -> None:
+def test_isolation_levels(engine: sa.Engine) -> None:
     """A level that is asked for is the session's level."""
-    with engine.connect().execution_options(isolation_level=level) as connection:
-        assert level == connection.get_isolation_level()
+    for level in ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"):
+        with engine.connect().execution_options(isolation_level=level) as connection:
+            assert level == connection.get_isolation_level()

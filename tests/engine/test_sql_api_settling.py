@@ -79,23 +79,21 @@ def test_ack_ends_a_message(installed: QueueService, client: SqlClient) -> None:
     assert_lost(client, "ack", got)
 
 
-@pytest.mark.parametrize(("verb", "more"), SETTLING)
-def test_a_lost_claim_changes_nothing(
-    installed: QueueService, client: SqlClient, verb: str, more: list[Any]
-) -> None:
+def test_a_lost_claim_changes_nothing(installed: QueueService, client: SqlClient) -> None:
     """The fence: after the lease went to a later claim, the earlier holder changes nothing."""
     queue = installed.queue("jobs")
-    client.put("1", 0, 0.05)
+    client.put("1")
     first = client.must_get()
+    client.rows("UPDATE queue_jobs SET lease_expires_at = 1")
     second = next_of(client)
     before = live(queue)
-    assert_lost(client, verb, first, *more)
-    assert_lost(client, verb, {"id": first["id"], "token": None}, *more)
-    assert_lost(client, verb, {"id": 10**6, "token": first["token"]}, *more)
-    after = live(queue)
-    assert before.lease_expires_at == after.lease_expires_at
-    assert 2 == after.attempt
-    assert 1 == queue.stats().claimed
+    for verb, more in SETTLING:
+        assert_lost(client, verb, first, *more)
+        assert_lost(client, verb, {"id": first["id"], "token": None}, *more)
+        assert_lost(client, verb, {"id": 10**6, "token": first["token"]}, *more)
+        after = live(queue)
+        assert before.lease_expires_at == after.lease_expires_at, verb
+        assert (2, 1) == (after.attempt, queue.stats().claimed), verb
     client.settle("ack", second)
 
 
@@ -128,31 +126,32 @@ def test_a_nack_waits_and_counts(installed: QueueService, client: SqlClient) -> 
     assert 2 == client.must_get()["read_cnt"]
 
 
-@pytest.mark.parametrize(
-    ("policy", "least", "most"),
-    [
-        (ExponentialBackoff(base=100, factor=3, maximum=1000, jitter=0.5), 150.0, 300.0),
-        (ExponentialBackoff(base=100, factor=3, maximum=200, jitter=0), 200.0, 200.0),
-        (ExponentialBackoff(base=0), 0.0, 0.0),
-        (FixedDelay(7.25), 7.25, 7.25),
-        (FixedDelay(0), 0.0, 0.0),
-        (Delays([1, 20.5, 3]), 20.5, 20.5),
-        (Delays([9]), 9.0, 9.0),
-    ],
-)
+POLICIES: list[tuple[Any, float, float]] = [
+    (ExponentialBackoff(base=100, factor=3, maximum=1000, jitter=0.5), 150.0, 300.0),
+    (ExponentialBackoff(base=100, factor=3, maximum=200, jitter=0), 200.0, 200.0),
+    (ExponentialBackoff(base=0), 0.0, 0.0),
+    (FixedDelay(7.25), 7.25, 7.25),
+    (FixedDelay(0), 0.0, 0.0),
+    (Delays([1, 20.5, 3]), 20.5, 20.5),
+    (Delays([9]), 9.0, 9.0),
+]
+
+
 def test_a_nack_without_a_delay_asks_the_queues_policy(
-    installed: QueueService, client: SqlClient, policy: Any, least: float, most: float
+    installed: QueueService, client: SqlClient
 ) -> None:
     """The built-in policies give the delay that they give in Python; here for attempt 2."""
-    queue = installed.create_queue("jobs", retry=policy)
-    client.put("1")
-    client.settle("nack", client.must_get(), None, 0)
-    client.settle("nack", client.must_get(), "again", None)
-    message = live(queue)
-    assert message.available_at is not None
-    assert message.last_attempt_at is not None
-    delay = (message.available_at - message.last_attempt_at).total_seconds()
-    assert least <= round(delay, 6) <= most
+    for policy, least, most in POLICIES:
+        queue = installed.create_queue("jobs", retry=policy)
+        client.put("1")
+        client.settle("nack", client.must_get(), None, 0)
+        client.settle("nack", client.must_get(), "again", None)
+        message = live(queue)
+        assert message.available_at is not None
+        assert message.last_attempt_at is not None
+        delay = (message.available_at - message.last_attempt_at).total_seconds()
+        assert least <= round(delay, 6) <= most, policy
+        queue.purge()
 
 
 def test_a_power_beyond_all_numbers_is_the_longest_delay(
@@ -191,36 +190,31 @@ def test_a_policy_in_python_asks_for_a_delay(installed: QueueService, client: Sq
     client.settle("nack", got, "x", 1)
 
 
-@pytest.mark.parametrize("archive", ["none", "failed", "all"])
-def test_out_of_attempts_is_a_dead_letter(
-    installed: QueueService, client: SqlClient, archive: Any
-) -> None:
-    """The last attempt's nack buries, whatever delay is given; what is not kept is counted."""
-    queue = installed.create_queue("jobs", archive=archive)
-    client.put("1", 1)
-    client.settle("nack", client.must_get(), "broken", 10)
-    assert client.get() is None
-    stats = queue.stats()
-    assert (0, 0 if archive == "none" else 1) == (stats.live, stats.failed)
-    assert (1 if archive == "none" else 0) == stats.discarded
-    if archive != "none":
-        assert ("broken", 1) == (archived(queue).last_error, archived(queue).attempt)
+def test_endings_follow_the_archive_setting(installed: QueueService, client: SqlClient) -> None:
+    """``all`` keeps every end, ``failed`` keeps dead letters and rejected ones, ``none`` nothing.
 
-
-@pytest.mark.parametrize("archive", ["none", "failed", "all"])
-def test_ack_and_reject_follow_the_archive_setting(
-    installed: QueueService, client: SqlClient, archive: Any
-) -> None:
-    """Done messages are kept by ``all`` only, rejected ones by ``failed``, too."""
-    queue = installed.create_queue("jobs", archive=archive)
-    client.put_all("[1, 2]")
-    first, second = client.get_many(2)
-    client.settle("ack", first)
-    client.settle("reject", second, "never")
-    stats = queue.stats()
-    expected = {"none": (0, 0, 1), "failed": (0, 1, 0), "all": (1, 1, 0)}[archive]
-    assert expected == (stats.done, stats.rejected, stats.discarded)
-    assert 0 == stats.live
+    The last attempt's nack buries, whatever delay is given. What failed and is not kept is counted.
+    """
+    kept: dict[Any, tuple[int, int, int, int]] = {
+        "none": (0, 0, 0, 2),
+        "failed": (0, 1, 1, 0),
+        "all": (1, 1, 1, 0),
+    }
+    queues = {archive: installed.create_queue(archive, archive=archive) for archive in kept}
+    installed.sql_api.install()
+    for archive, queue in queues.items():
+        client.put("1", 1, queue=archive)
+        client.settle("nack", client.must_get(archive), "broken", 10, queue=archive)
+        assert client.get(archive) is None
+        client.put_all("[1, 2]", archive)
+        first, second = client.get_many(2, archive)
+        client.settle("ack", first, queue=archive)
+        client.settle("reject", second, "never", queue=archive)
+        stats = queue.stats()
+        found = (stats.done, stats.rejected, stats.failed, stats.discarded)
+        assert (kept[archive], 0) == (found, stats.live), archive
+        dead = queue.archive.messages(status="failed").list()
+        assert {("broken", 1)} >= {(one.last_error, one.attempt) for one in dead}, archive
 
 
 def test_a_release_is_not_counted(installed: QueueService, client: SqlClient) -> None:
@@ -330,16 +324,18 @@ def test_a_delete_after_the_lease_is_refused(client: SqlClient) -> None:
     client.settle("ack", got)
 
 
-@pytest.mark.parametrize("reaped", [True, False])
-def test_expired_leases_come_back(installed: QueueService, client: SqlClient, reaped: bool) -> None:
+def test_expired_leases_come_back(installed: QueueService, client: SqlClient) -> None:
     """By the reaper, or by the next call that finds too little; the attempt stays counted."""
-    client.put("1", 0, 0.05)
-    first = client.must_get()
-    if reaped:
-        wait_until(lambda: installed.reap().restored)
-    second = next_of(client)
-    assert (first["id"], 2) == (second["id"], second["read_cnt"])
-    assert "lease expired" in str(live(installed.queue("jobs")).last_error)
+    queue = installed.queue("jobs")
+    for reaped in (True, False):
+        client.put("1", 0, 0.05)
+        first = client.must_get()
+        if reaped:
+            wait_until(lambda: installed.reap().restored)
+        second = next_of(client)
+        assert (first["id"], 2) == (second["id"], second["read_cnt"]), reaped
+        assert "lease expired" in str(live(queue).last_error), reaped
+        queue.purge(claimed=True)
 
 
 def test_a_message_that_kills_its_consumers_runs_out_of_attempts(
