@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-import time
+import pytest
 
+from queue_over_sql import pacing
 from queue_over_sql.reaper import Reaper
 from queue_over_sql.restoring import ReaperReport
 
 
-def test_chores_are_done_between_costly_passes() -> None:
+class Clock:
+    """A monotonic clock that only the test moves."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_chores_are_done_between_costly_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Schedules fire at each interval, though passes over the queues take long."""
     done: list[str] = []
+    clock = Clock()
+    monkeypatch.setattr(pacing, "time", clock)
 
     def look() -> list[str]:
         done.append("pass")
-        time.sleep(0.4)
+        clock.now += 0.4
         return []
 
     def chore() -> ReaperReport:

@@ -44,41 +44,40 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "a queue.db"
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_file_that_is_not_there_is_not_made(form: str, file: Path) -> None:
+def test_a_file_that_is_not_there_is_not_made(file: Path) -> None:
     """A mistyped path would look like a database without queues, and stay as a file."""
-    location = Location(url="sqlite:///" + form.format(file))
-    with pytest.raises(DatabaseUnavailable, match=r"sqlite:///.*no file .*a queue\.db") as caught:
-        service_at(location)
-    assert "queue-over-sql create" in str(caught.value)
-    assert not file.exists()
+    for form in FORMS:
+        location = Location(url="sqlite:///" + form.format(file))
+        words = r"sqlite:///.*no file .*a queue\.db"
+        with pytest.raises(DatabaseUnavailable, match=words) as caught:
+            service_at(location)
+        assert "queue-over-sql create" in str(caught.value), form
+        assert not file.exists(), form
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_file_that_is_there_is_used(form: str, file: Path) -> None:
+def test_a_file_that_is_there_is_used(file: Path) -> None:
     """However the URL names it."""
     with QueueService(f"sqlite:///{file}") as service:
         service.create_queue("jobs")
-    made = service_at(Location(url="sqlite:///" + form.format(file)))
-    assert ["jobs"] == [queue.name for queue in made.queues()]
-    made.stop()
+    for form in FORMS:
+        made = service_at(Location(url="sqlite:///" + form.format(file)))
+        assert ["jobs"] == [queue.name for queue in made.queues()], form
+        made.stop()
 
 
-@pytest.mark.parametrize(
-    "url",
-    ["sqlite://", "sqlite:///:memory:", "sqlite:///file::memory:?uri=true", "postgresql://host/db"],
-)
-def test_what_is_no_file_is_not_looked_for(url: str) -> None:
+def test_what_is_no_file_is_not_looked_for() -> None:
     """A database in memory, or of a server."""
-    service_at(Location(url=url)).stop()
+    memory = ("sqlite://", "sqlite:///:memory:", "sqlite:///file::memory:?uri=true")
+    for url in (*memory, "postgresql://host/db"):
+        service_at(Location(url=url)).stop()
 
 
-@pytest.mark.parametrize("use", USES)
-def test_no_use_of_the_format_makes_a_file(use: str, file: Path) -> None:
+def test_no_use_of_the_format_makes_a_file(file: Path) -> None:
     """Reading, writing and working alike."""
-    with pytest.raises(DatabaseUnavailable, match="no file"):
-        USES[use]({"url": f"sqlite:///{file}", "queue": "jobs"})
-    assert not file.exists()
+    for name, use in USES.items():
+        with pytest.raises(DatabaseUnavailable, match="no file"):
+            use({"url": f"sqlite:///{file}", "queue": "jobs"})
+        assert not file.exists(), name
 
 
 def test_a_file_that_has_gone_is_not_made_anew(file: Path) -> None:

@@ -25,20 +25,15 @@ LOST: tuple[Exception, ...] = (
 )
 
 
-def by_kind(error: Exception) -> str:
-    """The name of a case."""
-    return type(error).__name__
-
-
-@pytest.mark.parametrize("error", LOST, ids=by_kind)
-def test_a_lost_jvm_is_no_error_after_a_signal(error: Exception) -> None:
+def test_a_lost_jvm_is_no_error_after_a_signal() -> None:
     """The signal has ended it, too; before one it is an error."""
-    stop = Stop()
-    with pytest.raises(type(error)), ended_by(stop):
-        raise error
-    stop.ask()
-    with ended_by(stop):
-        raise error
+    for error in LOST:
+        stop = Stop()
+        with pytest.raises(type(error)), ended_by(stop):
+            raise error
+        stop.ask()
+        with ended_by(stop):
+            raise error
 
 
 def test_other_errors_stay_errors() -> None:
@@ -49,7 +44,7 @@ def test_other_errors_stay_errors() -> None:
         raise KeyError("mine")
 
 
-@pytest.mark.parametrize("error", LOST, ids=by_kind)
+@pytest.mark.parametrize("error", LOST, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("failed", [False, True])
 def test_a_session_that_has_gone_needs_no_stop(
     error: Exception, failed: bool, monkeypatch: pytest.MonkeyPatch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import DataFrame
@@ -26,53 +26,46 @@ class Spark:
         return self
 
 
+WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"queue": "import"}, QueueNotFound, "no queue 'import'"),
+    ({"to": "nothere"}, QueueNotFound, "no queue 'nothere'"),
+    ({"url": "sqlite:////nowhere/x.db"}, DatabaseUnavailable, "cannot be reached"),
+    ({"options": {"onAk": "delete"}}, ValueError, "did you mean onAck"),
+    ({"options": {"onAck": "burn"}}, ValueError, "option onAck"),
+    ({"consumer_id": "with a space"}, ValueError, "option consumerId"),
+]
+
+
 @pytest.mark.engines("sqlite")
-@pytest.mark.parametrize(
-    ("arguments", "error", "words"),
-    [
-        ({"queue": "import"}, QueueNotFound, "no queue 'import'"),
-        ({"to": "nothere"}, QueueNotFound, "no queue 'nothere'"),
-        ({"url": "sqlite:////nowhere/x.db"}, DatabaseUnavailable, "cannot be reached"),
-        ({"options": {"onAk": "delete"}}, ValueError, "did you mean onAck"),
-        ({"options": {"onAck": "burn"}}, ValueError, "option onAck"),
-        ({"consumer_id": "with a space"}, ValueError, "option consumerId"),
-    ],
-)
 def test_what_is_wrong_is_told_before_spark_is_asked(
-    arguments: dict[str, Any],
-    error: type[Exception],
-    words: str,
-    database: TestDatabase,
-    service: QueueService,
+    database: TestDatabase, service: QueueService
 ) -> None:
     """As the error that it is: Spark would put it into a page of its own."""
     service.create_queue("jobs")
     service.create_queue("done")
-    given = {"queue": "jobs", "to": "done", "url": database.url, **arguments}
-    spark: Any = Spark()
-    with pytest.raises(error, match=words):
-        process(spark, given.pop("queue"), lambda rows: rows, checkpoint="state", **given)
-    assert [] == spark.asked
+    for arguments, error, words in WRONG:
+        given = {"queue": "jobs", "to": "done", "url": database.url, **arguments}
+        spark: Any = Spark()
+        with pytest.raises(error, match=words):
+            process(spark, given.pop("queue"), lambda rows: rows, checkpoint="state", **given)
+        assert [] == spark.asked, arguments
 
 
 @pytest.mark.engines("sqlite")
-@pytest.mark.parametrize("wrong", ["transform", "message"])
-def test_functions_return_a_data_frame(
-    wrong: str, database: TestDatabase, service: QueueService
-) -> None:
+def test_functions_return_a_data_frame(database: TestDatabase, service: QueueService) -> None:
     """What returns something else, such as nothing or a writer, is named."""
     service.create_queue("jobs")
     service.create_queue("done")
-    frame = object.__new__(DataFrame)
-    made: dict[str, Any] = {"transform": frame, "message": frame, wrong: 7}
-    spark: Any = Spark()
-    with pytest.raises(ValueError, match=f"{wrong}.*must return a DataFrame, not int"):
-        process(
-            spark,
-            "jobs",
-            lambda _: made["transform"],
-            message=lambda _: made["message"],
-            to="done",
-            checkpoint="state",
-            url=database.url,
-        )
+    frame, spark = object.__new__(DataFrame), cast("Any", Spark())
+    returned: tuple[tuple[str, Any, Any], ...] = (("transform", 7, frame), ("message", frame, 7))
+    for wrong, transformed, written in returned:
+        with pytest.raises(ValueError, match=f"{wrong}.*must return a DataFrame, not int"):
+            process(
+                spark,
+                "jobs",
+                lambda _: transformed,  # noqa: B023 - it is called before the next one
+                message=lambda _: written,  # noqa: B023
+                to="done",
+                checkpoint="state",
+                url=database.url,
+            )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from queue_over_sql.cli.exits import ExitCode
 from queue_over_sql.cli.spark_options import told_of_spark
 from queue_over_sql.spark.reasons import Raised, in_short, raised_in_python
@@ -50,59 +48,51 @@ Caused by: java.lang.IllegalStateException: deep inside"""
 PLAN = "[UNRESOLVED_COLUMN] A column `nosuch` cannot be resolved.\n'Project ['nosuch]\n+- Relation"
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (SOURCE.format(raised="KeyError: 'a'"), Raised("KeyError", "'a'")),
-        (SOURCE.format(raised="two words"), None),
-        (SOURCE.format(raised="mine.Refused"), Raised("mine.Refused", "")),
-        (BATCH, Raised("ValueError", 'boom on {"n":0}')),
-        (JAVA, None),
-        (f"{JAVA}\nTraceback (most recent call last):\n  File", None),
-    ],
-)
-def test_the_last_exception_of_python_is_found(text: str, expected: Raised | None) -> None:
+RAISED: list[tuple[str, Raised | None]] = [
+    (SOURCE.format(raised="KeyError: 'a'"), Raised("KeyError", "'a'")),
+    (SOURCE.format(raised="two words"), None),
+    (SOURCE.format(raised="mine.Refused"), Raised("mine.Refused", "")),
+    (BATCH, Raised("ValueError", 'boom on {"n":0}')),
+    (JAVA, None),
+    (f"{JAVA}\nTraceback (most recent call last):\n  File", None),
+]
+IN_SHORT = [
+    (BATCH, 'ValueError: boom on {"n":0}'),
+    (JAVA, "org.apache.spark.SparkException: Job aborted due to stage failure"),
+    (PLAN, "[UNRESOLVED_COLUMN] A column `nosuch` cannot be resolved."),
+    ("", "Exception"),
+]
+TOLD: list[tuple[str, tuple[str, ExitCode] | None]] = [
+    (f"queue_over_sql.errors.QueueNotFound: {NO_QUEUE}", (NO_QUEUE, ExitCode.NOTHING)),
+    (
+        "queue_over_sql.errors.DatabaseUnavailable: The database cannot be reached",
+        ("The database cannot be reached", ExitCode.UNAVAILABLE),
+    ),
+    (
+        "queue_over_sql.errors.ConsumerFenced: another query",
+        ("another query", ExitCode.FAILED),
+    ),
+    ("ValueError: unknown option onAk", ("unknown option onAk", ExitCode.USAGE)),
+    ("queue_over_sql.errors.Sequence: no error", None),
+    ("KeyError: 'a'", None),
+]
+
+
+def test_the_last_exception_of_python_is_found() -> None:
     """Whatever stands before its traceback and behind it, colons and all."""
-    assert expected == raised_in_python(Exception(text))
+    assert RAISED == [(text, raised_in_python(Exception(text))) for text, _ in RAISED]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (BATCH, 'ValueError: boom on {"n":0}'),
-        (JAVA, "org.apache.spark.SparkException: Job aborted due to stage failure"),
-        (PLAN, "[UNRESOLVED_COLUMN] A column `nosuch` cannot be resolved."),
-        ("", "Exception"),
-    ],
-)
-def test_the_reason_is_one_line(text: str, expected: str) -> None:
+def test_the_reason_is_one_line() -> None:
     """Without a traceback it is the first line, or the first that names an exception of Java."""
-    assert expected == in_short(Exception(text))
+    assert IN_SHORT == [(text, in_short(Exception(text))) for text, _ in IN_SHORT]
 
 
-@pytest.mark.parametrize(
-    ("raised", "expected"),
-    [
-        (f"queue_over_sql.errors.QueueNotFound: {NO_QUEUE}", (NO_QUEUE, ExitCode.NOTHING)),
-        (
-            "queue_over_sql.errors.DatabaseUnavailable: The database cannot be reached",
-            ("The database cannot be reached", ExitCode.UNAVAILABLE),
-        ),
-        (
-            "queue_over_sql.errors.ConsumerFenced: another query",
-            ("another query", ExitCode.FAILED),
-        ),
-        ("ValueError: unknown option onAk", ("unknown option onAk", ExitCode.USAGE)),
-        ("queue_over_sql.errors.Sequence: no error", None),
-        ("KeyError: 'a'", None),
-    ],
-)
-def test_an_error_of_the_format_ends_as_everywhere(
-    raised: str, expected: tuple[str, ExitCode] | None
-) -> None:
+def test_an_error_of_the_format_ends_as_everywhere() -> None:
     """With its own words and the exit code that it has where Spark is not in between."""
-    told = told_of_spark(Exception(SOURCE.format(raised=raised)))
-    assert (expected or (raised, ExitCode.FAILED)) == told
+    for raised, expected in TOLD:
+        told = told_of_spark(Exception(SOURCE.format(raised=raised)))
+        assert (expected or (raised, ExitCode.FAILED)) == told
 
 
 def test_a_value_error_of_the_users_own_is_no_wrong_usage() -> None:
