@@ -18,7 +18,12 @@ from queue_over_sql import AdoptedQueue
 if TYPE_CHECKING:
     from queue_over_sql.testing.plugin import MakeService, TestDatabase
 
-pytestmark = pytest.mark.chaos
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.default_on("sqlite", "postgresql"),
+    pytest.mark.empty_database,
+    pytest.mark.timeout(180),
+]
 
 ROOT = Path(__file__).parents[2]
 ROWS = 200
@@ -72,7 +77,10 @@ def test_two_processes_adopt_at_once(database: TestDatabase) -> None:
     assert list(range(1, ROWS + 1)) == sorted(worked)
 
 
-@pytest.mark.parametrize("after", [0.02, 0.1, 0.3])
+@pytest.mark.parametrize(
+    "after",
+    [pytest.param(0.02, marks=pytest.mark.full), 0.1, pytest.param(0.3, marks=pytest.mark.full)],
+)
 def test_whoever_is_killed_leaves_what_the_next_completes(
     database: TestDatabase, make_service: MakeService, after: float
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,11 +18,39 @@ from tests.chaos.processes import Crew, Process
 from tests.chaos.roles import consumer
 from tests.chaos.waiting import eventually
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
 
-EARLY = [f"early-{number:05}" for number in range(3_000)]
-LATE = [f"late-{number:05}" for number in range(1_000)]
-BATCHES = (1, 2, 5, 10, 10, 25, 50, 100)
+
+@dataclasses.dataclass(frozen=True)
+class Load:
+    """What is published before and while others consume, and how much each of them claims."""
+
+    early: int
+    late: int
+    batches: tuple[int, ...]
+
+    @property
+    def early_tokens(self) -> list[str]:
+        """Those that are all there before the first claim."""
+        return [f"early-{number:05}" for number in range(self.early)]
+
+    @property
+    def late_tokens(self) -> list[str]:
+        """Those that are published while others consume."""
+        return [f"late-{number:05}" for number in range(self.late)]
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self.early + self.late
+
+
+LARGE = Load(3_000, 1_000, (1, 2, 5, 10, 10, 25, 50, 100))
+loads = pytest.mark.parametrize(
+    "load",
+    [Load(500, 200, (1, 5, 10, 50)), pytest.param(LARGE, marks=pytest.mark.full)],
+    ids=["small", "large"],
+)
 
 
 def payloads(tokens: Sequence[str]) -> list[dict[str, str]]:
@@ -29,18 +58,18 @@ def payloads(tokens: Sequence[str]) -> list[dict[str, str]]:
     return [{"token": token} for token in tokens]
 
 
-def publish_late(queue: Queue) -> None:
+def publish_late(queue: Queue, tokens: Sequence[str]) -> None:
     """Publish while others consume: some one by one, most in batches."""
-    singles, rest = LATE[:100], LATE[100:]
+    singles, rest = tokens[:100], tokens[100:]
     for payload in payloads(singles):
         queue.publish(payload)
     for start in range(0, len(rest), 100):
         queue.publish_many(payloads(rest[start : start + 100]))
 
 
-def check_exactly_once(account: Account, sql: Engine) -> None:
+def check_exactly_once(load: Load, account: Account, sql: Engine) -> None:
     """Each message was delivered once, acknowledged once, and is finished."""
-    published = sorted(EARLY + LATE)
+    published = sorted(load.early_tokens + load.late_tokens)
     assert [] == account.double_holds()
     assert [] == repeated(account.tokens("delivered"))
     assert published == sorted(account.tokens("settled", "ack"))
@@ -69,36 +98,35 @@ def finish(consumers: Sequence[Process]) -> None:
         assert process.join() == 0
 
 
-def test_eight_processes_get_each_message_once(
-    make_service: MakeService,
-    database: TestDatabase,
-    sql: Engine,
-    crew: Crew,
+@loads
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_processes_get_each_message_once(
+    load: Load, make_service: MakeService, database: TestDatabase, sql: Engine, crew: Crew
 ) -> None:
-    """Eight processes with 4,000 messages: none delivered twice, none lost, each one in order."""
+    """Many processes on one queue: no message twice, none lost, each process in order."""
     queue = make_service().create_queue("jobs", archive="all")
-    queue.load(payloads(EARLY))
+    queue.load(payloads(load.early_tokens))
     consumers = [
         crew.spawn(
             consumer.Arguments(database.url, str(crew.journals), batch=size, reaper_interval=1.0)
         )
-        for size in BATCHES
+        for size in load.batches
     ]
     for process in consumers:
         process.expect("ready")
     for process in consumers:
         process.tell("go")
-    publish_late(queue)
+    publish_late(queue, load.late_tokens)
     eventually(
-        lambda: all_alive(consumers) and archived_count(sql) >= len(EARLY + LATE),
+        lambda: all_alive(consumers) and archived_count(sql) >= load.count,
         "every message in the archive",
-        within=90,
+        within=150,
         every=0.2,
     )
     finish(consumers)
 
     account = crew.account()
-    check_exactly_once(account, sql)
+    check_exactly_once(load, account, sql)
     sequences = [early(tokens) for tokens in account.sequences().values()]
     assert [sorted(tokens) for tokens in sequences] == sequences
 
@@ -113,23 +141,25 @@ def consume_until(stop: threading.Event, queue: Queue, size: int, journal: Journ
                 queue.ack(messages)
 
 
-def test_eight_threads_share_one_service(
-    make_service: MakeService, sql: Engine, crew: Crew
+@loads
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_threads_share_one_service(
+    load: Load, make_service: MakeService, sql: Engine, crew: Crew
 ) -> None:
-    """Eight threads of one QueueService: no round is used twice, and each message comes once."""
+    """Many threads of one QueueService: no round is used twice, and each message comes once."""
     service = make_service()
     queue = service.create_queue("jobs", archive="all")
-    queue.load(payloads(EARLY))
+    queue.load(payloads(load.early_tokens))
     journal = Journal(crew.journals)
     stop = threading.Event()
-    with service, ThreadPoolExecutor(len(BATCHES)) as threads:
-        work = [threads.submit(consume_until, stop, queue, size, journal) for size in BATCHES]
+    with service, ThreadPoolExecutor(len(load.batches)) as threads:
+        work = [threads.submit(consume_until, stop, queue, size, journal) for size in load.batches]
         try:
-            publish_late(queue)
+            publish_late(queue, load.late_tokens)
             eventually(
-                lambda: archived_count(sql) >= len(EARLY + LATE) or any(w.done() for w in work),
+                lambda: archived_count(sql) >= load.count or any(w.done() for w in work),
                 "every message in the archive",
-                within=90,
+                within=150,
                 every=0.2,
             )
         finally:
@@ -139,4 +169,4 @@ def test_eight_threads_share_one_service(
 
     account = crew.account()
     assert [] == account.rounds_shared_by_batches()
-    check_exactly_once(account, sql)
+    check_exactly_once(load, account, sql)

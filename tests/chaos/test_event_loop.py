@@ -22,7 +22,10 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.default_on("sqlite")
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)]
+)
 def test_the_first_signal_drains(
     number: signal.Signals, make_service: MakeService, database: TestDatabase, crew: Crew
 ) -> None:
@@ -33,6 +36,7 @@ def test_the_first_signal_drains(
     assert [] == [c for c in make_service().consumers() if c.pid == process.pid]
 
 
+@pytest.mark.default_on("sqlite")
 def test_the_second_signal_stops_at_once(
     make_service: MakeService, database: TestDatabase, crew: Crew
 ) -> None:
@@ -50,13 +54,15 @@ def test_the_second_signal_stops_at_once(
     assert {1} == {message.attempt for message in messages}
 
 
+@pytest.mark.default_on("postgresql")
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.full)])
 def test_killed_workers_lose_nothing(
-    make_service: MakeService, database: TestDatabase, sql: Engine, crew: Crew
+    kills: int, make_service: MakeService, database: TestDatabase, sql: Engine, crew: Crew
 ) -> None:
     """Killed again and again: in the end each message is done, and none was acked by two."""
     with make_service(reaper_interval=0.2) as service:
         queue = service.create_queue("jobs", archive="all", max_attempts=100)
-        tokens = [f"task-{number:03}" for number in range(150)]
+        tokens = [f"task-{number:03}" for number in range(50 * kills)]
         queue.publish_many([{"token": token} for token in tokens])
         arguments = worker.Arguments(
             database.url,
@@ -64,10 +70,10 @@ def test_killed_workers_lose_nothing(
             concurrency=8,
             batch=3,
             seconds=0.05,
-            consumer_timeout=2.0,
+            consumer_timeout=3.0,
             asynchronous=True,
         )
-        for _ in range(3):
+        for _ in range(kills):
             victim = crew.spawn(arguments)
             victim.expect("ready")
             before = len(crew.account().tokens("started"))
@@ -83,6 +89,7 @@ def test_killed_workers_lose_nothing(
         assert [] == repeated(done)
 
 
+@pytest.mark.default_on("postgresql")
 def test_a_killed_transaction_leaves_neither_effect_nor_ack(
     make_service: MakeService, database: TestDatabase, sql: Engine, crew: Crew, tmp_path: Path
 ) -> None:
@@ -97,7 +104,7 @@ def test_a_killed_transaction_leaves_neither_effect_nor_ack(
         transactional=True,
         deadly="task-5",
         deadly_once=str(tmp_path / "died"),
-        consumer_timeout=1.5,
+        consumer_timeout=3.0,
         asynchronous=True,
     )
     victim = crew.spawn(arguments)

@@ -11,7 +11,11 @@ import pytest
 if TYPE_CHECKING:
     from queue_over_sql.testing.plugin import TestDatabase
 
-pytestmark = [pytest.mark.chaos, pytest.mark.engines("sqlite", "postgresql", "mariadb")]
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.engines("sqlite", "postgresql", "mariadb"),
+    pytest.mark.default_on("sqlite", "postgresql"),
+]
 
 
 def test_parent_and_child_are_two_consumers(database: TestDatabase) -> None:

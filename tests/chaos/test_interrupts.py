@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from queue_over_sql.testing.plugin import TestDatabase
 
 # H2's driver is Java: no handler of a Python signal runs inside it.
-pytestmark = [pytest.mark.chaos, pytest.mark.engines("sqlite", "postgresql", "mariadb")]
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.engines("sqlite", "postgresql", "mariadb"),
+    pytest.mark.default_on("sqlite", "postgresql"),
+]
 
 
 def test_a_timeout_inside_an_act_leaves_no_lock_and_no_broken_connection(

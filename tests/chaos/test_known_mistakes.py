@@ -46,6 +46,7 @@ def heartbeat(sql: Engine, consumer_id: str | None) -> tuple[int, int]:
     return int(row[0]), int(row[1])
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_nobody_removes_what_another_one_holds(make_service: MakeService, sql: Engine) -> None:
     """A message that was only looked at carries no claim: none of its verbs can touch the row."""
     owner = make_service().create_queue("jobs")
@@ -104,6 +105,7 @@ def test_the_unit_of_the_heartbeat_is_seconds(
         message.ack()
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_a_heartbeat_outlives_its_timeout_without_touching_claims(
     make_service: MakeService, sql: Engine
 ) -> None:

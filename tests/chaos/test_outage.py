@@ -64,13 +64,14 @@ def publish_all(queue: Queue, tokens: list[str]) -> None:
         persist(partial(queue.publish, {"token": token}, key=token, on_conflict="skip"))
 
 
+@pytest.mark.default_on("postgresql")
 def test_a_server_without_its_database_ends_with_an_error(server: TestServer, crew: Crew) -> None:
     """A server that boots while its database is down ends by itself, and says why."""
     server.stop()
     process = crew.spawn(booter.Arguments(server.url, ("mails",)))
     process.expect("ready")
     process.tell("go")
-    assert process.join(within=45) != 0
+    assert process.join() != 0
     assert "DatabaseUnavailable" in process.errors()
 
 
@@ -112,7 +113,12 @@ def test_every_verb_says_that_the_database_is_gone(
     queue.ack(messages)
 
 
-@pytest.mark.parametrize("outage", [("stop", 3.0), ("kill", 0.5)], ids=["long", "crash"])
+@pytest.mark.default_on("postgresql", "mysql")
+@pytest.mark.parametrize(
+    "outage",
+    [pytest.param(("stop", 3.0), marks=pytest.mark.full), ("kill", 0.5)],
+    ids=["long", "crash"],
+)
 def test_a_worker_outlives_an_outage(
     outage: tuple[str, float],
     server: TestServer,
@@ -153,6 +159,7 @@ def test_a_worker_outlives_an_outage(
     assert process.alive
 
 
+@pytest.mark.default_on("postgresql")
 def test_a_request_rides_out_a_restart(
     server: TestServer, connect: Callable[[], QueueService]
 ) -> None:

@@ -16,7 +16,7 @@ from tests.chaos.waiting import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(60)]
 
-TIMEOUT = 1.5
+TIMEOUT = 4.0
 
 
 @pytest.fixture
@@ -36,10 +36,11 @@ def is_after(heartbeat: Callable[[], datetime | None], last: datetime) -> bool:
     return now > last
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_heartbeats_go_on_while_the_pool_is_exhausted(
     make_service: MakeService, small_engine: Engine
 ) -> None:
-    """The only connection is taken for several timeouts: the consumer lives and keeps its claim."""
+    """The only connection is taken beyond the timeout: the consumer lives and keeps its claim."""
     with make_service(reaper_interval=0.2) as observer:
         queue = observer.create_queue("jobs")
         queue.publish({"token": "held"})
@@ -52,7 +53,7 @@ def test_heartbeats_go_on_while_the_pool_is_exhausted(
 
         with small_engine.connect() as connection:
             connection.execute(text("SELECT 1"))
-            for _ in range(6):
+            for _ in range(4):
                 last = heartbeat()
                 assert last is not None
                 eventually(partial(is_after, heartbeat, last), "a heartbeat", within=3 * TIMEOUT)

@@ -24,6 +24,7 @@ def done(asking: Process) -> dict[str, int]:
     return outcomes
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_a_requester_killed_before_its_reply(
     make_service: MakeService, database: TestDatabase, crew: Crew
 ) -> None:
@@ -49,6 +50,7 @@ def test_a_requester_killed_before_its_reply(
         other.ack()
 
 
+@pytest.mark.full
 def test_many_requesters_and_several_repliers(
     make_service: MakeService, database: TestDatabase, crew: Crew
 ) -> None:
@@ -69,6 +71,7 @@ def test_many_requesters_and_several_repliers(
     assert ["jobs"] == [one.name for one in service.queues(temporary=True)]
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_a_replier_killed_between_its_reply_and_its_ack(
     make_service: MakeService, database: TestDatabase, crew: Crew, tmp_path: Path
 ) -> None:
@@ -88,6 +91,7 @@ def test_a_replier_killed_between_its_reply_and_its_ack(
     assert 1 == sum(process.alive for process in repliers)
 
 
+@pytest.mark.full
 def test_repliers_killed_again_and_again(
     make_service: MakeService, database: TestDatabase, sql: Engine, crew: Crew
 ) -> None:

@@ -18,7 +18,6 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
 
 EVERY = 0.2
 STEP = timedelta(seconds=EVERY)
-KILLS = 6
 
 
 def scheduled(queue: Queue) -> list[datetime]:
@@ -37,17 +36,19 @@ def check_each_instant_once(service: QueueService, queue: Queue) -> None:
     assert found[-1] >= schedule.next_at
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
+@pytest.mark.parametrize(("count", "kills"), [(2, 2), pytest.param(3, 6, marks=pytest.mark.full)])
 def test_servers_are_killed_while_they_fire(
-    make_service: MakeService, database: TestDatabase, crew: Crew
+    count: int, kills: int, make_service: MakeService, database: TestDatabase, crew: Crew
 ) -> None:
-    """Three servers with reapers, one of which dies again and again and is replaced."""
+    """Servers with reapers, one of which dies again and again and is replaced."""
     service = make_service()
     queue = service.create_queue("jobs")
     arguments = scheduler.Arguments(database.url, EVERY)
-    servers = [crew.spawn(arguments) for _ in range(3)]
+    servers = [crew.spawn(arguments) for _ in range(count)]
     for server in servers:
         server.expect("ready")
-    for _ in range(KILLS):
+    for _ in range(kills):
         before = len(scheduled(queue))
         eventually(lambda: len(scheduled(queue)) > before + 4, "the schedule goes on")  # noqa: B023
         # At any point of its pass, a transaction included.
@@ -61,6 +62,7 @@ def test_servers_are_killed_while_they_fire(
     check_each_instant_once(service, queue)
 
 
+@pytest.mark.full
 def test_all_servers_are_gone_for_a_while(
     make_service: MakeService, database: TestDatabase, crew: Crew
 ) -> None:
@@ -90,6 +92,7 @@ def test_all_servers_are_gone_for_a_while(
     check_each_instant_once(service, queue)
 
 
+@pytest.mark.full
 def test_a_removal_while_servers_fire(
     make_service: MakeService, database: TestDatabase, crew: Crew
 ) -> None:

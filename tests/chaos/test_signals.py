@@ -11,7 +11,7 @@ from tests.chaos.processes import Crew
 from tests.chaos.waiting import eventually
 from tests.chaos.working import TOKENS, drain, publish_tasks, start_worker
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.chaos, pytest.mark.default_on("sqlite"), pytest.mark.timeout(90)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

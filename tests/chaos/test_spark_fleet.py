@@ -104,6 +104,7 @@ def results(sql: Engine) -> list[int]:
         return sorted(row[0] for row in connection.execute(text("SELECT message_id FROM results")))
 
 
+@pytest.mark.full
 @pytest.mark.engines(*ENGINES)
 @pytest.mark.parametrize("form", ["arrow"] if len(ENGINES) == 1 else ["arrow", "message"])
 def test_a_message_that_kills_its_workers_ends_and_all_others_are_done_once(

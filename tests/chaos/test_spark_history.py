@@ -15,7 +15,7 @@ from queue_over_sql.testing.plugin import TestDatabase
 from tests.chaos.processes import Crew
 from tests.chaos.roles.spark_export import Arguments
 
-pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.full, pytest.mark.timeout(900)]
 
 Place = tuple[str, int]
 EACH = 50

@@ -20,7 +20,7 @@ from tests.chaos.processes import Crew
 from tests.chaos.spark.crashes import Victim
 from tests.chaos.spark.runs import Run
 
-pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.full, pytest.mark.timeout(1200)]
 
 MESSAGES = 1_500
 SMALL = {"maxMessagesPerTrigger": "300", "messagesPerPartition": "110"}

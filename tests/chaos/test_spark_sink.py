@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from queue_over_sql import Queue, QueueService
     from queue_over_sql.testing.plugin import TestDatabase
 
-pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.full, pytest.mark.timeout(1200)]
 
 LONG = "QUEUE_OVER_SQL_TEST_SPARK_LONG"
 """Set to die at all points and on all engines: each start of a driver takes ten seconds."""

@@ -23,10 +23,10 @@ pytestmark = [
     pytest.mark.timeout(180),
     pytest.mark.engines("postgresql", "mariadb", "mysql"),
     pytest.mark.usefixtures("functions_allowed"),
+    pytest.mark.default_on("postgresql", "mysql"),
 ]
 
 SHELLS = 3
-KILLS = 4
 
 
 def join(everyone: ExitStack, url: str, journals: Path, number: int) -> ShellConsumer:
@@ -36,8 +36,9 @@ def join(everyone: ExitStack, url: str, journals: Path, number: int) -> ShellCon
     return shell
 
 
+@pytest.mark.parametrize("kills", [2, pytest.param(4, marks=pytest.mark.full)])
 def test_shells_and_workers_drain_one_queue(
-    make_service: MakeService, database: TestDatabase, sql: Engine, crew: Crew
+    kills: int, make_service: MakeService, database: TestDatabase, sql: Engine, crew: Crew
 ) -> None:
     """Both put, get and die, psql or mysql beside Python: none is done twice, none is lost."""
     service = make_service()
@@ -52,7 +53,7 @@ def test_shells_and_workers_drain_one_queue(
     ]
     with ExitStack() as everyone:
         shells = [join(everyone, url, journals, number) for number in range(SHELLS)]
-        for number in range(KILLS):
+        for number in range(kills):
             time.sleep(luck.uniform(0.3, 1.0))
             shells.pop(luck.randrange(SHELLS)).kill()
             shells.append(join(everyone, url, journals, SHELLS + number))

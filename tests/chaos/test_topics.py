@@ -47,6 +47,7 @@ def check_copies(crew: Crew, sql: Engine) -> set[str]:
     return present
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
 @each_way
 def test_a_publisher_that_dies_between_two_copies_leaves_none(
     make_service: MakeService, database: TestDatabase, sql: Engine, crew: Crew, *, within: bool
@@ -81,7 +82,10 @@ def has_published(crew: Crew, name: str) -> bool:
     return (crew.journals / f"{name}.jsonl").read_text().count('"published"') > 20
 
 
-@each_way
+@pytest.mark.default_on("sqlite", "postgresql")
+@pytest.mark.parametrize(
+    "within", [False, pytest.param(True, marks=pytest.mark.full)], ids=["own", "within"]
+)
 def test_publishers_killed_at_any_moment_leave_whole_fan_outs(
     make_service: MakeService, database: TestDatabase, sql: Engine, crew: Crew, *, within: bool
 ) -> None:

@@ -34,7 +34,7 @@ def test_a_killed_transaction_leaves_neither_effect_nor_ack(
         transactional=True,
         deadly="task-5",
         deadly_once=str(tmp_path / "died"),
-        consumer_timeout=1.5,
+        consumer_timeout=3.0,
     )
     victim = crew.spawn(arguments)
     victim.expect("ready")

@@ -81,7 +81,7 @@ def test_a_claim_ends_with_its_lease(make_service: MakeService, sql: Engine) -> 
     first = make_service().create_queue("jobs")
     second = make_service().queue("jobs")
     ids = publish_one_for_each_verb(first)
-    zombie = first.consume(len(ids), lease=0.3)
+    zombie = first.consume(len(ids), lease=0.05)
     heir = consume_all(second, len(ids))
 
     assert ids == [message.id for message in zombie]
@@ -112,6 +112,7 @@ def test_a_reaped_consumer_is_refused(make_service: MakeService, sql: Engine) ->
         assert [] == rows(sql)
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_a_stopped_process_wakes_up_as_nobody(
     make_service: MakeService, database: TestDatabase, sql: Engine, crew: Crew
 ) -> None:
@@ -138,6 +139,7 @@ def test_a_stopped_process_wakes_up_as_nobody(
         assert [] == rows(sql)
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
 def test_a_stopped_process_fences_itself(
     make_service: MakeService, database: TestDatabase, sql: Engine, crew: Crew
 ) -> None:

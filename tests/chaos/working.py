@@ -31,7 +31,7 @@ def start_worker(
             concurrency=2,
             batch=10,
             seconds=seconds,
-            consumer_timeout=3.0,
+            consumer_timeout=6.0,
             asynchronous=asynchronous,
         )
     )
