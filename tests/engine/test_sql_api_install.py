@@ -367,7 +367,6 @@ def run_shell(database: TestDatabase, script: str) -> None:
     assert 0 == done.returncode, done.stderr
 
 
-@pytest.mark.alone
 @pytest.mark.engines("mysql")
 def test_a_server_with_a_binary_log_has_to_allow_functions(
     make_service: MakeService, make_client: MakeClient, database: TestDatabase
