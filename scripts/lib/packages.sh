@@ -164,12 +164,16 @@ sys.modules["sqlite3.dbapi2"] = pysqlite3.dbapi2
 PYTHON
 }
 
-# fetch_pgbouncer: unpack a PgBouncer that follows prepared statements, which Debian 12's does not.
+# fetch_pgbouncer: unpack two versions of PgBouncer; only the newer follows prepared statements.
 fetch_pgbouncer() {
-  [ -x "$PGBOUNCER_FOLDER/bin/pgbouncer" ] && return
+  unpack_pgbouncer bookworm "$PGBOUNCER_FOLDER-1.18" && unpack_pgbouncer trixie "$PGBOUNCER_FOLDER"
+}
+
+unpack_pgbouncer() {
+  [ -x "$2/bin/pgbouncer" ] && return
   command -v apt-get >/dev/null || return 1
-  say "Getting PgBouncer from Debian 13"
-  mkdir -p "$PGBOUNCER_FOLDER"
-  unpack_debian trixie "$PGBOUNCER_FOLDER/root" pgbouncer || return 1
-  write_launcher "$PGBOUNCER_FOLDER/bin/pgbouncer" usr/sbin/pgbouncer
+  say "Getting PgBouncer from Debian's $1 suite"
+  mkdir -p "$2"
+  unpack_debian "$1" "$2/root" pgbouncer || return 1
+  write_launcher "$2/bin/pgbouncer" usr/sbin/pgbouncer
 }
