@@ -53,7 +53,7 @@ _POOL: Mapping[str, Any] = {
 }
 # A server that vanished without a word must not hold a heartbeat for longer than it can last.
 # PyMySQL waits 10 s for a connection by itself, and offers no bound that spares long statements.
-_PATIENCE_OF_DRIVERS: Mapping[str, Mapping[str, int]] = {
+_PATIENCE_OF_DRIVERS: Mapping[str, Mapping[str, Any]] = {
     "postgresql+psycopg": {
         "connect_timeout": 10,
         "keepalives_idle": 10,
@@ -124,6 +124,7 @@ class EngineForm:
             return self._open_sqlite(url)
         arguments = _PATIENCE_OF_DRIVERS.get(url.drivername, {})
         given = {key: value for key, value in arguments.items() if key not in url.query}
+        given |= _prepare_threshold(url)
         return OpenedEngine(self.create(url, connect_args=given, poolclass=self.pool, **_POOL))
 
     def beside(self, engine: Engine) -> OpenedEngine:
@@ -262,6 +263,23 @@ def _is_doubtful(url: URL) -> bool:
     """Whether the password may go on in what was read as host, database and parameters."""
     behind = (url.host, url.database, *url.query.items())
     return url.password is not None and any("@" in str(part) for part in behind)
+
+
+def _prepare_threshold(url: URL) -> dict[str, int | None]:
+    """What psycopg wants as a number or as None, which a URL can only name.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    text = url.query.get("prepare_threshold")
+    if text is None or url.get_driver_name() != "psycopg":
+        return {}
+    if str(text).lower() == "none":
+        return {"prepare_threshold": None}
+    if not (isinstance(text, str) and text.isascii() and text.isdigit()):
+        msg = "prepare_threshold= of the URL is a number of runs, or none to prepare nothing"
+        raise ValueError(msg)
+    return {"prepare_threshold": int(text)}
 
 
 def _refuse_async(url: URL, *, is_async: bool) -> None:

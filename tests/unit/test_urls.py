@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import event, make_url
+from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql import DatabaseUnavailable, QueueService
-from queue_over_sql.dialects.engines import read_url, shown_url
+from queue_over_sql.dialects.engines import EngineForm, read_url, shown_url
 
 SHOWN = [
     ("postgresql://me:hunter2@host/db", "postgresql://me:***@host/db"),
@@ -65,3 +68,29 @@ def test_a_port_that_is_no_number() -> None:
         read_url("postgresql://me@host:hunter2/db")
     assert caught.value.__cause__ is None
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "threshold"), [("none", None), ("None", None), ("0", 0), ("7", 7)]
+)
+def test_a_url_says_when_statements_are_prepared(text: str, threshold: int | None) -> None:
+    """The driver takes a number or None, and a URL has only texts."""
+    pytest.importorskip("psycopg")
+    url = make_url(f"postgresql://127.0.0.1:1/db?prepare_threshold={text}")
+    engine = EngineForm().open(url).engine
+    given: dict[str, Any] = {}
+
+    @event.listens_for(engine, "do_connect")
+    def note(_: Any, __: Any, ___: Any, parameters: dict[str, Any]) -> None:
+        given.update(parameters)
+
+    with pytest.raises(DBAPIError):
+        engine.connect()
+    assert threshold == given["prepare_threshold"]
+
+
+@pytest.mark.parametrize("text", ["-1", "many", "1&prepare_threshold=2"])
+def test_another_threshold_is_refused(text: str) -> None:
+    """Else psycopg would fail with the first statement."""
+    with pytest.raises(ValueError, match="or none to prepare nothing"):
+        QueueService(f"postgresql://127.0.0.1:1/db?prepare_threshold={text}")
