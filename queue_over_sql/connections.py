@@ -27,6 +27,7 @@ from queue_over_sql.dialects.engines import (
     hint_for,
     shown_reason,
     shown_url,
+    unfit_way,
 )
 from queue_over_sql.errors import (
     DatabaseRefused,
@@ -34,6 +35,7 @@ from queue_over_sql.errors import (
     PayloadInvalid,
     QueueError,
     ServiceClosed,
+    UnsupportedByEngine,
     WrongDatabase,
 )
 from queue_over_sql.kept_connection import KeptConnection, committing
@@ -108,7 +110,7 @@ class Connections:
 
         Raises:
             DatabaseUnavailable: the database cannot be reached.
-            UnsupportedByEngine: the server is too old.
+            UnsupportedByEngine: the server is too old, or cannot be used over a pooler like this.
         """
         if self._dialect is None:
             with self._lock:
@@ -119,9 +121,11 @@ class Connections:
 
     def _choose(self, connection: Connection) -> QueueDialect:
         try:
-            return dialect_of(connection)
+            dialect = dialect_of(connection)
+            dialect.notice_pooler(connection)
         except DBAPIError as error:
-            raise self._unavailable(str(error.orig)) from error
+            raise self._unavailable(error) from error
+        return dialect
 
     def run(
         self,
@@ -162,7 +166,7 @@ class Connections:
                 else:
                     raise self._in_our_words(error, kind) from error
             except PoolTimeout as error:
-                raise self._unavailable(str(error)) from error
+                raise self._unavailable(error) from error
             except StatementError as error:
                 # An exception of the caller's own, such as a time-out that a signal raised.
                 raise error if error.orig is None else error.orig from error
@@ -245,6 +249,7 @@ class Connections:
 
         Raises:
             WrongDatabase: it does.
+            UnsupportedByEngine: it prepares statements where a pooler cannot have any.
         """
         # Engines with other options share the pool.
         engine = caller.engine
@@ -252,6 +257,7 @@ class Connections:
             return
         with self.translated():
             if type(dialect_of(caller)) is type(self.dialect):
+                self.dialect.check_pooled(caller)
                 question = self.dialect.database_identity(table)
                 if question is None or self._answers_alike(caller, question):
                     self._same_database.add(engine.pool)
@@ -372,20 +378,30 @@ class Connections:
         try:
             return self.runtime.obtained(self.engine.connect, lambda unused: unused.close())
         except PoolTimeout as error:
-            raise self._unavailable(str(error)) from error
+            raise self._unavailable(error) from error
         except DBAPIError as error:
             interruption = interruption_behind(error)
             if interruption is not None:
                 raise interruption from error
-            raise self._unavailable(str(error.orig)) from error
+            raise self._unavailable(error) from error
 
-    def _unavailable(self, reason: str) -> DatabaseUnavailable:
-        hint, reason = hint_for(self.engine), shown_reason(self.engine.url, reason.strip())
+    def _unavailable(self, error: DBAPIError | PoolTimeout) -> QueueError:
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        unfit = unfit_way(self.engine, cause)
+        if unfit is not None:
+            return self._unsupported(unfit)
+        hint, reason = hint_for(self.engine), shown_reason(self.engine.url, str(cause).strip())
         return DatabaseUnavailable(
             f"The database {self.where} cannot be reached: {reason} ({hint})"
         )
 
+    def _unsupported(self, unfit: str) -> UnsupportedByEngine:
+        return UnsupportedByEngine(f"The database {self.where} cannot be used like this: {unfit}.")
+
     def _in_our_words(self, error: DBAPIError, kind: ErrorKind) -> QueueError:
+        unfit = unfit_way(self.engine, error.orig)
+        if unfit is not None:
+            return self._unsupported(unfit)
         reason = str(error.orig).strip()
         if kind is ErrorKind.DISCONNECT:
             return DatabaseUnavailable(
@@ -401,4 +417,5 @@ class Connections:
             return PayloadInvalid(
                 f"The database refused a value{self.dialect.value_hint(error.orig)}: {reason}."
             )
-        return DatabaseRefused(f"The database {self.where} refused a statement: {reason}.")
+        hint = self.dialect.refusal_hint(error.orig)
+        return DatabaseRefused(f"The database {self.where} refused a statement: {reason}{hint}.")

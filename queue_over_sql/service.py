@@ -57,8 +57,8 @@ class QueueService(Provisioning, TopicProvisioning):
         consumer_timeout: how long this consumer counts as alive without a heartbeat.
         reaper_interval: how often the reaper looks for messages to give back.
         notify: whether consumers are woken by what other processes publish: on PostgreSQL by
-            LISTEN and NOTIFY, on SQLite by watching the file. They poll underneath in any case;
-            False behind PgBouncer in transaction mode.
+            LISTEN and NOTIFY, on SQLite by watching the file. They poll underneath in any case,
+            and only poll where a pooler such as PgBouncer shares sessions. False does without.
 
     Raises:
         TypeError, ValueError: an argument has no sensible value.

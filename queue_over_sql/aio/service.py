@@ -51,8 +51,8 @@ class AsyncQueueService(Face[QueueService]):
             is blocked for longer loses what it holds.
         reaper_interval: how often the reaper looks for messages to give back.
         notify: whether consumers are woken by what other processes publish: on PostgreSQL by
-            LISTEN and NOTIFY, on SQLite by watching the file. They poll underneath in any case;
-            False behind PgBouncer in transaction mode.
+            LISTEN and NOTIFY, on SQLite by watching the file. They poll underneath in any case,
+            and only poll where a pooler such as PgBouncer shares sessions. False does without.
         max_connections: how many acts may run on the database at once; the tasks beyond wait for
             their turn. Transactions of handlers and the background jobs have their own.
 

@@ -143,6 +143,20 @@ class QueueDialect(ReadsRows, TakesRows, HoldsRounds, Watches):
             )
             raise UnsupportedByEngine(msg) from error
 
+    def notice_pooler(self, connection: Connection) -> None:
+        """Learn whether others use the sessions of this service; called once, on its own engine.
+
+        Raises:
+            UnsupportedByEngine: what the driver was told to do cannot be done there.
+        """
+
+    def check_pooled(self, connection: Connection) -> None:
+        """Refuse a caller's connection whose driver was told to do what cannot be done there.
+
+        Raises:
+            UnsupportedByEngine: it was.
+        """
+
     # -- types
 
     @property
@@ -298,6 +312,17 @@ class QueueDialect(ReadsRows, TakesRows, HoldsRounds, Watches):
         """What else to say when the server refused a value."""
         del error
         return ""
+
+    def refusal_hint(self, error: BaseException | None) -> str:
+        """What else to say when the server refused a statement."""
+        del error
+        return ""
+
+    @staticmethod
+    def unfit_way(error: BaseException | None) -> str | None:
+        """Why queues can never work over this way to the server; None of any other error."""
+        del error
+        return None
 
     # -- acts
 

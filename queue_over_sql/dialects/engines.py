@@ -316,6 +316,11 @@ def hint_for(engine: Engine) -> str:
     return _DIALECTS.get(engine.dialect.name, QueueDialect).unreachable_hint
 
 
+def unfit_way(engine: Engine, error: BaseException | None) -> str | None:
+    """Why the database of this engine can never be used over the way that it goes."""
+    return _DIALECTS.get(engine.dialect.name, QueueDialect).unfit_way(error)
+
+
 _DIALECTS: dict[str, type[QueueDialect]] = {
     "sqlite": SQLiteDialect,
     "postgresql": PostgreSQLDialect,

@@ -39,6 +39,7 @@ from queue_over_sql.dialects.direct import direct_calls, run_text
 from queue_over_sql.dialects.driver_calls import driver_connection
 from queue_over_sql.dialects.inserting_postgresql import InsertsRows, JsonText
 from queue_over_sql.dialects.partial_indexes import PartialIndexes
+from queue_over_sql.dialects.pooling_postgresql import MayBePooled
 from queue_over_sql.dialects.rows import message_columns, read_rows
 from queue_over_sql.dialects.statements import adopted, archive, claim, rounds
 from queue_over_sql.dialects.statements.parameters import (
@@ -74,7 +75,7 @@ _FLOAT8, _NUMERIC = 701, 1700
 
 
 class PostgreSQLDialect(
-    PartialIndexes, InsertsRows, ReadsColumns, TakesColumns, Listens, QueueDialect
+    PartialIndexes, InsertsRows, ReadsColumns, TakesColumns, MayBePooled, Listens, QueueDialect
 ):
     """PostgreSQL 12 or newer through psycopg 3."""
 
@@ -179,21 +180,21 @@ class PostgreSQLDialect(
         One that it made for a nearly empty queue reads and sorts the whole table, until the next
         ANALYZE: after a burst of 200,000 messages a claim took 110 ms instead of 0.4. To have each
         run planned anew (``plan_cache_mode``) would take half of the rate of single messages.
-        Behind PgBouncer nothing is prepared, and sessions are others'.
+        Behind a pooler that shares sessions nothing is set: the next client would find it.
         """
         del durable
-        if _prepares(connection):
+        if self._plans_by_index(connection):
             run_text(connection, _BY_INDEX)
 
     def restore_session(self, connection: Connection) -> None:
         """Let others' statements be planned as usual."""
-        if _prepares(connection):
+        if self._plans_by_index(connection):
             run_text(connection, _AS_USUAL)
 
     @contextlib.contextmanager
     def scanning(self, connection: Connection) -> Iterator[None]:
         """Plan as usual meanwhile."""
-        if direct_calls(connection) is None or not _prepares(connection):
+        if direct_calls(connection) is None or not self._plans_by_index(connection):
             yield
             return
         run_text(connection, _AS_USUAL)
@@ -201,6 +202,9 @@ class PostgreSQLDialect(
             yield
         finally:
             run_text(connection, _BY_INDEX)
+
+    def _plans_by_index(self, connection: Connection) -> bool:
+        return not self.shares_sessions and _prepares(connection)
 
     @contextlib.contextmanager
     def creating(self, connection: Connection, schema: str | None) -> Iterator[None]:

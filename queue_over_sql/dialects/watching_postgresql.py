@@ -103,11 +103,12 @@ class Listens(Watches):
 
     hears_others = True
     tells_others = True
+    shares_sessions = False
 
     def watch(self, connection: Connection, pause: Pause) -> Watch | None:
-        """Listen, where the driver is psycopg."""
+        """Listen, where the driver is psycopg and no pooler shares the session with others."""
         del pause
-        if connection.dialect.driver != "psycopg":
+        if connection.dialect.driver != "psycopg" or self.shares_sessions:
             return None
         run_text(connection, f"LISTEN {CHANNEL}").close()
         return ListeningOnLoop(connection) if connection.dialect.is_async else Listening(connection)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.exc import DBAPIError
 
-from queue_over_sql.dialects.driver_calls import driver_connection
+from queue_over_sql.dialects.pooling_postgresql import conninfo_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -69,11 +69,7 @@ def _conninfo(connection: Connection) -> str | None:
         importlib.import_module("adbc_driver_postgresql.dbapi")
     except ImportError:
         return None
-    # What this connection was made of, whoever made it.
-    info = driver_connection(connection).info
-    arguments = {**info.get_parameters(), "password": info.password or None}
-    made: str = importlib.import_module("psycopg.conninfo").make_conninfo(**arguments)
-    return made
+    return conninfo_of(connection)
 
 
 def _opened(conninfo: str) -> Any:
