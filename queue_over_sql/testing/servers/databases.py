@@ -97,7 +97,8 @@ class PostgresqlDatabases:
         SELECT CASE c.relkind WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW'
                               WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, quote_ident(c.relname)
         FROM pg_class c
-        WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm', 'S', 'f')
+        WHERE c.relnamespace = 'public'::regnamespace
+          AND c.relkind IN ('r', 'p', 'v', 'm', 'S', 'f')
         UNION ALL
         SELECT 'ROUTINE', p.oid::regprocedure::text
         FROM pg_proc p WHERE p.pronamespace = 'public'::regnamespace
