@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from queue_over_sql.testing.plugin import TestDatabase
     from tests.engine.traffic import Sent
 
-# What MySQL sends was never seen.
-pytestmark = pytest.mark.engines("sqlite", "postgresql", "mariadb", "h2")
+pytestmark = pytest.mark.engines("sqlite", "postgresql", "mariadb", "mysql", "h2")
 
 # What falls due by the clock: to read the queue's settings again, to ask whether an idle connection
 # still lives, and to tell other processes of a burst of messages a second time.
@@ -148,9 +147,15 @@ EXPECTED: Final[Mapping[str, Mapping[str, str]]] = {
         "h2 2.1": "BEGIN UPDATE SELECT COMMIT",
         "": "BEGIN SELECT UPDATE COMMIT",
     },
-    "consume in vain": {"postgresql": "WITH", "mariadb": "BEGIN SELECT COMMIT", "": "SELECT"},
+    "consume in vain": {
+        "postgresql": "WITH",
+        "mariadb": "BEGIN SELECT COMMIT",
+        "mysql": "BEGIN SELECT COMMIT",
+        "": "SELECT",
+    },
     "ack": {"": "DELETE"},
     "ack 100": {
+        "mysql": "BEGIN SELECT DELETE COMMIT",
         "h2": "BEGIN SELECT DELETE COMMIT",
         "h2 2.1": "BEGIN SELECT DELETE COMMIT",
         "": "DELETE",
@@ -165,6 +170,7 @@ EXPECTED: Final[Mapping[str, Mapping[str, str]]] = {
         "sqlite": "BEGIN DELETE UPDATE COMMIT",
         "postgresql": "WITH",
         "mariadb": "BEGIN DELETE SELECT UPDATE COMMIT",
+        "mysql": "BEGIN SELECT DELETE SELECT UPDATE COMMIT",
         "h2": "BEGIN SELECT DELETE SELECT UPDATE COMMIT",
         "h2 2.1": "BEGIN SELECT DELETE UPDATE SELECT COMMIT",
     },
@@ -186,12 +192,14 @@ EXPECTED: Final[Mapping[str, Mapping[str, str]]] = {
         "sqlite": "SELECT PRAGMA BEGIN UPDATE SELECT DELETE COMMIT",
         "postgresql": "PING SELECT BEGIN DELETE COMMIT",
         "mariadb": "PING SELECT DELETE COMMIT ROLLBACK",
+        "mysql": "PING SELECT DELETE COMMIT ROLLBACK",
         "": "SELECT*2 DELETE",
     },
     "take 100": {
         "sqlite": "SELECT PRAGMA BEGIN UPDATE SELECT DELETE COMMIT",
         "postgresql": "PING SELECT BEGIN DELETE COMMIT",
         "mariadb": "PING SELECT DELETE COMMIT ROLLBACK",
+        "mysql": "PING SELECT DELETE COMMIT ROLLBACK",
         "": "SELECT*2 DELETE",
     },
     "heartbeat": {"": "UPDATE"},
@@ -205,6 +213,7 @@ PER_MESSAGE: Final[Mapping[str, tuple[int, int]]] = {
     "sqlite": (4, 4),
     "postgresql": (1, 4),
     "mariadb": (5, 6),
+    "mysql": (5, 6),
     "h2": (5, 5),
     "h2 2.1": (5, 5),
 }
