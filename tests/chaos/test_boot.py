@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from typing import Any
 
 import pytest
@@ -45,3 +47,29 @@ def test_many_servers_boot_the_same_queues(
     every = [index["name"] for name in QUEUES for index in found[name]]
     assert sorted(set(every)) == sorted(every)
     assert first
+
+
+def test_creators_that_are_killed_keep_nobody_from_creating(
+    make_service: MakeService,
+    database: TestDatabase,
+    crew: Crew,
+) -> None:
+    """Half of the servers die by kill -9 while they create; the others and the next get through."""
+    servers = [crew.spawn(booter.Arguments(database.url, QUEUES)) for _ in range(8)]
+    for server in servers:
+        server.expect("ready", within=120)
+    for server in servers:
+        server.tell("go")
+    luck = random.Random(7)  # noqa: S311 - chance, not a secret
+    for server in servers[::2]:
+        time.sleep(luck.uniform(0.0, 0.4))
+        server.kill()
+    for server in servers[1::2]:
+        server.expect("done")
+        assert server.join() == 0
+
+    service = make_service()
+    for name in (*QUEUES, "fresh"):
+        queue = service.create_queue(name, priorities=3)
+        queue.publish("x")
+        assert queue.consume()
