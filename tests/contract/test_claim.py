@@ -53,6 +53,7 @@ def test_order_is_by_due_time_before_id(queue: Queue, engine: Engine) -> None:
     assert payloads(queue.consume(3)) == ["c", "b", "a"]
 
 
+@same_statements
 def test_urgent_messages_come_first(service: QueueService) -> None:
     """Priority goes before age; age decides within a priority; what is not due blocks nothing."""
     queue = service.create_queue("levels", priorities=3)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from queue_over_sql import Queue, QueueService
     from queue_over_sql.testing.plugin import MakeService
 
+in_python = pytest.mark.threads("Python decides it")
 CONTRACT_COLUMNS = {
     "id",
     "message_key",
@@ -49,8 +50,8 @@ CONTRACT_COLUMNS = {
 }
 
 
+@in_python
 @pytest.mark.engines("sqlite")
-@pytest.mark.threads("Python decides it")
 def test_a_new_queue_has_the_documented_defaults(queue: Queue) -> None:
     """Settings that nobody gave are the documented ones, durations as timedelta."""
     settings = queue.settings
@@ -79,6 +80,8 @@ def test_creating_again_keeps_the_messages(service: QueueService, engine: Engine
     assert [row[0] for row in live_rows(engine, again)] == [published.id]
 
 
+@in_python
+@pytest.mark.engines("sqlite")
 def test_explicit_settings_are_applied_and_unset_ones_kept(make_service: MakeService) -> None:
     """The last deployment wins for what it says, and says nothing of the rest."""
     make_service().create_queue("jobs", lease=10, max_attempts=2, retry=FixedDelay(3))
@@ -89,6 +92,8 @@ def test_explicit_settings_are_applied_and_unset_ones_kept(make_service: MakeSer
         assert queue.settings.retry == FixedDelay(3)
 
 
+@in_python
+@pytest.mark.engines("sqlite")
 def test_create_queues_boots_several_and_keeps_what_is_unset(service: QueueService) -> None:
     """One call creates all queues of a server, by the same rules as one queue."""
     service.create_queue("emails", lease=timedelta(seconds=20))
@@ -100,8 +105,8 @@ def test_create_queues_boots_several_and_keeps_what_is_unset(service: QueueServi
     assert (timedelta(seconds=300), 2) == (reports.lease, reports.priorities)
 
 
+@in_python
 @pytest.mark.engines("sqlite")
-@pytest.mark.threads("Python refuses it")
 def test_another_payload_type_is_a_mismatch(service: QueueService) -> None:
     """A queue's payload type cannot change, and the error names both."""
     service.create_queue("jobs", payload="json")
@@ -119,8 +124,8 @@ def test_lowering_priorities_below_existing_messages_is_refused(service: QueueSe
     assert [message.payload for message in queue.consume(5)] == ["least urgent"]
 
 
+@in_python
 @pytest.mark.engines("sqlite")
-@pytest.mark.threads("Python refuses it")
 def test_settings_that_cannot_work_are_refused(service: QueueService) -> None:
     """Nonsense, and a misspelt setting, is refused before anything is created."""
     nonsense: list[dict[str, Any]] = [
@@ -163,6 +168,8 @@ def test_many_threads_may_create_the_same_queues(make_service: MakeService) -> N
     assert services[0].queue("two").stats().ready == len(services)
 
 
+@in_python
+@pytest.mark.engines("sqlite")
 def test_queues_lists_all_and_queue_finds_one(make_service: MakeService) -> None:
     """Another service sees the queues that the first one created."""
     make_service().create_queues({"b": QueueSettings(), "a": QueueSettings(lease=9)})

@@ -137,17 +137,11 @@ def test_the_archive_does_not_matter(service: QueueService, engine: Engine) -> N
             assert_taken(queue, key, published.id)
 
 
-def test_a_message_without_a_key_takes_none(jobs: Queue, engine: Engine) -> None:
-    """There is nothing to remember of it."""
-    jobs.publish("x")
-    finished(jobs, "done")
-    assert 0 == row_count(engine, KEYS)
-
-
-def test_a_batch_takes_all_its_keys(jobs: Queue) -> None:
-    """Every message of a batch settle, and one without a key among them."""
+def test_a_batch_takes_all_its_keys(jobs: Queue, engine: Engine) -> None:
+    """Every message of a batch settle; of one without a key there is nothing to remember."""
     jobs.publish_many([Publication("a", key="a"), "plain", Publication("b", key="b")])
     messages = finished(jobs, "done", 3)
+    assert 2 == row_count(engine, KEYS)
     assert_taken(jobs, "a", messages[0].id)
     assert_taken(jobs, "b", messages[2].id)
 
@@ -319,6 +313,7 @@ def test_a_finish_after_the_callers_transaction_began_counts(
 # ---------------------------------------------------------------- settings
 
 
+@pytest.mark.engines("sqlite", "postgresql")
 def test_the_window_reads_back_and_may_change(make_service: MakeService) -> None:
     """None by default; set later, lengthened, or taken away, also by another service."""
     service, other = make_service(), make_service()

@@ -54,24 +54,16 @@ def test_skip_keeps_the_first(queue: Queue) -> None:
 
 
 def test_replace_keeps_the_identity_and_changes_the_content(queue: Queue) -> None:
-    """Id and publish time stay; payload, kind, headers and options are the new ones."""
+    """Id and publish time stay; the content is all new, and the attempts start over."""
     first = queue.publish("old", key="k", kind="a", headers={"h": 1}, max_attempts=3)
+    queue.consume()[0].nack(delay=0)
     before = queue.messages().list()[0]
     second = queue.publish("new", key="k", headers={"h": 2}, on_conflict="replace")
     assert (first.id, "replaced") == (second.id, second.outcome)
-    (message,) = queue.consume(2)
-    assert (first.id, "new", "k") == (message.id, message.payload, message.key)
-    assert (None, {"h": 2}) == (message.kind, message.headers)
-    assert before.published_at == message.published_at
-
-
-def test_replace_sets_the_attempts_to_zero(queue: Queue) -> None:
-    """A replaced message starts over."""
-    queue.publish("old", key="k")
-    queue.consume()[0].nack(delay=0)
-    queue.publish("new", key="k", on_conflict="replace")
     (message,) = consume_exactly(queue, 1)
-    assert ("new", 1) == (message.payload, message.attempt)
+    assert (first.id, "new", "k") == (message.id, message.payload, message.key)
+    assert (None, {"h": 2}, 1) == (message.kind, message.headers, message.attempt)
+    assert before.published_at == message.published_at
 
 
 def test_replace_by_the_same_content_is_unchanged(queue: Queue) -> None:

@@ -38,13 +38,7 @@ MESSAGE_VERBS: dict[str, Callable[[Message], object]] = {
 same_statements = pytest.mark.threads("the batch verbs send these statements on both faces")
 
 
-def test_an_acked_message_is_gone(queue: Queue) -> None:
-    """Finished messages leave no trace in a queue that archives failures only."""
-    queue.publish("x")
-    queue.consume()[0].ack()
-    assert counts(queue) == (0, 0, 0)
-
-
+@same_statements
 def test_a_nack_brings_the_message_back_later(queue: Queue, engine: Engine) -> None:
     """An explicit delay says when; reason and time of the failure are kept."""
     queue.publish("x")
@@ -97,7 +91,7 @@ def test_a_rejected_message_is_a_dead_letter(queue: Queue) -> None:
 
 @same_statements
 def test_extend_counts_from_now(queue: Queue) -> None:
-    """By a new length, longer or shorter, or by the claim's; the object's expiry follows."""
+    """By a new length, longer or shorter, or by the claim's; an ack may follow, which removes."""
     queue.publish("x")
     (message,) = queue.consume(lease=300)
     claimed_at, expiries = message.claimed_at, []
@@ -209,6 +203,7 @@ def test_exchange_finishes_and_claims(service: QueueService) -> None:
     assert counts(queue) == (0, 1, 4)
 
 
+@same_statements
 def test_exchange_with_a_lost_claim_claims_nothing(queue: Queue) -> None:
     """The held are settled, the lost are named, and nothing new is taken."""
     queue.publish_many(list(range(4)))

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from queue_over_sql import Queue
 
 
-pytestmark = pytest.mark.engines("sqlite", "postgresql")  # consume and settle on the others
+# A stream only claims and settles; test_claim and test_settle do so on every engine.
+pytestmark = pytest.mark.engines("sqlite", "postgresql")
 
 
 class HandlerFailed(Exception):
