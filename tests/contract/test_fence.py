@@ -112,9 +112,9 @@ def test_a_mixed_batch_settles_only_the_own(make_service: MakeService, engine: E
     """In one batch of valid and zombie claims the zombie's are lost, the valid settled."""
     a = make_service().create_queue("jobs")
     b = make_service(reaper_interval=0.05).queue("jobs")
-    a.publish_many(["slow", "quick"])
-    zombie = a.consume(lease=0.05)
+    a.publish_many(["quick", "slow"])
     held = a.consume(lease=60)
+    zombie = a.consume(lease=0.05)
     taken = consume_exactly(b, 1)
     with pytest.raises(ClaimLost) as caught:
         a.ack([*zombie, *held])
