@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import create_engine
@@ -13,14 +13,21 @@ from sqlalchemy import create_engine
 from queue_over_sql.dialects.driver_calls import driver_connection
 from queue_over_sql.dialects.watching import Watches
 from queue_over_sql.errors import DatabaseUnavailable
+from tests.contract.waiting import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from queue_over_sql import Message, Queue, QueueService
     from queue_over_sql.testing.plugin import MakeService, TestDatabase
 
-# A consumer that found nothing for so long looks about once a second.
-LONG_IDLE = 4.0
-PATIENCE = 20.0
+# For what comes at once: a bound, never a measure of speed.
+PATIENCE = 30.0
+# Who waits so long between two looks was woken if it found anything.
+NEVER = 600.0
+# The engines that tell consumers of what other processes publish; with the others they poll.
+hears = pytest.mark.engines("sqlite", "postgresql")
+tells = pytest.mark.engines("postgresql")
 
 
 class Waiting:
@@ -30,7 +37,6 @@ class Waiting:
         self.queue = queue
         self.looks = 0
         self.found: list[Message] = []
-        self.found_at = 0.0
         claimer = queue._claimer
         claim = claimer.claim
 
@@ -39,15 +45,14 @@ class Waiting:
             return claim(*arguments)  # type: ignore[arg-type]
 
         claimer.claim = counted  # type: ignore[method-assign, assignment]
-        self.thread = threading.Thread(target=self._wait)
+        self.thread = threading.Thread(target=self._wait, daemon=True)
         self.thread.start()
 
     def _wait(self) -> None:
-        self.found = self.queue.consume(wait=PATIENCE)
-        self.found_at = time.monotonic()
+        self.found = self.queue.consume(wait=NEVER)
 
     def ended(self) -> Waiting:
-        self.thread.join(2 * PATIENCE)
+        self.thread.join(PATIENCE)
         assert self.found, "nothing was found in time"
         self.queue.ack(self.found)
         return self
@@ -59,65 +64,52 @@ def publisher(service: QueueService) -> Queue:
 
 
 @pytest.fixture
-def hears(service: QueueService) -> bool:
-    """Whether this engine tells consumers of what other processes publish."""
-    dialect = service.connections.dialect
-    if not dialect.hears_others:
-        pytest.skip(f"{dialect.name} has no way to tell consumers: they poll")
-    return True
+def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let consumers who found nothing not look again by themselves."""
+    monkeypatch.setattr("queue_over_sql.claiming.FIRST_POLL", NEVER)
+    monkeypatch.setattr("queue_over_sql.claiming.LAST_POLL", NEVER)
 
 
-def looks_between_polls(waiting: Waiting) -> None:
-    """Wait until the consumer looks seldom, and has just looked."""
-    time.sleep(LONG_IDLE)
-    before = waiting.looks
-    deadline = time.monotonic() + 5
-    while waiting.looks == before and time.monotonic() < deadline:
-        time.sleep(0.005)
+def watched(service: QueueService) -> Any:
+    """The watch of a service, which waits for messages once it has begun."""
+    queue, wakeups = service.queue("jobs"), service._parts.wakeups
+    wait_until(lambda: queue.consume(wait=0.05) == [] and wakeups._watch, timeout=PATIENCE)
+    return wakeups._watch
 
 
+@hears
 @pytest.mark.threads("waits in threads")
-@pytest.mark.usefixtures("hears")
+@pytest.mark.usefixtures("seldom")
 def test_a_publish_elsewhere_wakes_the_consumer(
-    publisher: Queue, make_service: MakeService
+    publisher: Queue, make_service: MakeService, database: TestDatabase
 ) -> None:
-    """It comes by the very next look, long before the next poll."""
+    """By the very next look, although it would not look by itself; and not before the commit."""
     waiting = Waiting(make_service().queue("jobs"))
-    looks_between_polls(waiting)
+    wakeups = waiting.queue.context.wakeups
+    # It looks once more when its watch begins.
+    wait_until(lambda: wakeups._watch is not None and waiting.looks >= 2, timeout=PATIENCE)
     before = waiting.looks
     publisher.publish("x")
     waiting.ended()
     assert waiting.looks - before <= 3
-    assert waiting.queue.context.wakeups._running is not None
-
-
-@pytest.mark.threads("its engine is a synchronous one")
-@pytest.mark.usefixtures("hears")
-def test_a_publish_in_a_transaction_wakes_when_it_commits(
-    publisher: Queue, make_service: MakeService, database: TestDatabase
-) -> None:
-    """And not before."""
-    waiting = Waiting(make_service().queue("jobs"))
-    looks_between_polls(waiting)
+    again = Waiting(waiting.queue)
+    wait_until(lambda: again.looks >= 1, timeout=PATIENCE)
     engine = create_engine(database.url)
     with engine.begin() as connection:
         publisher.publish("x", connection=connection)
-        time.sleep(0.1)
-        assert not waiting.found
-    committed = time.monotonic()
-    waiting.ended()
-    assert waiting.found_at - committed < PATIENCE
+        time.sleep(0.05)
+        assert not again.found
+    again.ended()
     engine.dispose()
 
 
+@tells
 @pytest.mark.threads("its engine is a synchronous one")
 def test_a_transaction_in_two_phases_tells_nobody(
     service: QueueService, database: TestDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PostgreSQL could not prepare it any more."""
     dialect = service.connections.dialect
-    if not dialect.tells_others:
-        pytest.skip(f"{dialect.name} tells nobody")
     queue = service.create_queue("jobs")
 
     def refuse(*_: object) -> None:
@@ -132,6 +124,7 @@ def test_a_transaction_in_two_phases_tells_nobody(
     engine.dispose()
 
 
+@pytest.mark.engines("sqlite")
 @pytest.mark.threads("waits in threads")
 def test_without_wake_ups_polling_finds_everything(
     publisher: Queue, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
@@ -143,11 +136,12 @@ def test_without_wake_ups_polling_finds_everything(
             monkeypatch.setattr(kind, "hears_others", False)
     consumer = make_service(notify=False)
     waiting = Waiting(consumer.queue("jobs"))
-    time.sleep(1.0)
+    wait_until(lambda: waiting.looks >= 2, timeout=PATIENCE)
     publisher.publish("x")
     waiting.ended()
 
 
+@hears
 @pytest.mark.threads("asks the threads of the service")
 def test_notify_false_tells_and_hears_nothing(
     make_service: MakeService, monkeypatch: pytest.MonkeyPatch
@@ -163,16 +157,15 @@ def test_notify_false_tells_and_hears_nothing(
     queue.publish("x")
     [message] = queue.consume(wait=1)
     message.ack()
-    assert queue.consume(wait=0.2) == []
+    assert queue.consume(wait=0.05) == []
     assert service._parts.wakeups._running is None
 
 
+@tells
 @pytest.mark.threads("asks the threads of the service")
 def test_a_burst_is_told_once(service: QueueService, monkeypatch: pytest.MonkeyPatch) -> None:
     """NOTIFY lets one committer through at a time, so it is sent seldom."""
     dialect = service.connections.dialect
-    if not dialect.tells_others:
-        pytest.skip(f"{dialect.name} tells nobody")
     queue = service.create_queue("jobs")
     told: list[float] = []
     tell = type(dialect).tell
@@ -192,98 +185,100 @@ def test_a_burst_is_told_once(service: QueueService, monkeypatch: pytest.MonkeyP
     assert all(gap >= 0.0099 for gap in gaps)
 
 
+@hears
 @pytest.mark.threads("waits in threads")
-@pytest.mark.usefixtures("hears")
-def test_the_end_of_a_service_ends_its_watch(publisher: Queue, make_service: MakeService) -> None:
-    """At once, with its connection."""
-    del publisher
+@pytest.mark.usefixtures("publisher")
+def test_the_end_of_a_service_ends_its_watch(make_service: MakeService) -> None:
+    """With its connection."""
     service = make_service()
-    queue = service.queue("jobs")
-    assert queue.consume(wait=0.5) == []
-    wakeups = service._parts.wakeups
-    running = wakeups._running
-    assert running is not None
-    assert running.is_alive()
-    service.stop()
-    assert not running.is_alive()
-
-
-@pytest.mark.threads("waits in threads")
-@pytest.mark.usefixtures("hears")
-def test_the_end_of_a_service_ends_a_watch_that_has_no_connection(
-    publisher: Queue, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Although it would not try again for a while."""
-    monkeypatch.setattr("queue_over_sql.wakeups._FIRST_PAUSE", PATIENCE)
-    service = make_service()
-    queue = service.queue(publisher.name)
-
-    def refuse() -> None:
-        raise DatabaseUnavailable
-
-    monkeypatch.setattr(service.connections, "apart", refuse)
-    assert queue.consume(wait=0.5) == []
+    watched(service)
     running = service._parts.wakeups._running
     assert running is not None
     assert running.is_alive()
     service.stop()
+    running.join(PATIENCE)
     assert not running.is_alive()
 
 
+@pytest.mark.engines("sqlite")
 @pytest.mark.threads("waits in threads")
-@pytest.mark.usefixtures("hears")
+@pytest.mark.usefixtures("publisher")
+def test_the_end_of_a_service_ends_a_watch_that_has_no_connection(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although it would not try again for a while."""
+    monkeypatch.setattr("queue_over_sql.wakeups._FIRST_PAUSE", NEVER)
+    service = make_service()
+    queue = service.queue("jobs")
+    refused = threading.Event()
+
+    def refuse() -> None:
+        refused.set()
+        raise DatabaseUnavailable
+
+    monkeypatch.setattr(service.connections, "apart", refuse)
+    wait_until(lambda: queue.consume(wait=0.05) == [] and refused.is_set(), timeout=PATIENCE)
+    running = service._parts.wakeups._running
+    assert running is not None
+    assert running.is_alive()
+    service.stop()
+    running.join(PATIENCE)
+    assert not running.is_alive()
+
+
+@hears
+@pytest.mark.threads("waits in threads")
 def test_a_lost_watch_is_begun_again(
     publisher: Queue, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection that broke is replaced; meanwhile polling goes on."""
-    monkeypatch.setattr("queue_over_sql.wakeups._FIRST_PAUSE", 0.1)
+    monkeypatch.setattr("queue_over_sql.wakeups._FIRST_PAUSE", 0.05)
     service = make_service()
     waiting = Waiting(service.queue("jobs"))
-    time.sleep(0.5)
-    watch = service._parts.wakeups._watch
-    assert watch is not None
-    driver_connection(watch._connection).close()  # type: ignore[attr-defined]
-    deadline = time.monotonic() + PATIENCE
-    while service._parts.wakeups._watch is watch and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert service._parts.wakeups._watch is not watch
+    wakeups = service._parts.wakeups
+    wait_until(lambda: wakeups._watch is not None, timeout=PATIENCE)
+    watch: Any = wakeups._watch
+    driver_connection(watch._connection).close()
+    wait_until(lambda: wakeups._watch is not watch, timeout=PATIENCE)
     publisher.publish("x")
     waiting.ended()
 
 
+@tells
 @pytest.mark.threads("asks the threads of the service")
 def test_what_is_told_is_taken_though_nobody_waits(
-    publisher: Queue, make_service: MakeService
+    publisher: Queue, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else it fills the server's room for it, and then no transaction that tells can commit."""
-    if not publisher.context.tables.dialect.tells_others:
-        pytest.skip("what nobody reads is nowhere")
+    monkeypatch.setattr("queue_over_sql.wakeups._WATCH_SECONDS", 0.05)
+    monkeypatch.setattr("queue_over_sql.wakeups._IDLE_SECONDS", 0.05)
     service = make_service()
-    assert service.queue("jobs").consume(wait=0.5) == []
-    wakeups = service._parts.wakeups
-    assert wakeups._watch is not None
-    taken: list[str] = []
-    wakeups._wanted = lambda table: bool(taken.append(table))  # type: ignore[func-returns-value]
+    watch = watched(service)
+    wait, waits, taken = watch.wait, list[float](), list[str]()
+
+    def noted(seconds: float, wanted: Callable[[str], bool]) -> bool:
+        waits.append(seconds)
+        return bool(wait(seconds, wanted))
+
+    monkeypatch.setattr(watch, "wait", noted)
+    service._parts.wakeups._wanted = lambda table: bool(taken.append(table))  # type: ignore[func-returns-value]
     # The watch that was on for the consumer ends first.
-    time.sleep(1.5)
+    wait_until(lambda: 0 in waits, timeout=PATIENCE)
     publisher.publish("x")
-    deadline = time.monotonic() + PATIENCE
-    while not taken and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: taken, timeout=PATIENCE)
     assert taken == [publisher.table.fullname]
 
 
+@hears
 @pytest.mark.threads("asks the threads of the service")
-@pytest.mark.usefixtures("hears")
+@pytest.mark.usefixtures("publisher")
 def test_a_child_leaves_the_watch_of_its_parent_alone(
-    publisher: Queue, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fork shares the sockets: what the child wrote there would wake the parent for ever."""
-    del publisher
     service = make_service()
-    assert service.queue("jobs").consume(wait=0.5) == []
+    watched(service)
     wakeups = service._parts.wakeups
-    assert wakeups._watch is not None
     # As a child finds it, which stops before it has a connection of its own.
     monkeypatch.setattr(wakeups, "_pid", 0)
     monkeypatch.setattr(wakeups, "_run", lambda: None)
