@@ -6,6 +6,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.contract.looking import archived, counts
 from tests.contract.waiting import wait_until
 from tests.contract.working import HandlerFailed, running
@@ -34,6 +36,7 @@ def test_a_handled_message_is_acked(worker: Worker, outside: Queue) -> None:
     assert counts(outside) == (0, 0, 0)
 
 
+@pytest.mark.engines("sqlite")
 def test_several_queues_are_served_by_their_own_handlers(
     worker: Worker, outside: Queue, make_service: MakeService
 ) -> None:
@@ -56,6 +59,7 @@ def test_several_queues_are_served_by_their_own_handlers(
     assert seen == {("jobs", "a"), ("other", "b")}
 
 
+@pytest.mark.engines("sqlite")
 def test_handlers_run_side_by_side(worker: Worker, outside: Queue) -> None:
     """With a concurrency of two, two handlers meet."""
     meeting = threading.Barrier(2, timeout=5)
@@ -91,6 +95,7 @@ def test_a_failing_handler_is_retried_then_dead_lettered(worker: Worker, outside
     assert "paper jam" in dead.last_error
 
 
+@pytest.mark.engines("sqlite")
 def test_a_handler_may_settle_by_itself(worker: Worker, outside: Queue) -> None:
     """A handler that rejected or released its message is not acked over."""
 
@@ -106,18 +111,20 @@ def test_a_handler_may_settle_by_itself(worker: Worker, outside: Queue) -> None:
 
 def test_a_stop_drains(worker: Worker, outside: Queue) -> None:
     """What is in work is finished and acked; what is not begun goes back uncounted."""
-    begun, finished = threading.Event(), threading.Event()
+    begun, stopped, finished = threading.Event(), threading.Event(), threading.Event()
 
     @worker.handle("jobs")
     def work(message: Message) -> None:
         del message
         begun.set()
-        time.sleep(0.3)
+        assert stopped.wait(30)
         finished.set()
 
     outside.publish_many(list(range(30)))
     with running(worker):
-        assert begun.wait(5)
+        assert begun.wait(30)
+        worker.stop()
+        stopped.set()
     assert finished.is_set()
     ready, claimed, archived_count = counts(outside)
     assert (0, 0) == (claimed, archived_count)
@@ -125,6 +132,7 @@ def test_a_stop_drains(worker: Worker, outside: Queue) -> None:
     assert {message.attempt for message in outside.consume(30)} == {1}
 
 
+@pytest.mark.engines("sqlite")
 def test_a_worker_stopped_before_it_ran_ends_at_once(worker: Worker, outside: Queue) -> None:
     """A stop is not forgotten, and stopping twice is allowed."""
 
@@ -138,6 +146,7 @@ def test_a_worker_stopped_before_it_ran_ends_at_once(worker: Worker, outside: Qu
     assert counts(outside) == (0, 0, 0)
 
 
+@pytest.mark.engines("sqlite")
 def test_a_paused_queue_is_not_handled_until_resumed(worker: Worker, outside: Queue) -> None:
     """The worker goes on by itself when the queue is resumed."""
     seen: list[str] = []
@@ -149,7 +158,7 @@ def test_a_paused_queue_is_not_handled_until_resumed(worker: Worker, outside: Qu
     outside.pause()
     outside.publish("x")
     with running(worker):
-        time.sleep(0.2)
+        time.sleep(0.05)
         assert seen == []
         outside.resume()
         wait_until(lambda: seen == ["x"], timeout=8)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.contract.looking import add_effect, archived, counts, effect_count
 from tests.contract.waiting import wait_until
 from tests.contract.working import HandlerFailed, running
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from queue_over_sql.worker import Worker
 
 
+@pytest.mark.engines("sqlite")
 def test_a_batch_handler_gets_lists(worker: Worker, outside: Queue) -> None:
     """Each call has at least one and at most so many messages; all are acked."""
     sizes: list[int] = []
@@ -34,6 +37,7 @@ def test_a_batch_handler_gets_lists(worker: Worker, outside: Queue) -> None:
     assert counts(outside) == (0, 0, 0)
 
 
+@pytest.mark.engines("sqlite")
 def test_a_failing_batch_is_retried_whole(worker: Worker, outside: Queue) -> None:
     """An exception fails every message of its call, each up to its own attempts."""
 
@@ -47,6 +51,7 @@ def test_a_failing_batch_is_retried_whole(worker: Worker, outside: Queue) -> Non
     assert {3} == {message.attempt for message in archived(outside)}
 
 
+@pytest.mark.engines("sqlite")
 def test_a_batch_handler_may_settle_some_by_itself(worker: Worker, outside: Queue) -> None:
     """What the handler settled stays so; the rest of the batch is acked."""
 
