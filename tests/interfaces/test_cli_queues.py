@@ -107,6 +107,7 @@ def test_retry_with_arguments(sqlite_url: str) -> None:
     assert ExponentialBackoff(base=0.5, factor=3.0, maximum=3600.0, jitter=0.0) == retry
 
 
+@pytest.mark.timeout(300)
 def test_create_explains_values_it_cannot_read(sqlite_url: str) -> None:
     """A wrong value is wrong usage, exit code 2, and makes no queue."""
     for option in (

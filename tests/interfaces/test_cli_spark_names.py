@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.interfaces.command_line import ROOT, run
 
 CHECK = "from queue_over_sql.cli.spark_functions import check_function as c; print(c({!r}, {!r}))"
@@ -39,6 +41,7 @@ def _check(
     )
 
 
+@pytest.mark.timeout(300)
 def test_a_module_that_needs_a_session_waits_for_it(tmp_path: Path) -> None:
     """What asks Spark as soon as it is imported is no wrong argument before Spark runs."""
     for need, code in NEEDY.items():
