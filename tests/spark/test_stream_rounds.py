@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,12 +16,13 @@ import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
-from queue_over_sql import (
-    QueueService,
-)
+from queue_over_sql import QueueService
 from queue_over_sql.testing.plugin import TestDatabase
+from tests.chaos.waiting import eventually
 from tests.contract.entities import Invoice, create_invoices, statuses
 from tests.spark.micro_batches import Action, Checkpoint, Stop, Stream, fill, numbers
+
+twice = pytest.mark.default_on("sqlite", "postgresql")
 
 
 @pytest.fixture
@@ -55,6 +56,7 @@ def test_a_queue_is_drained_in_batches_and_acknowledged_to_the_last(
     assert {"reports"} == {row["consumer_id"] for rows in came for row in rows}
 
 
+@twice
 def test_a_partition_is_a_round(stream: Stream, service: QueueService) -> None:
     """Its messages carry its number, oldest first."""
     queue = service.create_queue("jobs")
@@ -66,6 +68,7 @@ def test_a_partition_is_a_round(stream: Stream, service: QueueService) -> None:
     assert rows == [sorted(part, key=lambda row: row["id"]) for part in rows]
 
 
+@twice
 def test_the_driver_claims_strictly_in_order(stream: Stream, service: QueueService) -> None:
     """Every message of a partition is older than those of the next one, however they are read."""
     queue = service.create_queue("jobs")
@@ -87,6 +90,7 @@ def test_tasks_claim_side_by_side(stream: Stream, service: QueueService) -> None
     assert sent == sorted(numbers(rows[: len(parts)]))
 
 
+@twice
 def test_a_run_until_empty_ends_with_what_was_there(stream: Stream, service: QueueService) -> None:
     """What is published or comes due while it runs is left to the next run."""
     queue = service.create_queue("jobs")
@@ -103,6 +107,7 @@ def test_a_run_until_empty_ends_with_what_was_there(stream: Stream, service: Que
     assert 21 == queue.stats().ready
 
 
+@twice
 def test_the_progress_tells_what_waits(stream: Stream, service: QueueService) -> None:
     """`backlog` is what could be claimed, and is not counted at each question."""
     queue = service.create_queue("jobs")
@@ -113,6 +118,7 @@ def test_the_progress_tells_what_waits(stream: Stream, service: QueueService) ->
     assert {"backlog": 40} == query.reader.reportLatestOffset()
 
 
+@twice
 def test_a_paused_queue_gives_nothing(stream: Stream, service: QueueService) -> None:
     """As to every consumer; what was claimed before is still replayed."""
     queue = service.create_queue("jobs")
@@ -127,6 +133,7 @@ def test_a_paused_queue_gives_nothing(stream: Stream, service: QueueService) -> 
     assert sent == sorted(numbers([rows for _, rows in stream.batches[1:]]))
 
 
+@twice
 def test_workers_and_a_query_share_a_queue(stream: Stream, service: QueueService) -> None:
     """Both claim from one table: each message goes to one of them."""
     queue = service.create_queue("jobs", archive="all")
@@ -146,17 +153,17 @@ def test_workers_and_a_query_share_a_queue(stream: Stream, service: QueueService
     assert 600 == queue.stats().done
 
 
-@pytest.mark.parametrize(("ending", "kept"), [("queue", 0), ("archive", 10), ("delete", 0)])
-def test_what_becomes_of_acknowledged_messages(
-    ending: str, kept: int, stream: Stream, service: QueueService
-) -> None:
+@twice
+def test_what_becomes_of_acknowledged_messages(stream: Stream, service: QueueService) -> None:
     """`onAck` goes before the queue's own setting."""
     queue = service.create_queue("jobs")
-    fill(queue, 10)
-    stream.run(Checkpoint(), onAck=ending)
-    assert (0, kept) == (queue.stats().live, queue.stats().done)
+    for ending, kept in (("queue", 0), ("delete", 0), ("archive", 10)):
+        fill(queue, 10)
+        stream.run(Checkpoint(), onAck=ending)
+        assert (0, kept) == (queue.stats().live, queue.stats().done), ending
 
 
+@twice
 def test_several_databases_are_one_stream(new_database: Callable[[], str]) -> None:
     """One query, one checkpoint; a database that joins later is read, too."""
     urls = {place: new_database() for place in ("north", "south", "west")}
@@ -183,6 +190,7 @@ def test_several_databases_are_one_stream(new_database: Callable[[], str]) -> No
             stream.run(log, urls=json.dumps({"north": urls["north"]}))
 
 
+@twice
 def test_rows_of_an_adopted_table_end_in_place(
     stream: Stream, service: QueueService, database: TestDatabase
 ) -> None:
@@ -198,6 +206,7 @@ def test_rows_of_an_adopted_table_end_in_place(
     engine.dispose()
 
 
+@twice
 def test_a_job_made_for_kafka_finds_its_columns(stream: Stream, service: QueueService) -> None:
     """The same names and kinds of values; the offset is the message's id."""
     queue = service.create_queue("jobs")
@@ -214,24 +223,33 @@ def test_a_job_made_for_kafka_finds_its_columns(stream: Stream, service: QueueSe
     } == row
 
 
+@twice
 def test_a_query_that_is_busy_keeps_what_it_has_claimed(
     stream: Stream, service: QueueService
 ) -> None:
-    """A batch, and the wait for the next trigger, may take longer than ``consumerTimeout``."""
+    """It gives signs of life within a batch, and while it waits for the next trigger."""
     queue = service.create_queue("jobs")
     sent = fill(queue, 5)
     query = stream.start(Checkpoint(), until_empty=False, consumerTimeout="6s")
 
+    def expires_at() -> dt.datetime:
+        [consumer] = [one for one in service.consumers() if one.durable]
+        return consumer.expires_at
+
+    def await_sign_of_life() -> None:
+        before = expires_at()
+        eventually(lambda: expires_at() > before, "a sign of life")
+
     def slow(action: Action, number: int) -> None:
         del number
         action()
-        time.sleep(8)
+        await_sign_of_life()
         service.reap()
         assert 0 == queue.stats().ready
 
     assert query.step(during=slow)
     assert not query.step()
-    time.sleep(8)
+    await_sign_of_life()
     sent += fill(queue, 5, first=5)
     assert query.step()
     assert sent == sorted(numbers([rows for _, rows in stream.batches]))
