@@ -43,6 +43,12 @@ def publishers(crew: Crew, url: str) -> list[Process]:
     ]
 
 
+def go_on(crew: Crew) -> None:
+    """Wait until some more messages were delivered, to whomever."""
+    before = len(crew.account().tokens("delivered"))
+    eventually(lambda: len(crew.account().tokens("delivered")) > before + 20, "work goes on")
+
+
 def start(process: Process) -> Process:
     """Let a role begin its loop."""
     process.expect("ready")
@@ -67,16 +73,21 @@ def test_the_account_balances_after_mixed_load_and_kills(
         "jobs", archive="all", max_attempts=10_000, retry=FixedDelay(0.05), lease=60.0
     )
     luck = random.Random(7)  # noqa: S311 - chance, not a secret
-    kinds = habits(crew, database.url, CONSUMERS + kills)
     writers = publishers(crew, database.url)
-    readers = [crew.spawn(next(kinds)) for _ in range(CONSUMERS)]
+    # All are ready before the first message, so that a slow start does not pile up messages.
+    readers = [crew.spawn(kind) for kind in habits(crew, database.url, CONSUMERS + kills)]
     for process in writers + readers:
-        start(process)
-    for kind in kinds:
-        time.sleep(luck.uniform(0.3, 0.9))
-        victim = readers.pop(luck.randrange(len(readers)))
-        victim.kill()
-        readers.append(start(crew.spawn(kind)))
+        process.expect("ready")
+    readers, heirs = readers[:CONSUMERS], readers[CONSUMERS:]
+    for process in writers + readers:
+        process.tell("go")
+    for heir in heirs:
+        go_on(crew)
+        time.sleep(luck.uniform(0.0, 0.3))  # somewhere within whatever they do
+        readers.pop(luck.randrange(len(readers))).kill()
+        heir.tell("go")
+        readers.append(heir)
+    go_on(crew)
     finish(writers)
     published = sorted(crew.account().tokens("published"))
     for process in readers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,15 @@ import pytest
 from sqlalchemy import Column, Integer, Numeric, String, make_url
 
 from queue_over_sql import Publication, QueueService
+from tests.spark.refusals import refusal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from queue_over_sql.testing.plugin import TestDatabase
+
+# Spark's core: the main promises on two engines; the rest in the full tier.
+pytestmark = pytest.mark.default_on("sqlite", "postgresql")
 
 NEWS = "žluť 😀 % ' \" \\"
 
@@ -87,6 +92,7 @@ def test_partitions_cover_all_messages_once(
     assert [n for n in range(4_000) if not 19 <= n < 2_000] == found
 
 
+@pytest.mark.full
 def test_an_empty_queue_has_its_columns(
     spark: SparkSession, database: TestDatabase, service: QueueService
 ) -> None:
@@ -115,6 +121,7 @@ def test_filters_may_be_the_databases(spark: SparkSession, database: TestDatabas
     assert 1 == len(plain)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("orders")
 def test_a_job_for_kafkas_connector_needs_another_format_name_only(
     spark: SparkSession, database: TestDatabase
@@ -128,6 +135,7 @@ def test_a_job_for_kafkas_connector_needs_another_format_name_only(
     assert ("k1", "orders", 1) == (first.key, first.topic, json.loads(first.value)["n"])
 
 
+@pytest.mark.full
 @pytest.mark.engines("sqlite")
 def test_the_rows_of_an_adopted_table(
     spark: SparkSession, database: TestDatabase, service: QueueService
@@ -177,26 +185,20 @@ def test_a_password_is_in_no_plan_and_no_error(
 
 @pytest.mark.usefixtures("orders")
 @pytest.mark.engines("sqlite")
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_wrong_options_are_said_in_plain_words(spark: SparkSession, database: TestDatabase) -> None:
+    """The text of the error in Spark is ours."""
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"queue": "odrers"}, "QueueNotFound"),
         ({"numPartition": 2}, "unknown option numpartition: did you mean numPartitions"),
         ({"table": "dead"}, "option table must be one of 'live', 'archive'"),
         ({"columns": "id,payloads"}, "no column payloads: did you mean payload"),
-    ],
-)
-def test_wrong_options_are_said_in_plain_words(
-    spark: SparkSession,
-    database: TestDatabase,
-    options: dict[str, Any],
-    message: str,
-) -> None:
-    """The text of the error in Spark is ours."""
-    with pytest.raises(Exception, match=message):
-        reading(spark, database.url, **options).count()
+    ]
+    for options, message in wrong:
+        told = refusal(lambda given: reading(spark, database.url, **given).count(), options)
+        assert re.search(message, told), options
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("orders")
 @pytest.mark.engines("sqlite")
 def test_a_schema_of_the_users_is_refused(spark: SparkSession, database: TestDatabase) -> None:
@@ -206,6 +208,7 @@ def test_a_schema_of_the_users_is_refused(spark: SparkSession, database: TestDat
         reader.schema("id bigint, payload string").load().count()
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("orders")
 @pytest.mark.engines("sqlite")
 def test_a_table_can_be_made_of_it_in_sql(spark: SparkSession, database: TestDatabase) -> None:
@@ -219,6 +222,7 @@ def test_a_table_can_be_made_of_it_in_sql(spark: SparkSession, database: TestDat
     assert 1 == row.n
 
 
+@pytest.mark.full
 def test_publications_with_options_are_seen(
     spark: SparkSession, database: TestDatabase, service: QueueService
 ) -> None:

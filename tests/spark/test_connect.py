@@ -13,6 +13,8 @@ import pytest
 from queue_over_sql import QueueService
 from queue_over_sql.testing.plugin import TestDatabase
 
+pytestmark = pytest.mark.full
+
 SCRIPT = Path(__file__).with_name("connect_reader.py")
 ROOT = Path(__file__).parents[2]
 

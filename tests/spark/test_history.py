@@ -20,6 +20,8 @@ from queue_over_sql.spark.pipelines.exporting import Export, ExportReport
 from queue_over_sql.spark.pipelines.history import export_history, history_of
 from queue_over_sql.testing.plugin import TestDatabase
 
+pytestmark = pytest.mark.full
+
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

@@ -15,6 +15,8 @@ from queue_over_sql.queue import Queue
 from queue_over_sql.spark.pipelines.process import _Batches, process
 from queue_over_sql.testing.plugin import TestDatabase
 
+pytestmark = pytest.mark.full
+
 
 def doubled(messages: DataFrame) -> DataFrame:
     """A number of each message, twice as large, and one that is never the same again."""

@@ -20,6 +20,8 @@ from queue_over_sql.spark.pipelines.report import ReportFiles, report
 from queue_over_sql.testing.plugin import TestDatabase
 from tests.spark.histories import NOON, finished, write_history
 
+pytestmark = pytest.mark.full
+
 HOSTILE = (
     "</title></style><script>alert(1)</script>",
     "\"><img src=http://evil.example.org/x onerror='alert(2)'>",

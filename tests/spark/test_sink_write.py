@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from queue_over_sql import Queue, QueueService
     from queue_over_sql.testing.plugin import TestDatabase
 
+# Spark's core: the main promises on two engines; the rest in the full tier.
+pytestmark = pytest.mark.default_on("sqlite", "postgresql")
+
 # Above what a task sends to the driver instead of staging it.
 MANY = 3_000
 FILLER = "x" * 200
@@ -66,6 +69,7 @@ def test_a_data_frame_becomes_messages(
     assert [] == stages(database)
 
 
+@pytest.mark.full
 def test_options_of_messages_arrive(
     spark: SparkSession, service: QueueService, database: TestDatabase
 ) -> None:
@@ -79,6 +83,7 @@ def test_options_of_messages_arrive(
     assert 3600.0 == (second.scheduled_at - second.published_at).total_seconds()
 
 
+@pytest.mark.full
 @pytest.mark.engines("sqlite", "postgresql")
 def test_taken_keys_are_skipped(spark: SparkSession, queue: Queue, database: TestDatabase) -> None:
     """So a job that loads the same rows again adds nothing."""
@@ -128,6 +133,7 @@ def test_what_cannot_be_is_said_on_the_driver(
     assert 0 == queue.stats().ready
 
 
+@pytest.mark.full
 @pytest.mark.engines("sqlite")
 def test_for_each_batch_is_exact_with_its_number(
     spark: SparkSession, queue: Queue, database: TestDatabase
@@ -194,6 +200,7 @@ def test_a_stream_is_written_once(
     assert [] == stages(database)
 
 
+@pytest.mark.full
 @pytest.mark.engines("sqlite")
 def test_parts_of_a_repeated_batch_are_told_apart_by_their_place(
     spark: SparkSession, queue: Queue, database: TestDatabase, tmp_path: Path
@@ -207,6 +214,7 @@ def test_parts_of_a_repeated_batch_are_told_apart_by_their_place(
     assert list(range(100)) == numbers(queue)
 
 
+@pytest.mark.full
 @pytest.mark.engines("sqlite")
 def test_another_writer_writes_the_same_batches_anew(
     spark: SparkSession, queue: Queue, database: TestDatabase, tmp_path: Path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from queue_over_sql import QueueService
 from queue_over_sql.testing.plugin import TestDatabase
+from tests.spark.refusals import refusal
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -78,35 +80,25 @@ def test_a_batch_that_fails_is_replayed(
 
 
 @pytest.mark.engines("sqlite")
-def test_a_wrong_option_fails_before_anything_runs(
+def test_wrong_options_are_refused_by_load(
     spark: SparkSession, database: TestDatabase, service: QueueService
 ) -> None:
-    """And says what was meant."""
+    """Where the user stands, not when the query runs already; it says what was meant."""
     service.create_queue("jobs")
-    with pytest.raises(AnalysisException, match="did you mean maxMessagesPerTrigger"):
-        source_of(spark, database, maxMessagePerTrigger="60")
+    wrong = [
+        ("maxMessagePerTrigger", "60", "did you mean maxMessagesPerTrigger"),
+        ("consumerId", "my consumer", "option consumerId"),
+        ("maxMessagesPerTrigger", "0", "option maxMessagesPerTrigger"),
+        ("claimMode", "foo", "option claimMode"),
+        ("claimMode", "executor", "option claimMode"),
+        ("pollInterval", "soon", "option pollInterval"),
+    ]
+    for option, value, text in wrong:
+        told = refusal(source_of, spark, database, **{option: value})
+        assert re.search(f"(?s)^AnalysisException: .*{text}", told), (option, value)
 
 
-@pytest.mark.engines("sqlite")
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("consumerId", "my consumer"),
-        ("maxMessagesPerTrigger", "0"),
-        ("claimMode", "foo"),
-        ("claimMode", "executor"),
-        ("pollInterval", "soon"),
-    ],
-)
-def test_a_wrong_value_is_refused_by_load(
-    spark: SparkSession, database: TestDatabase, service: QueueService, option: str, value: str
-) -> None:
-    """Where the user stands, not when the query runs already."""
-    service.create_queue("jobs")
-    with pytest.raises(AnalysisException, match=f"option {option}"):
-        source_of(spark, database, **{option: value})
-
-
+@pytest.mark.full
 @pytest.mark.engines("sqlite")
 def test_a_stream_without_a_consumer_says_so(
     spark: SparkSession, database: TestDatabase, service: QueueService, tmp_path: Path
@@ -123,6 +115,7 @@ def test_a_stream_without_a_consumer_says_so(
         reader.option("maxMessagesPerTrigger", "10").load()
 
 
+@pytest.mark.full
 @pytest.mark.engines("sqlite")
 def test_an_option_of_streams_in_a_batch_read(
     spark: SparkSession, database: TestDatabase, service: QueueService

@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 
 import pyspark
+import pytest
 
 from queue_over_sql import QueueService
 from tests.spark.conftest import ROOT
+
+pytestmark = pytest.mark.full
 
 PROGRAM = """
 from queue_over_sql.spark import session
