@@ -177,6 +177,7 @@ def test_a_needed_column_is_asked_for(service: QueueService) -> None:
     assert queue.stats().live == 0
 
 
+@pytest.mark.default_on("sqlite", "postgresql", "mysql", "mariadb")
 def test_ids_come_in_the_order_of_the_items(service: QueueService) -> None:
     """Of many more than one statement carries, with keys that are taken among them."""
     queue = service.create_queue("jobs")
