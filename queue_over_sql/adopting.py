@@ -191,7 +191,7 @@ class Adopter:
                     tables.dialect,
                     prefix=tables.prefix,
                     name=tables.queue,
-                    settings=settings.to_json({}),
+                    settings=settings.to_json({}, self._settings.retry_policies),
                 ):
                     return
                 record = registry.queue_record(connection, system, tables.prefix, tables.queue)

@@ -69,8 +69,9 @@ class Catalog:
     def create(self, queues: Mapping[str, QueueSettings]) -> dict[str, Queue]:
         """Create queues or open them; see ``QueueService.create_queues``."""
         dialect = self.connections.dialect
-        for name in queues:
+        for name, asked in queues.items():
             check_queue_name(name, self._settings.table_prefix, dialect.identifier_limit)
+            self._check_retry(asked)
         self.system()
         for name, asked in queues.items():
             if not isinstance(asked.kinds, Unset):
@@ -84,6 +85,7 @@ class Catalog:
         check_column_prefix(prefix)
         settings, dialect = self._settings, self.connections.dialect
         check_queue_name(name, settings.table_prefix, dialect.identifier_limit)
+        self._check_retry(asked)
         known = self._adopter.knows(name, given)
         fresh = EffectiveSettings().updated(asked)
         self._adopter.adopt(name, given, prefix, fresh, self.system())
@@ -94,6 +96,10 @@ class Catalog:
             raise QueueNotFound(name)
         self._change(record, asked)
         return self.get(name)
+
+    def _check_retry(self, asked: QueueSettings) -> None:
+        if not isinstance(asked.retry, Unset):
+            self._settings.retry_policies.describe(asked.retry)
 
     def create_temporary(self, name: str, owner: str) -> Queue:
         """Create a queue that is dropped with a consumer, or open it where it exists.
@@ -189,7 +195,7 @@ class Catalog:
             fresh = EffectiveSettings().updated(asked)
             self._usable_kinds(name, fresh)
             tables = dataclasses.replace(self._define(name, fresh), temporary=owner is not None)
-            text = fresh.to_json(self._column_types(fresh.columns))
+            text = fresh.to_json(self._column_types(fresh.columns), self._settings.retry_policies)
             added = self.connections.run(
                 lambda c: self._add(c, tables, fresh, text, owner),  # noqa: B023 - runs at once
                 atomic=True,
@@ -227,7 +233,8 @@ class Catalog:
         self._check_same_schema(record, present, asked)
         wanted = present.updated(asked)
         types = stored_columns(record.settings)
-        if wanted.to_json(types) == present.to_json(types):
+        policies = self._settings.retry_policies
+        if wanted.to_json(types, policies) == present.to_json(types, policies):
             return
         if wanted.priorities < present.priorities:
             self._check_levels(queue, wanted.priorities)
@@ -238,7 +245,7 @@ class Catalog:
             self._add_tables(_needed(self._tables_of(record), wanted))
         self.connections.run(
             lambda c: registry.change_queue(
-                c, system, prefix, record.name, settings=wanted.to_json(types)
+                c, system, prefix, record.name, settings=wanted.to_json(types, policies)
             )
         )
         queue.refresh()
@@ -294,11 +301,13 @@ class Catalog:
         tables = dataclasses.replace(tables, temporary=record.owner is not None)
         own = [] if tables.adoption else [tables.live.c[name] for name in tables.own_columns]
         return self._remember(
-            record.name, tables, EffectiveSettings.from_json(record.settings, own)
+            record.name,
+            tables,
+            self._settings_of(record, own),
         )
 
     def _tables_of(self, record: QueueRecord, on: Connection | None = None) -> QueueTables:
-        settings = EffectiveSettings.from_json(record.settings)
+        settings = self._settings_of(record)
         if settings.adoption is not None:
             return self._adopter.tables(record.name, settings.adoption, self.system())
         names = stored_columns(record.settings)
@@ -307,6 +316,12 @@ class Catalog:
         if names:
             columns = self._look(lambda c: ddl.own_columns(c, table, schema, list(names)), on)
         return self._define(record.name, settings.updated(QueueSettings(columns=columns)))
+
+    def _settings_of(
+        self, record: QueueRecord, columns: Sequence[Column[Any]] = ()
+    ) -> EffectiveSettings:
+        policies = self._settings.retry_policies
+        return EffectiveSettings.from_json(record.name, record.settings, policies, columns)
 
     def _define(self, name: str, settings: EffectiveSettings) -> QueueTables:
         return queue_tables(

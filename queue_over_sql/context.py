@@ -117,7 +117,9 @@ class QueueContext:
         record = self.connections.run(self._record)
         if record is None:
             raise QueueNotFound(self.name)
-        fresh = EffectiveSettings.from_json(record.settings, self._settings.columns)
+        fresh = EffectiveSettings.from_json(
+            self.name, record.settings, self.service.retry_policies, self._settings.columns
+        )
         present = self._settings
         same = tuple(stored_columns(record.settings)) == tuple(c.name for c in present.columns)
         if not same or (fresh.payload, fresh.adoption) != (present.payload, present.adoption):

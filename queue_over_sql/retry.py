@@ -1,18 +1,18 @@
 """Retry policies: how long a failed message waits, and when it is given up.
 
-A policy is stored with its queue by name and arguments, so that every server uses the same one.
-Own policies are classes that can be imported: give them as a dataclass, or with a constructor
-whose arguments are attributes of the same names.
+A policy is stored with its queue by name and arguments, so that every server uses the same one. An
+application registers classes of its own under names, ``QueueService(retry_policies={...})``: what
+a row of the database says is only ever looked up there, and never imported.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
+import logging
 import random
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from queue_over_sql.durations import Duration, to_timedelta
 
@@ -127,53 +127,132 @@ class NoRetry:
         del attempt, error
 
 
-_OWN: dict[str, type[Any]] = {
+_BUILT_IN: Final[Mapping[str, type[Any]]] = {
     policy.__name__: policy for policy in (ExponentialBackoff, FixedDelay, Delays, NoRetry)
 }
+_NAME_LENGTH: Final = 100
+_log = logging.getLogger(__name__)
 
 
-def describe_policy(policy: RetryPolicy) -> dict[str, Any]:
-    """Write a policy as JSON data: its name or import path, and its arguments.
+@dataclasses.dataclass(frozen=True, repr=False)
+class _Unregistered(ExponentialBackoff):
+    """Stands for a stored policy that this service cannot build, and is stored as that again."""
+
+    description: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"{self.description.get('policy')} (not known here: {ExponentialBackoff()!r})"
+
+
+class RetryPolicies:
+    """The policies that a service knows by name: those of this module, and registered ones.
+
+    Args:
+        registered: names and classes of the application's own policies. A class is a dataclass, or
+            its constructor's arguments are attributes of the same names.
 
     Raises:
-        TypeError: it is no policy, or other servers could not build it from its import path.
+        TypeError: a class has no ``next_delay(attempt, error)``, or a name is not a text.
+        ValueError: a name is empty, longer than 100 characters, or one of this module's.
+    """
+
+    def __init__(self, registered: Mapping[str, type[Any]] | None = None) -> None:
+        for name, kind in (registered or {}).items():
+            _check_registered(name, kind)
+        self._kinds: dict[str, type[Any]] = {**_BUILT_IN, **(registered or {})}
+        # Settings are read again and again; each policy is complained of once.
+        self._told: set[str] = set()
+        # Earlier versions stored import paths.
+        self._paths = {_import_path(kind): kind for kind in (registered or {}).values()}
+
+    def describe(self, policy: RetryPolicy) -> dict[str, Any]:
+        """Write a policy as JSON data: its name, and its arguments.
+
+        Raises:
+            TypeError: it is no policy, its class is not registered, or other services could not
+                build it from its arguments.
+        """
+        check_policy(policy)
+        if isinstance(policy, _Unregistered):
+            return dict(policy.description)
+        kind = type(policy)
+        name = next((name for name, known in self._kinds.items() if known is kind), None)
+        if name is None:
+            msg = (
+                f"the retry policy {kind.__qualname__} is not registered: give its class a name "
+                f"by QueueService(retry_policies={{'name': {kind.__name__}}}) on every server"
+            )
+            raise TypeError(msg)
+        description = {"policy": name, "arguments": _arguments(policy)}
+        try:
+            self.build(description)
+        except Exception as error:
+            msg = f"the retry policy {name} cannot be rebuilt from its stored arguments: {error}"
+            raise TypeError(msg) from error
+        return description
+
+    def build(self, description: Mapping[str, Any]) -> RetryPolicy:
+        """Build the policy that ``describe`` wrote.
+
+        Raises:
+            Exception: no class is registered under its name, or the class refuses its arguments.
+        """
+        name, arguments = description["policy"], description["arguments"]
+        kind = self._kinds.get(name) or self._paths.get(name)
+        if kind is None:
+            msg = "no class is registered under this name by QueueService(retry_policies={...})"
+            raise LookupError(msg)
+        policy: RetryPolicy = kind(**arguments)
+        check_policy(policy)
+        return policy
+
+    def restore(self, stored: Mapping[str, Any]) -> RetryPolicy:
+        """Build a stored policy; ``ExponentialBackoff()`` in its place where that fails.
+
+        What is stored stays as it is, also when other settings of the queue change.
+        """
+        try:
+            return self.build(stored)
+        except Exception as error:  # noqa: BLE001 - no row may stop this service
+            description = dict(stored) if isinstance(stored, Mapping) else {"policy": stored}
+            if repr(description) not in self._told:
+                self._told.add(repr(description))
+                _log.warning(
+                    "The retry policy %s cannot be built on this server (%s); "
+                    "ExponentialBackoff() is used until it can.",
+                    description.get("policy"),
+                    error,
+                )
+            return _Unregistered(description=description)
+
+
+def check_policy(policy: object) -> None:
+    """Refuse what is no policy.
+
+    Raises:
+        TypeError: it has no ``next_delay``, or it is a class.
     """
     if isinstance(policy, type) or not isinstance(policy, RetryPolicy):
         msg = "retry must be an object with next_delay(attempt, error), such as FixedDelay(10)"
         raise TypeError(msg)
-    kind = type(policy)
-    path = kind.__name__ if _OWN.get(kind.__name__) is kind else _import_path(kind)
-    description = {"policy": path, "arguments": _arguments(policy)}
-    try:
-        build_policy(description)
-    except Exception as error:
-        msg = f"the retry policy {path} cannot be rebuilt from its stored arguments: {error}"
-        raise TypeError(msg) from error
-    return description
 
 
-def build_policy(description: Mapping[str, Any]) -> RetryPolicy:
-    """Build the policy that ``describe_policy`` wrote.
-
-    Raises:
-        ImportError, AttributeError, TypeError: this server does not have the class.
-    """
-    path, arguments = description["policy"], description["arguments"]
-    kind = _OWN.get(path)
-    if kind is None:
-        module, _, name = path.partition(":")
-        kind = getattr(importlib.import_module(module), name)
-    policy: RetryPolicy = kind(**arguments)
-    return policy
+def _check_registered(name: object, kind: object) -> None:
+    if not isinstance(name, str):
+        msg = f"retry_policies maps names to classes; {name!r} is not a text"
+        raise TypeError(msg)
+    if not name or len(name) > _NAME_LENGTH or name in _BUILT_IN:
+        msg = (
+            f"{name!r} cannot be the name of a retry policy: it must have 1 to {_NAME_LENGTH} "
+            f"characters and differ from {', '.join(_BUILT_IN)}"
+        )
+        raise ValueError(msg)
+    if not isinstance(kind, type) or not callable(getattr(kind, "next_delay", None)):
+        msg = f"retry_policies[{name!r}] must be a class with next_delay(attempt, error)"
+        raise TypeError(msg)
 
 
 def _import_path(kind: type[Any]) -> str:
-    if kind.__module__ == "__main__" or "." in kind.__qualname__:
-        msg = (
-            f"the retry policy {kind.__qualname__} must be defined at the top of a module that "
-            "every server can import"
-        )
-        raise TypeError(msg)
     return f"{kind.__module__}:{kind.__qualname__}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from queue_over_sql.adoption import AdoptedQueue
 from queue_over_sql.arrivals import Arrivals
@@ -18,6 +18,7 @@ from queue_over_sql.provisioning import Provisioning
 from queue_over_sql.queue import Queue
 from queue_over_sql.reaper import Reaper
 from queue_over_sql.reply_queues import ReplyQueues
+from queue_over_sql.retry import RetryPolicies
 from queue_over_sql.runtime import THREADS, Runtime
 from queue_over_sql.schedules import Schedules
 from queue_over_sql.schema import QueueTables, check_table_prefix
@@ -31,6 +32,7 @@ from queue_over_sql.worker import Worker
 from queue_over_sql.write_ahead_log import WriteAheadLog
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
     from sqlalchemy import URL, Engine
@@ -59,6 +61,9 @@ class QueueService(Provisioning, TopicProvisioning):
         notify: whether consumers are woken by what other processes publish: on PostgreSQL by
             LISTEN and NOTIFY, on SQLite by watching the file. They poll underneath in any case,
             and only poll where a pooler such as PgBouncer shares sessions. False does without.
+        retry_policies: names and classes of your own retry policies, the same on every server. A
+            queue stores the name and the arguments of its policy. A service that does not know the
+            name logs it and uses ``ExponentialBackoff()``.
 
     Raises:
         TypeError, ValueError: an argument has no sensible value.
@@ -75,6 +80,7 @@ class QueueService(Provisioning, TopicProvisioning):
         consumer_timeout: Duration = 30.0,
         reaper_interval: Duration = 1.0,
         notify: bool = True,
+        retry_policies: Mapping[str, type[Any]] | None = None,
     ) -> None:
         settings = ServiceSettings(
             schema=schema,
@@ -83,6 +89,7 @@ class QueueService(Provisioning, TopicProvisioning):
             consumer_timeout=consumer_timeout,
             reaper_interval=reaper_interval,
             notify=notify,
+            retry_policies=RetryPolicies(retry_policies),
         )
         self._settings = settings
         self.connections = connections = Connections(database, self._runtime())

@@ -5,20 +5,17 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from queue_over_sql import retry as retry_policies
 from queue_over_sql.durations import MICROSECOND, Duration, to_timedelta
+from queue_over_sql.errors import QueueSchemaMismatch
 from queue_over_sql.message import Outcome
-from queue_over_sql.retry import ExponentialBackoff, RetryPolicy
+from queue_over_sql.retry import ExponentialBackoff, RetryPolicies, RetryPolicy, check_policy
 
 if TYPE_CHECKING:
     from sqlalchemy import Column
-
-_log = logging.getLogger(__name__)
 
 PAYLOAD_TYPES: Final = ("json", "text", "bytes")
 ARCHIVES: Final = ("none", "failed", "all")
@@ -175,10 +172,11 @@ class EffectiveSettings:
             given["columns"] = tuple(given["columns"])
         return dataclasses.replace(self, **given)
 
-    def to_json(self, column_types: Mapping[str, str]) -> str:
+    def to_json(self, column_types: Mapping[str, str], policies: RetryPolicies) -> str:
         """Write the settings for the registry.
 
         Args:
+            policies: names the retry policy.
             column_types: names of the queue's own columns and their types as the engine has them.
         """
         ttl = each_outcome(self.archive_ttl, lambda value: value // MICROSECOND)
@@ -188,7 +186,7 @@ class EffectiveSettings:
                 **adopted,
                 "lease_us": self.lease_us,
                 "max_attempts": self.max_attempts,
-                "retry": retry_policies.describe_policy(self.retry),
+                "retry": policies.describe(self.retry),
                 "payload": self.payload,
                 "priorities": self.priorities,
                 "archive": self.archive,
@@ -202,16 +200,47 @@ class EffectiveSettings:
         )
 
     @staticmethod
-    def from_json(text: str, columns: Sequence[Column[Any]] = ()) -> EffectiveSettings:
-        """Read what ``to_json`` wrote; ``columns`` are the table's own."""
+    def from_json(
+        queue: str, text: str, policies: RetryPolicies, columns: Sequence[Column[Any]] = ()
+    ) -> EffectiveSettings:
+        """Read what ``to_json`` wrote, and check it: a row is data, and may be anything.
+
+        Args:
+            queue: its name, for the error.
+            text: what the row says.
+            policies: builds the retry policy.
+            columns: the table's own.
+
+        Raises:
+            QueueSchemaMismatch: this is not what ``to_json`` writes.
+        """
+        try:
+            settings = EffectiveSettings._read(text, policies, columns)
+            for name, check in _CHECKS.items():
+                if name not in {"kinds", "columns"}:
+                    check(name, getattr(settings, name))
+        except _UNREADABLE as error:
+            msg = (
+                f"The settings of queue {queue!r} in queue_over_sql_queues cannot be "
+                f"read: {error}. "
+                "Restore the row, or drop the queue."
+            )
+            raise QueueSchemaMismatch(msg) from error
+        return settings
+
+    @staticmethod
+    def _read(
+        text: str, policies: RetryPolicies, columns: Sequence[Column[Any]]
+    ) -> EffectiveSettings:
         data = json.loads(text)
+        stored_columns(text)
         # What is newer than the record has its default.
         dedup = data.get("dedup_window_us")
         patience = data.get("kind_timeout_us")
         return EffectiveSettings(
             lease=timedelta(microseconds=data["lease_us"]),
             max_attempts=data["max_attempts"],
-            retry=_known_policy(data["retry"]),
+            retry=policies.restore(data["retry"]),
             payload=data["payload"],
             priorities=data["priorities"],
             archive=data["archive"],
@@ -236,6 +265,7 @@ class ServiceSettings:
         consumer_timeout: how long a consumer without a heartbeat counts as alive.
         reaper_interval: how often the embedded reaper looks for messages to give back.
         notify: whether consumers are woken by what other processes publish.
+        retry_policies: those that this service knows by name.
     """
 
     schema: str | None = None
@@ -244,6 +274,7 @@ class ServiceSettings:
     consumer_timeout: Duration = 30.0
     reaper_interval: Duration = 1.0
     notify: bool = True
+    retry_policies: RetryPolicies = dataclasses.field(default_factory=RetryPolicies)
 
     def __post_init__(self) -> None:
         for name in ("schema", "consumer_name"):
@@ -267,6 +298,9 @@ class ServiceSettings:
 def stored_columns(text: str) -> dict[str, str]:
     """The names and types of a queue's own columns, from what ``to_json`` wrote."""
     columns: dict[str, str] = json.loads(text)["columns"]
+    if not isinstance(columns, dict):
+        msg = f"columns must be an object, not {type(columns).__name__}"
+        raise TypeError(msg)
     return columns
 
 
@@ -285,20 +319,6 @@ def stored_adoption(text: str) -> Adoption | None:
 
 def _microseconds(count: int) -> timedelta:
     return timedelta(microseconds=count)
-
-
-def _known_policy(description: Mapping[str, Any]) -> RetryPolicy:
-    """The stored policy, or the default one where this server lacks its class."""
-    try:
-        return retry_policies.build_policy(description)
-    except Exception as error:  # noqa: BLE001 - any failure of a user's module must not stop consuming
-        _log.warning(
-            "The retry policy %s cannot be built on this server (%s); "
-            "ExponentialBackoff() is used until it can.",
-            description.get("policy"),
-            error,
-        )
-        return ExponentialBackoff()
 
 
 def _check_duration(name: str, value: Any) -> None:
@@ -371,10 +391,11 @@ def _check_columns(name: str, value: Any) -> None:
 
 def _check_retry(name: str, value: Any) -> None:
     del name
-    retry_policies.describe_policy(value)
+    check_policy(value)
 
 
-_CHECKS = {
+_UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
+_CHECKS: Final[Mapping[str, Callable[[str, Any], object]]] = {
     "lease": _check_duration,
     "max_attempts": lambda name, value: check_whole(name, value, 1, 2**31 - 1),
     "retry": _check_retry,

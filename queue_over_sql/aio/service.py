@@ -53,6 +53,7 @@ class AsyncQueueService(Face[QueueService]):
         notify: whether consumers are woken by what other processes publish: on PostgreSQL by
             LISTEN and NOTIFY, on SQLite by watching the file. They poll underneath in any case,
             and only poll where a pooler such as PgBouncer shares sessions. False does without.
+        retry_policies: names and classes of your own retry policies, the same on every server.
         max_connections: how many acts may run on the database at once; the tasks beyond wait for
             their turn. Transactions of handlers and the background jobs have their own.
 
@@ -73,6 +74,7 @@ class AsyncQueueService(Face[QueueService]):
         consumer_timeout: Duration = 30.0,
         reaper_interval: Duration = 1.0,
         notify: bool = True,
+        retry_policies: Mapping[str, type[Any]] | None = None,
         max_connections: int = 10,
     ) -> None:
         super().__init__(
@@ -85,6 +87,7 @@ class AsyncQueueService(Face[QueueService]):
                 consumer_timeout=consumer_timeout,
                 reaper_interval=reaper_interval,
                 notify=notify,
+                retry_policies=retry_policies,
             )
         )
 

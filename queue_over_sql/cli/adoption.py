@@ -18,7 +18,7 @@ from queue_over_sql.cli.options import (
 )
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.queues import describe
-from queue_over_sql.cli.retries import parse_retry
+from queue_over_sql.cli.retries import named_by_path, parse_retry
 from queue_over_sql.cli.session import Session, command
 from queue_over_sql.cli.values import counted
 
@@ -60,14 +60,15 @@ def adopt(
     Adds the columns and indexes of a queue to the table; no row is deleted, ever. No row is a
     message before it is enqueued. Safe to run again, also to enqueue more rows.
     """
+    policy = None if retry is None else parse_retry(retry)
     settings: dict[str, Any] = {
         "lease": lease,
         "max_attempts": max_attempts,
-        "retry": None if retry is None else parse_retry(retry),
+        "retry": policy,
         "priorities": priorities,
     }
     settings = {name: value for name, value in settings.items() if value is not None}
-    with session.connect() as service:
+    with session.connect(retry_policies=named_by_path(policy)) as service:
         adopted = service.adopt_queue(queue, table, column_prefix=column_prefix, **settings)
         count = None
         if enqueue or where is not None:

@@ -30,7 +30,7 @@ from queue_over_sql.cli.retention import (
     parse_window,
     rare_settings,
 )
-from queue_over_sql.cli.retries import parse_retry
+from queue_over_sql.cli.retries import named_by_path, parse_retry
 from queue_over_sql.cli.session import Session, command
 from queue_over_sql.cli.values import counted, format_duration
 
@@ -96,10 +96,11 @@ def create(
     Safe to run from every server at every start. Settings that are not given keep their values, or
     get the defaults in a new queue.
     """
+    policy = None if retry is None else parse_retry(retry)
     settings: dict[str, Any] = {
         "lease": lease,
         "max_attempts": max_attempts,
-        "retry": None if retry is None else parse_retry(retry),
+        "retry": policy,
         "payload": payload,
         "priorities": priorities,
         "archive": archive,
@@ -115,7 +116,7 @@ def create(
         settings["archive_limit"] = parse_limit(archive_limit)
     if dedup_window is not None:
         settings["dedup_window"] = parse_window(dedup_window)
-    with session.connect() as service:
+    with session.connect(retry_policies=named_by_path(policy)) as service:
         made = service.create_queue(queue, **settings)
         session.output.record(
             {"queue": made.name, **describe(made)}, human=f"Queue {made.name} is ready."

@@ -14,7 +14,8 @@ from queue_over_sql.cli.values import parse_duration
 
 RETRY_HELP = (
     "When a failed message comes back: none, fixed:30s, delays:1s,10s,1m, exponential, "
-    "exponential:base=1s,factor=2,maximum=1h,jitter=0.1, or module:Class of your own."
+    "exponential:base=1s,factor=2,maximum=1h,jitter=0.1, or module:Class of your own, which each "
+    "server registers by QueueService(retry_policies=...)."
 )
 PLAIN_NUMBERS = frozenset({"factor", "jitter"})
 
@@ -31,6 +32,14 @@ def parse_retry(text: str) -> RetryPolicy:
         raise typer.BadParameter(
             f"{text!r}: {reason}. {RETRY_HELP}", param_hint="--retry"
         ) from error
+
+
+def named_by_path(policy: object) -> dict[str, type]:
+    """What `QueueService(retry_policies=...)` needs to store `policy`: its class by its path."""
+    kind = type(policy)
+    if policy is None or kind.__module__ == RetryPolicy.__module__:
+        return {}
+    return {f"{kind.__module__}:{kind.__qualname__}": kind}
 
 
 def _nearly(name: str) -> str | None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Final
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.dialects.engines import missing_file, read_url, shown_url
 from queue_over_sql.errors import DatabaseUnavailable
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from queue_over_sql.spark.options import Location
 
 _lock: Final = threading.Lock()
-_services: Final[dict[tuple[int, str, str | None, str], QueueService]] = {}
+_services: Final[dict[Hashable, QueueService]] = {}
 
 
 def url_of(location: Location) -> str:
@@ -44,8 +45,14 @@ def url_of(location: Location) -> str:
     return text
 
 
-def service_at(location: Location) -> QueueService:
+def service_at(
+    location: Location, retry_policies: Mapping[str, type[Any]] | None = None
+) -> QueueService:
     """The service of this process on a database; not started, so it is no consumer yet.
+
+    Args:
+        location: of the database.
+        retry_policies: the application's own, by name.
 
     Raises:
         ValueError: the URL cannot be found out here, or is none.
@@ -55,7 +62,8 @@ def service_at(location: Location) -> QueueService:
     spare_imports()
     url = url_of(location)
     # A forked worker must not use its parent's connections.
-    key = (os.getpid(), url, location.schema, location.table_prefix)
+    policies = tuple((retry_policies or {}).items())
+    key = (os.getpid(), url, location.schema, location.table_prefix, policies)
     with _lock:
         service = _services.get(key)
         if service is None:
@@ -64,6 +72,7 @@ def service_at(location: Location) -> QueueService:
                 schema=location.schema,
                 table_prefix=location.table_prefix,
                 consumer_name="spark",
+                retry_policies=retry_policies,
             )
             _services[key] = service
         return service

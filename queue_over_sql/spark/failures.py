@@ -8,11 +8,11 @@ round does not end them. A replay of the batch does not see them again.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.durations import Duration, to_microseconds
-from queue_over_sql.spark.databases import queue_at
+from queue_over_sql.spark.databases import queue_at, service_at
 from queue_over_sql.spark.options import Location
 from queue_over_sql.spark.places import location_of
 
@@ -53,6 +53,7 @@ def settle(
     schema: str | None = None,
     table_prefix: str = "queue_",
     delay: Duration | None = None,
+    retry_policies: Mapping[str, type[Any]] | None = None,
 ) -> SettleReport:
     """Report the failed messages of a streaming batch: retry later, or dead letter.
 
@@ -73,6 +74,8 @@ def settle(
         schema: database schema of the tables.
         table_prefix: what the names of the queues' tables begin with.
         delay: until the next attempt, instead of what the retry policy says.
+        retry_policies: names and classes of your own retry policies, as for ``QueueService``;
+            pickled to the executors.
 
     Raises:
         ValueError: a column is missing, or ``results`` is not persisted.
@@ -90,7 +93,7 @@ def settle(
     failures = results.where("ok IS NOT TRUE").selectExpr(
         *(f"CAST({name} AS LONG) AS {name}" for name in _STAMP), reason
     )
-    nack = nacking(place, queue, consumer_id, delay)
+    nack = nacking(place, queue, consumer_id, delay, retry_policies)
     counts = failures.mapInArrow(nack, _SCHEMA).collect()
     return SettleReport(
         failed=sum(row["failed"] for row in counts), settled=sum(row["settled"] for row in counts)
@@ -98,7 +101,11 @@ def settle(
 
 
 def nacking(
-    place: Location, queue: str, consumer_id: str, delay: Duration | None
+    place: Location,
+    queue: str,
+    consumer_id: str,
+    delay: Duration | None,
+    retry_policies: Mapping[str, type[Any]] | None = None,
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What a task of Spark runs over failures.
 
@@ -107,6 +114,7 @@ def nacking(
         queue: the queue that the stream reads.
         consumer_id: the consumer of the stream.
         delay: until the next attempt, instead of what the retry policy says.
+        retry_policies: the application's own, by name.
 
     Returns:
         A function from batches of the stamp and the reason to batches of ``failed, settled``.
@@ -115,7 +123,8 @@ def nacking(
     def nack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        consumer = queue_at(place, queue).durable_consumer(consumer_id, owner=_OWNER)
+        found = service_at(place, retry_policies).queue(queue)
+        consumer = found.durable_consumer(consumer_id, owner=_OWNER)
         for batch in batches:
             epochs, *failures = (column.to_pylist() for column in batch.columns)
             by_epoch: dict[int, list[Any]] = {}

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from queue_over_sql import store
@@ -111,6 +111,7 @@ def run_workers(
     consumer_timeout: Duration = 30.0,
     poll_interval: tuple[float, float] = (0.01, 1.0),
     restarts: int = 3,
+    retry_policies: Mapping[str, type[Any]] | None = None,
     progress: Callable[[FleetProgress], object] | None = None,
     stop: StopAsked | None = None,
 ) -> FleetReport:
@@ -145,6 +146,8 @@ def run_workers(
         consumer_timeout: without a heartbeat for so long a worker counts as dead.
         poll_interval: shortest and longest pause in seconds between two looks at an empty queue.
         restarts: how often to start Spark's job again when workers were lost.
+        retry_policies: names and classes of your own retry policies, as for ``QueueService``;
+            pickled to the executors.
         progress: called about once a second, in this thread.
         stop: an event; once it is set the workers finish what they are working on and end.
 
@@ -178,6 +181,7 @@ def run_workers(
         name=f"fleet {queue} {uuid.uuid4().hex[:8]}",
         consumer_timeout=to_timedelta(consumer_timeout, "consumer_timeout").total_seconds(),
         poll_interval=poll_interval,
+        retry_policies=dict(retry_policies or {}),
     )
     with contextlib.closing(_Office(plan)) as office:
         ending = dataclasses.replace(plan, ends_at=office.instant(until))
@@ -245,6 +249,7 @@ class _Office:
             table_prefix=plan.location.table_prefix,
             consumer_name=name,
             consumer_timeout=plan.consumer_timeout,
+            retry_policies=plan.retry_policies,
         )
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from queue_over_sql.spark.options import Location
 
@@ -41,6 +41,7 @@ class FleetPlan:
         name: of the fleet, under which its workers are registered as consumers.
         consumer_timeout: seconds without a heartbeat after which a worker counts as dead.
         poll_interval: shortest and longest pause in seconds between two looks.
+        retry_policies: the application's own, by name.
         losses: how often workers were lost before.
     """
 
@@ -58,6 +59,7 @@ class FleetPlan:
     name: str
     consumer_timeout: float
     poll_interval: tuple[float, float]
+    retry_policies: Mapping[str, type[Any]] = dataclasses.field(default_factory=dict)
     losses: int = 0
 
 

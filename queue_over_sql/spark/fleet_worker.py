@@ -120,6 +120,7 @@ def _consumer(plan: FleetPlan) -> Iterator[QueueService]:
         consumer_name=plan.name,
         consumer_timeout=plan.consumer_timeout,
         reaper_interval=_REAPER_SECONDS,
+        retry_policies=plan.retry_policies,
     )
     with service:
         yield service

@@ -1,4 +1,4 @@
-"""Retry policies of a user's own, importable by path."""
+"""Retry policies of a user's own, and the names that they are registered under."""
 
 from __future__ import annotations
 
@@ -30,3 +30,6 @@ class OddPolicy:
         if self.how == "exit":
             raise SystemExit
         return "soon"  # type: ignore[return-value]
+
+
+POLICIES: dict[str, type] = {"twice": TwiceThenNever, "odd": OddPolicy}

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import subprocess
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
+from sqlalchemy import text
 
-from queue_over_sql import Delays, ExponentialBackoff, FixedDelay, NoRetry
+from queue_over_sql import (
+    Delays,
+    ExponentialBackoff,
+    FixedDelay,
+    NoRetry,
+    QueueSchemaMismatch,
+    QueueSettings,
+)
 from tests.contract.editing import finished
 from tests.contract.looking import archived, counts, outcomes
-from tests.contract.policies import TwiceThenNever
+from tests.contract.policies import POLICIES, TwiceThenNever
 from tests.contract.waiting import consume_exactly
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine, TextClause
+
     from queue_over_sql import Queue, QueueService, RetryPolicy
     from queue_over_sql.testing.plugin import MakeService
 
@@ -44,7 +58,7 @@ def test_policies_are_stored_with_the_queue(make_service: MakeService) -> None:
         NoRetry(),
         TwiceThenNever(0.5),
     ]
-    here, there = make_service(), make_service()
+    here, there = (make_service(retry_policies=POLICIES) for _ in range(2))
     for number, policy in enumerate(policies):
         here.create_queue(f"jobs{number}", retry=policy)
         stored = there.queue(f"jobs{number}").settings.retry
@@ -55,17 +69,158 @@ def test_policies_are_stored_with_the_queue(make_service: MakeService) -> None:
 
 @pytest.mark.engines("sqlite")
 @pytest.mark.threads("Python decides")
-def test_a_policy_that_servers_cannot_import_is_refused(service: QueueService) -> None:
-    """A class defined inside a function is known to this process only."""
-
-    class Local:
-        def next_delay(self, attempt: int, error: str | None) -> timedelta:
-            del attempt, error
-            return timedelta(0)
-
-    with pytest.raises((TypeError, ValueError)):
-        service.create_queue("jobs", retry=Local())
+def test_a_policy_that_is_not_registered_is_refused(service: QueueService) -> None:
+    """The error says how to register it, and no queue is made."""
+    with pytest.raises(TypeError, match=r"QueueService\(retry_policies=\{'name': TwiceThenNever\}"):
+        service.create_queue("jobs", retry=TwiceThenNever(1))
+    with pytest.raises(TypeError, match="TwiceThenNever"):
+        service.create_queues({"a": QueueSettings(), "b": QueueSettings(retry=TwiceThenNever(1))})
     assert service.queues() == []
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python decides")
+def test_what_is_registered_is_a_class_of_policies(make_service: MakeService) -> None:
+    """A wrong name or class is refused when the service is made."""
+    wrong: list[Any] = [
+        {"": TwiceThenNever},
+        {"x" * 101: TwiceThenNever},
+        {"FixedDelay": TwiceThenNever},
+        {1: TwiceThenNever},
+        {"popen": subprocess.Popen},
+        {"made": TwiceThenNever(1)},
+        {"path": "tests.contract.policies:TwiceThenNever"},
+    ]
+    accepted = []
+    for policies in wrong:
+        with contextlib.suppress(TypeError, ValueError):
+            make_service(retry_policies=policies)
+            accepted.append(policies)
+    assert accepted == []
+
+
+HOSTILE: list[Any] = [
+    {"policy": "subprocess:Popen", "arguments": {"args": "touch pwned", "shell": True}},
+    {"policy": "os:system", "arguments": {"command": "touch pwned"}},
+    {"policy": "subprocess.Popen", "arguments": {"args": ["touch", "pwned"]}},
+    {"policy": "tests.contract.policies:TwiceThenNever", "arguments": {"seconds": 1}},
+    {"policy": "FixedDelay", "arguments": {"delay": "touch pwned"}},
+    {"policy": "FixedDelay", "arguments": ["touch pwned"]},
+    {"policy": ["FixedDelay"], "arguments": {}},
+    {"policy": "__class__", "arguments": {}},
+    {"policy": "FixedDelay"},
+    "subprocess:Popen",
+    None,
+]
+
+
+@pytest.mark.threads("Python decides")
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_a_row_never_chooses_what_is_called(
+    make_service: MakeService,
+    engine: Engine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A stored policy is looked up by its name alone; the queue goes on with the default one.
+
+    What is stored stays as it is when another setting changes: another server may know it.
+    """
+    monkeypatch.chdir(tmp_path)
+    make_service().create_queue("jobs", max_attempts=99).publish("x")
+    for stored in HOSTILE:
+        store_policy(engine, stored)
+        caplog.clear()
+        service = make_service()
+        service.reap()
+        queue = service.queue("jobs")
+        (message,) = queue.consume()
+        message.nack("again")
+        assert "cannot be built on this server" in caplog.text
+        assert timedelta(0) < waiting_time(queue) <= timedelta(hours=1)
+        service.create_queue("jobs", lease=77)
+        assert stored_policy(engine) in (stored, {"policy": stored})
+        queue.messages().reschedule(delay=0)
+    assert list(tmp_path.glob("pwned")) == []
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python decides")
+def test_a_stored_import_path_needs_that_class_registered(
+    make_service: MakeService, engine: Engine
+) -> None:
+    """Earlier versions stored import paths; they serve where that class is registered."""
+    make_service().create_queue("jobs")
+    path = f"{TwiceThenNever.__module__}:{TwiceThenNever.__qualname__}"
+    store_policy(engine, {"policy": path, "arguments": {"seconds": 3}})
+    policies = [
+        make_service(retry_policies=given).queue("jobs").settings.retry
+        for given in ({}, {"any name": TwiceThenNever})
+    ]
+    assert [False, True] == [policy == TwiceThenNever(3) for policy in policies]
+
+
+@pytest.mark.threads("Python decides")
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_settings_that_cannot_be_read_stop_only_their_queue(
+    make_service: MakeService, engine: Engine
+) -> None:
+    """An error of ours names the queue and what to do; the reaper goes on with the others."""
+    make_service().create_queue("jobs")
+    with engine.connect() as connection:
+        (sound,) = connection.exec_driver_sql("SELECT settings FROM queue_over_sql_queues").one()
+    hostile = ["", "null", "[]", "{", '"x"', "[" * 5_000]
+    wrong: dict[str, list[Any]] = {
+        "lease_us": ["1", None, -1, 10**400, {}],
+        "max_attempts": ["2", 0, 10**30, [], 1.5],
+        "payload": ["pickle", None, {}],
+        "priorities": ["3", 0, 10**9],
+        "archive": ["everywhere", []],
+        "archive_ttl_us": ["x", {"done": "x"}, 10**400],
+        "dedup_window_us": ["x", 10**400],
+        "kind_timeout_us": ["x", []],
+        "max_payload_bytes": ["x", 0],
+        "columns": [None, "x", 5],
+        "adoption": ["x", {"table": "x"}, 7],
+    }
+    hostile += [
+        json.dumps({**json.loads(sound), name: value})
+        for name, values in wrong.items()
+        for value in values
+    ]
+    make_service().create_queue("others").publish("x")
+    accepted = []
+    for stored in hostile:
+        with engine.begin() as connection:
+            connection.execute(sql_update("settings", "jobs"), {"value": stored})
+        service = make_service()
+        service.reap()
+        assert ["others"] == [queue.name for queue in service.queues()], stored[:50]
+        with contextlib.suppress(QueueSchemaMismatch):
+            service.queue("jobs")
+            accepted.append(stored[:50])
+    assert accepted == []
+
+
+def store_policy(engine: Engine, description: object) -> None:
+    """Write a policy into the row of the only queue, as anyone with the right to write it can."""
+    with engine.begin() as connection:
+        (text,) = connection.exec_driver_sql("SELECT settings FROM queue_over_sql_queues").one()
+        changed = json.dumps({**json.loads(text), "retry": description})
+        connection.execute(sql_update("settings"), {"value": changed})
+
+
+def stored_policy(engine: Engine) -> Any:
+    """What the row says."""
+    with engine.connect() as connection:
+        (text,) = connection.exec_driver_sql("SELECT settings FROM queue_over_sql_queues").one()
+    return json.loads(text)["retry"]
+
+
+def sql_update(column: str, queue: str = "jobs") -> TextClause:
+    """Sets a column of a queue's row to ``:value``."""
+    return text(f"UPDATE queue_over_sql_queues SET {column} = :value WHERE name = '{queue}'")
 
 
 def test_a_fixed_delay_is_kept_to(service: QueueService) -> None:
@@ -116,8 +271,9 @@ def test_no_retry_gives_up_at_once(service: QueueService) -> None:
 
 @pytest.mark.engines("sqlite")
 @pytest.mark.threads("Python decides")
-def test_an_own_policy_decides(service: QueueService) -> None:
-    """A class of the user's own retries, then gives up, by its import path."""
+def test_an_own_policy_decides(make_service: MakeService) -> None:
+    """A class of the user's own retries, then gives up."""
+    service = make_service(retry_policies=POLICIES)
     queue = service.create_queue("jobs", retry=TwiceThenNever(0.01), max_attempts=50)
     queue.publish("x")
     fail_times(queue, 3)

@@ -16,7 +16,7 @@ from queue_over_sql import (
     QueueError,
     ServiceClosed,
 )
-from tests.contract.policies import OddPolicy
+from tests.contract.policies import POLICIES, OddPolicy
 from tests.contract.waiting import wait_until
 from tests.contract.working import running
 
@@ -202,9 +202,10 @@ def test_an_exception_without_text_is_a_failure_like_any_other(
 
 @pytest.mark.engines("sqlite")
 def test_an_odd_retry_policy_keeps_no_message_from_being_tried_again(
-    service: QueueService,
+    make_service: MakeService,
 ) -> None:
     """What it raises, SystemExit included, and what is no duration counts as no answer."""
+    service = make_service(retry_policies=POLICIES)
     queue = service.create_queue("odd", retry=OddPolicy("exit"))
     queue.publish("x")
     queue.nack(queue.consume())

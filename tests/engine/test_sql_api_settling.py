@@ -18,6 +18,7 @@ from queue_over_sql import (
     QueueService,
 )
 from queue_over_sql.message import Message
+from queue_over_sql.testing.plugin import MakeService
 from tests.contract.policies import TwiceThenNever
 from tests.contract.waiting import wait_until
 from tests.engine.conftest import MakeClient
@@ -179,9 +180,11 @@ def test_without_retries_the_first_nack_ends(installed: QueueService, client: Sq
     assert ("failed", 2, "twice") == (kept.outcome, kept.attempt, kept.last_error)
 
 
-def test_a_policy_in_python_asks_for_a_delay(installed: QueueService, client: SqlClient) -> None:
+@pytest.mark.usefixtures("installed")
+def test_a_policy_in_python_asks_for_a_delay(make_service: MakeService, client: SqlClient) -> None:
     """SQL cannot run it, and says so; the claim stays."""
-    installed.create_queue("jobs", retry=TwiceThenNever(5.0))
+    knowing = make_service(retry_policies={"twice": TwiceThenNever})
+    knowing.create_queue("jobs", retry=TwiceThenNever(5.0))
     client.put("1")
     got = client.must_get()
     with pytest.raises(DBAPIError) as caught:
