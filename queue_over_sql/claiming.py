@@ -12,7 +12,7 @@ from queue_over_sql.durations import to_microseconds
 from queue_over_sql.errors import DatabaseUnavailable, QueueError
 from queue_over_sql.marks import LowWaterMark
 from queue_over_sql.settings import check_whole
-from queue_over_sql.store import ANY_EDITS, ClaimRequest, TakenFate, Where, registry
+from queue_over_sql.store import ANY_EDITS, ClaimRequest, Settlement, TakenFate, Where, registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from queue_over_sql.durations import Duration
     from queue_over_sql.message import Claim, MessageRow
     from queue_over_sql.pacing import Pace
-    from queue_over_sql.store import Settlement
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -60,7 +59,9 @@ class Claimer:
             self._claim_levels(rows, count, lease_us, where)
             if len(rows) < count and self._restore_if_due():
                 self.look_fully()
+                first = len(rows)
                 self._claim_levels(rows, count, lease_us, where)
+                return self._once(rows, first)
         except QueueError as error:
             # What was claimed before it failed is in hand, and must not wait for its lease to end.
             if not rows:
@@ -71,6 +72,31 @@ class Claimer:
             self.forsake(rows)
             raise
         return rows
+
+    def _once(self, rows: Sequence[MessageRow], first: int) -> list[MessageRow]:
+        """Merge two looks: in order, and without what was claimed again by the second one.
+
+        A lease may end between the looks. The second claim of such a message is given back, and
+        its attempt is not counted.
+
+        Args:
+            rows: what both looks claimed.
+            first: how many of them the first look claimed.
+        """
+        ids = {row.id for row in rows[:first]}
+        again = [row for row in rows[first:] if row.id in ids]
+        self._unclaim(again)
+        fresh = [row for row in rows[first:] if row.id not in ids]
+        return store.oldest_first([*rows[:first], *fresh])
+
+    def _unclaim(self, rows: Sequence[MessageRow]) -> None:
+        """Give single messages back, uncounted; those that cannot be come back by their lease."""
+        settlements = [Settlement([row.id], row.claim) for row in rows if row.claim is not None]
+        for settlement in settlements:
+            try:
+                self._context.run(lambda c: store.release(c, self._context.sql, settlement))  # noqa: B023 - runs at once
+            except QueueError as error:
+                _log.warning("Queue %s: %s", self._context.name, error)
 
     def forsake(self, rows: Sequence[MessageRow]) -> None:
         """Nobody works on these claimed messages: the next claim gives them back first."""

@@ -266,6 +266,9 @@ class Queue(QueueHolding, QueueReplies, QueueAdministration):
             return self.consume(count, lease=lease, where=where)
         wanted = as_where(where)
         groups = self._settler.grouped(messages)
+        if sum(len(group.ids) for group in groups) < len(set(map(id, messages))):
+            # Some are not ours to ack, so nothing may be claimed: this acks the others and raises.
+            self.ack(messages)
         self._settler.guard(messages)
         settled, rows = self._claimer.exchange(
             count,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from queue_over_sql import ClaimLost, store
 from tests.contract.looking import ARGUMENT_ERRORS, counts, ids, payloads, set_columns
 from tests.contract.refusing import refused
 from tests.contract.waiting import consume_exactly, wait_until
@@ -221,3 +223,76 @@ def test_a_back_dated_message_is_found_under_load(queue: Queue, engine: Engine) 
 
     wait_until(found, step=0)
     assert queue.stats().ready > 1
+
+
+LOST: dict[str, Callable[[Queue, Queue], list[Message]]] = {
+    "another consumer's": lambda queue, other: [*queue.consume(1), *other.consume(1)],
+    "listed": lambda queue, _: [*queue.consume(1), *queue.messages(status="ready").list(limit=1)],
+    "claimed before": lambda queue, _: claimed_twice(queue),
+}
+
+
+def claimed_twice(queue: Queue) -> list[Message]:
+    """One message by its claim that was given back, and by its present claim."""
+    (before,) = queue.consume(1)
+    queue.release(before)
+    return [before, *consume_exactly(queue, 1)]
+
+
+def test_an_exchange_that_loses_a_message_claims_none(make_service: MakeService) -> None:
+    """What is still held is acked; the others are named, and no message is claimed for nobody."""
+    queue, other = (make_service().create_queue("jobs") for _ in range(2))
+    for name, finished in LOST.items():
+        queue.purge(claimed=True)
+        queue.publish_many(list(range(5)))
+        messages = finished(queue, other)
+        claimed = queue.stats().claimed
+        with pytest.raises(ClaimLost) as caught:
+            queue.exchange(messages, 2)
+        lost = messages[:1] if name == "claimed before" else messages[1:]
+        assert lost == caught.value.messages, name
+        assert claimed - 1 == queue.stats().claimed, name
+
+
+@pytest.mark.threads("the claim is that of the tests on both faces")
+def test_a_batch_of_two_looks_is_in_order(
+    service: QueueService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is restored while a claim runs takes its place in the batch."""
+    queue = service.create_queue("levels", priorities=2)
+    queue.publish("low", priority=1)
+    beside_the_restore(queue, monkeypatch, lambda: queue.publish_many([0, 1, 2]))
+    assert [0, 1, 2, "low"] == payloads(queue.consume(9))
+
+
+@pytest.mark.threads("the claim is that of the tests on both faces")
+def test_a_call_hands_out_a_message_once(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when its lease ends while the call looks again; one attempt is spent."""
+    queue.publish("x")
+    beside_the_restore(queue, monkeypatch, lambda: wait_until(lambda: lease_is_over(queue)))
+    (message,) = queue.consume(5, lease=0.001)
+    assert 1 == message.attempt
+    (listed,) = queue.messages().list()
+    assert 1 == listed.attempt
+
+
+def beside_the_restore(queue: Queue, patch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Do something between the two looks of the queue's next claim."""
+    claimer = queue._claimer
+    restore = claimer._restore
+
+    def acting() -> int:
+        act()
+        return restore() + 1
+
+    patch.setattr(claimer, "_restore", acting)
+    patch.setattr(claimer._pace, "due", lambda: True)
+
+
+def lease_is_over(queue: Queue) -> bool:
+    """Whether the only message could be restored."""
+    context = queue.context
+    now = context.run(lambda connection: store.server_now(connection, context.sql))
+    (listed,) = queue.messages().list()
+    expires_at = listed.lease_expires_at
+    return expires_at is not None and expires_at.timestamp() * 1_000_000 < now

@@ -281,6 +281,23 @@ def test_an_own_policy_decides(make_service: MakeService) -> None:
     assert ("failed", 3) == (dead.outcome, dead.attempt)
 
 
+def test_the_last_failure_gives_the_reason(service: QueueService) -> None:
+    """A dead letter borrows no earlier reason; one that is done keeps that of its last failure."""
+    queue = service.create_queue("jobs", max_attempts=2, retry=FixedDelay(0), archive="all")
+    for name in ("dead", "done"):
+        queue.publish(name)
+        (message,) = consume_exactly(queue, 1)
+        message.nack("first")
+        (message,) = consume_exactly(queue, 1)
+        assert "first" == message.last_error
+        if name == "dead":
+            message.nack()
+        else:
+            message.ack()
+    reasons = {message.payload: message.last_error for message in archived(queue)}
+    assert {"dead": None, "done": "first"} == reasons
+
+
 def test_out_of_attempts_is_a_dead_letter_with_its_reason(service: QueueService) -> None:
     """The last allowed attempt fails: archived, with all its facts."""
     queue = service.create_queue("jobs", max_attempts=2, retry=FixedDelay(0))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Insert, Select, Update, bindparam, func, select, update
 
 from queue_over_sql.adopted import NOT_ATTEMPTED
+from queue_over_sql.dialects.statements.archive import ending_reason
 from queue_over_sql.dialects.statements.extent import finished_only, never_enqueued
 from queue_over_sql.dialects.statements.parameters import (
     CLAIM_CLEARED,
@@ -54,7 +55,7 @@ def finished(tables: QueueTables) -> dict[str, Any]:
         "available_at": None,
         "finished_at": now,
         "last_attempt_at": now,
-        "last_error": func.coalesce(words("p_error"), tables.live.c.last_error),
+        "last_error": ending_reason(tables.live.c.last_error),
     }
 
 

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, Delete, Insert, Select, delete, func, insert, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Delete,
+    Insert,
+    Select,
+    case,
+    delete,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+)
 
 from queue_over_sql.dialects.statements.extent import finished_only
 from queue_over_sql.dialects.statements.parameters import among_ids, fence, number, words
@@ -17,16 +29,21 @@ if TYPE_CHECKING:
     from queue_over_sql.schema import QueueTables
 
 
+def ending_reason(earlier: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Why a message failed in the end; of one that is done, why it failed before."""
+    return case((words("p_outcome", 20) == literal("done"), earlier), else_=words("p_error"))
+
+
 def archived_names(tables: QueueTables) -> list[str]:
     """The columns that a message takes with it into the archive."""
     return [*MESSAGE_COLUMNS, *tables.own_columns, "finished_at", "outcome"]
 
 
 def archived_values(tables: QueueTables, source: Table | CTE) -> list[ColumnElement[Any]]:
-    """What the archive gets; a reason given at the end replaces the last one."""
+    """What the archive gets."""
     now = tables.dialect.now()
     changed = {
-        "last_error": func.coalesce(words("p_error"), source.c.last_error),
+        "last_error": ending_reason(source.c.last_error),
         "last_attempt_at": func.coalesce(number("p_attempted"), source.c.last_attempt_at),
     }
     names = [*MESSAGE_COLUMNS, *tables.own_columns]

@@ -70,7 +70,7 @@ BEGIN
   IF _keeps = 'all' OR (_keeps = 'failed' AND _outcome <> 'done') THEN
     INSERT INTO <archive> (<carried>, last_attempt_at, last_error, finished_at, outcome)
     SELECT <carried>, IF(_outcome = 'done', last_attempt_at, _now),
-           COALESCE(LEFT(_reason, 20000), last_error), _now, _outcome
+           CASE WHEN _outcome = 'done' THEN last_error ELSE LEFT(_reason, 20000) END, _now, _outcome
       FROM <live> WHERE id = _id FOR UPDATE;
   ELSEIF _outcome <> 'done' THEN
     UPDATE queue_over_sql_queues SET discarded_count = discarded_count + 1

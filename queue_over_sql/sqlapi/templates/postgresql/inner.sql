@@ -146,7 +146,7 @@ BEGIN
       'WITH gone AS (DELETE FROM %1$s WHERE id = $1 RETURNING *)'
       ' INSERT INTO %2$s (<carried>, last_attempt_at, last_error, finished_at, outcome%3$s)'
       ' SELECT <carried>,'
-      ' CASE WHEN $3 = ''done'' THEN last_attempt_at ELSE $2 END, coalesce($4, last_error), $2, $3%3$s'
+      ' CASE WHEN $3 = ''done'' THEN last_attempt_at ELSE $2 END, CASE WHEN $3 = ''done'' THEN last_error ELSE $4 END, $2, $3%3$s'
       ' FROM gone', live, <schema>.queue_over_sql_table(queue, '_archive'), own)
       USING id, now_us, outcome, left(reason, 20000);
     RETURN true;
