@@ -96,12 +96,11 @@ class QueueAdministration:
         )
 
     def stats(self) -> QueueStats:
-        """Count what is there now, by status and outcome."""
+        """Count what is there now, by status and outcome; all of it at one moment."""
         context = self._context
-        ready, delayed, claimed, held, age = context.run(
-            lambda connection: store.live_counts(connection, context.sql)
+        (ready, delayed, claimed, held, age), archived = context.run(
+            lambda connection: store.counts(connection, context.sql)
         )
-        archived = context.run(lambda connection: store.archive_counts(connection, context.sql))
         record = self._record()
         return QueueStats(
             ready=ready,

@@ -9,10 +9,9 @@ from __future__ import annotations
 from queue_over_sql.dialects.requests import ANY_EDITS, ClaimRequest, Settlement, Where
 from queue_over_sql.dialects.statements.selection import due_first, extent_of, has_status
 from queue_over_sql.store.administration import (
-    archive_counts,
+    counts,
     delete_message,
     highest_priority,
-    live_counts,
     purge,
     server_now,
 )
@@ -111,13 +110,13 @@ __all__ = [
     "add_columns",
     "add_topic",
     "anything_to_claim",
-    "archive_counts",
     "archive_messages",
     "archive_span",
     "bury_unknown",
     "claim_messages",
     "count_messages",
     "count_new",
+    "counts",
     "declare_kinds",
     "delete_message",
     "drop_columns",
@@ -139,7 +138,6 @@ __all__ = [
     "last_of_next",
     "last_to_prune",
     "list_messages",
-    "live_counts",
     "load",
     "move_to_front",
     "oldest_first",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from queue_over_sql.dialects.statements import administration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from sqlalchemy import Connection
 
@@ -31,19 +31,20 @@ def purge(connection: Connection, sql: StatementCache, *, with_claimed: bool) ->
         return sql.get(administration.purge, with_claimed).run(connection).rowcount
 
 
-def live_counts(connection: Connection, sql: StatementCache) -> tuple[int, int, int, int, int]:
-    """Ready, delayed, claimed, held, and the age of the oldest ready message in microseconds."""
-    with sql.subject.dialect.scanning(connection):
-        row = sql.get(administration.live_counts).run(connection).one()
-    ready, delayed, claimed, held, age = (int(value or 0) for value in row)
-    return ready, delayed, claimed, held, max(age, 0)
+def counts(
+    connection: Connection, sql: StatementCache
+) -> tuple[tuple[int, int, int, int, int], dict[str, int]]:
+    """Count all messages at one moment.
 
-
-def archive_counts(connection: Connection, sql: StatementCache) -> dict[str, int]:
-    """How many archived messages there are, by outcome."""
+    Returns:
+        Ready, delayed, claimed, held, and the age of the oldest ready message in microseconds;
+        archived messages by outcome.
+    """
     with sql.subject.dialect.scanning(connection):
-        rows: Iterable[Any] = sql.get(administration.archive_counts).run(connection).all()
-    return {row[0]: int(row[1]) for row in rows}
+        rows: Sequence[Any] = sql.get(administration.counts).run(connection).all()
+    ready, delayed, claimed, held, age = (int(value or 0) for value in rows[0][:5])
+    ended = {row[5]: int(row[6]) for row in rows if row[5] is not None}
+    return (ready, delayed, claimed, held, max(age, 0)), ended
 
 
 def highest_priority(connection: Connection, sql: StatementCache) -> int:

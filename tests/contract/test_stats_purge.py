@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,26 @@ def test_each_message_is_counted_in_its_state(queue: Queue) -> None:
     stats = queue.stats()
     found = (stats.ready, stats.delayed, stats.claimed, stats.held, stats.archived)
     assert found == (2, 1, 1, 1, 1)
+
+
+@pytest.mark.threads("the statement is that of the other tests")
+def test_stats_are_of_one_moment(make_service: MakeService) -> None:
+    """A message that is acked meanwhile is counted once, as claimed or as archived."""
+    queue, worker = (make_service().create_queue("jobs", archive="all") for _ in range(2))
+    queue.publish_many(list(range(300)))
+    sums = []
+
+    def work() -> None:
+        while messages := worker.consume(3):
+            worker.ack(messages)
+
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(work)
+        while not done.done():
+            stats = queue.stats()
+            sums.append(stats.live + stats.archived)
+        done.result()
+    assert {300} == set(sums)
 
 
 def test_stats_of_an_empty_queue_are_zero(queue: Queue, engine_name: str) -> None:

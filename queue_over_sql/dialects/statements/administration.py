@@ -14,6 +14,7 @@ from sqlalchemy import (
     func,
     literal_column,
     select,
+    true,
 )
 
 from queue_over_sql.dialects.statements.extent import finished_only, live_only, removal
@@ -47,24 +48,36 @@ def purge(tables: QueueTables, with_claimed: bool) -> Delete | Update:
     return statement if with_claimed else statement.where(tables.live.c.consumer_id.is_(None))
 
 
-def live_counts(tables: QueueTables) -> Select[Any]:
-    """Count live messages by status; the age of the oldest ready one comes last."""
+def counts(tables: QueueTables) -> Select[Any]:
+    """Count all messages at one moment, which one statement sees and two would not.
+
+    A row for each outcome in the archive, or one without: the live messages by status, the age of
+    the oldest ready one, the outcome, and how many ended so.
+    """
+    live, archived = _live_counts(tables).subquery("l"), _archive_counts(tables).subquery("a")
+    return select(*live.c, *archived.c).select_from(live.outerjoin(archived, true()))
+
+
+def _live_counts(tables: QueueTables) -> Select[Any]:
     live, now = tables.live, tables.dialect.now()
     unclaimed = live.c.consumer_id.is_(None)
     ready = and_(unclaimed, live.c.available_at <= now)
     return select(
-        _count_if(ready),
-        _count_if(and_(unclaimed, live.c.available_at > now)),
-        _count_if(live.c.consumer_id.is_not(None)),
-        _count_if(and_(unclaimed, live.c.available_at.is_(None))),
-        now - _min_if(live.c.available_at, ready),
+        _count_if(ready).label("ready"),
+        _count_if(and_(unclaimed, live.c.available_at > now)).label("delayed"),
+        _count_if(live.c.consumer_id.is_not(None)).label("claimed"),
+        _count_if(and_(unclaimed, live.c.available_at.is_(None))).label("held"),
+        (now - _min_if(live.c.available_at, ready)).label("age"),
     ).where(*live_only(tables))
 
 
-def archive_counts(tables: QueueTables) -> Select[Any]:
-    """Count archived messages by outcome."""
+def _archive_counts(tables: QueueTables) -> Select[Any]:
     outcome = tables.archive.c.outcome
-    return select(outcome, func.count()).where(*finished_only(tables)).group_by(outcome)
+    return (
+        select(outcome.label("outcome"), func.count().label("ended"))
+        .where(*finished_only(tables))
+        .group_by(outcome)
+    )
 
 
 def highest_priority(tables: QueueTables) -> Select[Any]:
