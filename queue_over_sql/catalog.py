@@ -120,7 +120,8 @@ class Catalog:
         known = self._queues.get(name)
         if known is not None:
             return known
-        record = self._record(name, connection) if isinstance(name, str) else None
+        known_form = isinstance(name, str) and name.isascii() and name.isidentifier()
+        record = self._record(name, connection) if known_form else None
         if record is None:
             raise QueueNotFound(name)
         return self._open(record, connection)

@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, TypeVar
 
 from queue_over_sql import store
-from queue_over_sql.durations import to_microseconds
+from queue_over_sql.durations import ALWAYS, to_microseconds
 from queue_over_sql.errors import DatabaseUnavailable, QueueError
 from queue_over_sql.marks import LowWaterMark
 from queue_over_sql.settings import check_whole
@@ -223,7 +223,12 @@ class Claimer:
         rows: list[MessageRow] = []
         for level in range(self._context.settings.priorities):
             while left := count - len(rows):
-                wanted = {"p_priority": level, "p_low": 0, "p_edits": ANY_EDITS, "p_count": left}
+                wanted = {
+                    "p_priority": level,
+                    "p_low": ALWAYS,
+                    "p_edits": ANY_EDITS,
+                    "p_count": left,
+                }
                 found, taken = store.take(
                     connection, self._context.sql, wanted, fate=fate, where=where
                 )
@@ -252,7 +257,12 @@ class Claimer:
         context, left, taken = self._context, count, []
         known = edits if any(lows) else ANY_EDITS
         for level, low in enumerate(lows):
-            values = {"p_priority": level, "p_low": low, "p_edits": known, "p_count": left}
+            values = {
+                "p_priority": level,
+                "p_low": low or ALWAYS,
+                "p_edits": known,
+                "p_count": left,
+            }
             began = time.monotonic()
             batch = context.tables.dialect.take_columns(connection, context.sql, values, keep=keep)
             if batch is None:
@@ -329,7 +339,7 @@ class Claimer:
     def _look(
         self, level: int, count: int, lease_us: int | None, low: int, edits: int
     ) -> list[MessageRow]:
-        request = self._request(level, count, lease_us, low, edits=edits, guarded=low > 0)
+        request = self._request(level, count, lease_us, low, edits=edits, guarded=low != 0)
         began = time.monotonic()
         rows: list[MessageRow] = []
         if not (self._mark(level).idle and self._looks_in_vain(request)):

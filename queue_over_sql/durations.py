@@ -12,10 +12,14 @@ Duration: TypeAlias = float | timedelta
 NEVER: Final = 253_402_300_799_999_999
 """An instant that does not come, in microseconds: the last one of the year 9999."""
 
+ALWAYS: Final = -(2**62)
+"""An instant before all others, in microseconds."""
+
 MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # A thousand years: past any use, and far from the overflow of BIGINT microseconds.
 _LONGEST = timedelta(days=365_250)
+_FIRST_INSTANT = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // MICROSECOND
 
 
 def to_timedelta(value: Duration, argument: str, *, zero: bool = False) -> timedelta:
@@ -34,7 +38,9 @@ def to_timedelta(value: Duration, argument: str, *, zero: bool = False) -> timed
         msg = f"{argument} must be seconds or a timedelta, not {type(value).__name__}"
         raise TypeError(msg)
     if not isinstance(value, timedelta):
-        if not math.isfinite(value) or abs(value) > _LONGEST.total_seconds():
+        # A whole number may be too large to be asked whether it is finite.
+        within = -_LONGEST.total_seconds() <= value <= _LONGEST.total_seconds()
+        if not within or not math.isfinite(value):
             msg = f"{argument} must be a finite number of seconds of at most 1,000 years"
             raise ValueError(msg)
         value = timedelta(seconds=value)
@@ -57,7 +63,8 @@ def instant_to_microseconds(value: datetime, argument: str) -> int:
 
     Raises:
         TypeError: it is not a ``datetime``.
-        ValueError: it carries no time zone, so it does not name an instant.
+        ValueError: it carries no time zone, so it does not name an instant, or it is not within
+            the years 1 to 9999 in UTC.
     """
     if not isinstance(value, datetime):
         msg = f"{argument} must be a datetime, not {type(value).__name__}"
@@ -68,7 +75,11 @@ def instant_to_microseconds(value: datetime, argument: str) -> int:
             "give it one, for example datetime.now(timezone.utc)"
         )
         raise ValueError(msg)
-    return (value - _EPOCH) // MICROSECOND
+    found = (value - _EPOCH) // MICROSECOND
+    if not _FIRST_INSTANT <= found <= NEVER:
+        msg = f"{argument} must be within the years 1 to 9999 in UTC, not {value}"
+        raise ValueError(msg)
+    return found
 
 
 def instant(microseconds: int) -> datetime:

@@ -85,6 +85,8 @@ class Selection:
             after: id of the last message of the page before.
         """
         check_whole("limit", limit)
+        if after is not None:
+            check_whole("after", after, 0)
         sql, chosen = self._context.sql, self._chosen
         rows = self._context.run(
             lambda connection: store.list_messages(connection, sql, chosen, limit, after)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 PAYLOAD_TYPES: Final = ("json", "text", "bytes")
 ARCHIVES: Final = ("none", "failed", "all")
 MAX_PRIORITIES: Final = 100
+LARGEST: Final = 2**63 - 1
+"""The largest whole number that databases hold, in a BIGINT."""
 
 PayloadType = Literal["json", "text", "bytes"]
 ArchivePolicy = Literal["none", "failed", "all"]
@@ -353,8 +355,8 @@ def _check_kinds(name: str, value: Any) -> None:
     Kinds.of(value)
 
 
-def check_whole(name: str, value: Any, least: int = 1, most: int | None = None) -> int:
-    """Read a whole number between ``least`` and ``most``.
+def check_whole(name: str, value: Any, least: int = 1, most: int = LARGEST) -> int:
+    """Read a whole number between ``least`` and ``most``, by default all that a database holds.
 
     Raises:
         TypeError, ValueError: it is none; the text names the argument.
@@ -362,9 +364,11 @@ def check_whole(name: str, value: Any, least: int = 1, most: int | None = None) 
     if isinstance(value, bool) or not isinstance(value, int):
         msg = f"{name} must be a whole number, not {type(value).__name__}"
         raise TypeError(msg)
-    if value < least or (most is not None and value > most):
-        allowed = f"{least} or more" if most is None else f"between {least} and {most:,}"
-        msg = f"{name} must be {allowed}, not {value}"
+    if not least <= value <= most:
+        allowed = f"{least} or more" if value < least else f"at most {most:,}"
+        # Python refuses to write very large numbers.
+        found = str(value) if abs(value) <= 10 * LARGEST else "a number of over 20 digits"
+        msg = f"{name} must be {allowed}, not {found}"
         raise ValueError(msg)
     return int(value)
 

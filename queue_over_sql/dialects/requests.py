@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.adopted import ERROR, SUCCESS
 from queue_over_sql.conditions import rebased
-from queue_over_sql.durations import NEVER
+from queue_over_sql.durations import ALWAYS, NEVER
 from queue_over_sql.message import Claim, Outcome
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class ClaimRequest:
         """The bind parameters of the eligibility predicate and the limit."""
         return {
             "p_priority": self.priority,
-            "p_low": self.low,
+            "p_low": self.low or ALWAYS,
             "p_edits": self.edits if self.guarded else ANY_EDITS,
             "p_count": self.count,
         }
@@ -201,7 +201,7 @@ class RoundRequest:
             "p_round": self.claim.consumer_round,
             "p_expires": lease_of_round(self.claim.consumer_round),
             "p_priority": self.priority,
-            "p_low": 0,
+            "p_low": ALWAYS,
             "p_edits": ANY_EDITS,
             "p_count": self.count,
             "p_up_to": _LARGEST if self.up_to_id is None else self.up_to_id,

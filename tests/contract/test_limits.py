@@ -1,0 +1,87 @@
+"""Numbers, instants and names at their limits: they work, or an error of ours says why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from queue_over_sql import QueueError, QueueNotFound
+from tests.contract.looking import payloads
+
+if TYPE_CHECKING:
+    from queue_over_sql import Queue, QueueService
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EARLIER = [datetime(1, 1, 1, tzinfo=UTC), datetime(1960, 6, 1, tzinfo=UTC), EPOCH]
+
+
+def test_instants_before_1970_are_delivered(queue: Queue) -> None:
+    """They are due, and come in their order; so does what is put in front of the first."""
+    for instant in (*reversed(EARLIER), datetime(2000, 1, 1, tzinfo=UTC)):
+        queue.publish(instant.year, at=instant)
+    queue.publish("front")
+    (front,) = [message for message in queue.messages().list() if message.payload == "front"]
+    queue.messages(where=queue.table.c.id == front.id).prioritize(front=True)
+    assert ["front", 1, 1960, 1970, 2000] == payloads(queue.consume(9))
+
+
+def test_what_is_put_before_the_epoch_is_found(queue: Queue) -> None:
+    """Also by a consumer that has claimed later messages before."""
+    queue.publish("now")
+    queue.ack(queue.consume(5))
+    queue.publish("epoch", at=EPOCH)
+    published = queue.publish("front")
+    queue.messages(where=queue.table.c.id == published.id).prioritize(front=True)
+    assert ["front", "epoch"] == payloads(queue.consume(5, wait=20))
+
+
+def refusal(act: Callable[..., Any], value: object) -> str:
+    """What the error says; empty where there is none."""
+    try:
+        act(value)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python refuses it")
+def test_numbers_beyond_a_database_are_refused(queue: Queue, service: QueueService) -> None:
+    """Each with an error of ours that names the argument, whatever verb takes it."""
+    huge, endless = 2**63, 10**5_000
+    last = datetime.max.replace(tzinfo=timezone(-timedelta(hours=1)))
+    first = datetime.min.replace(tzinfo=timezone(timedelta(hours=1)))
+    acts: list[tuple[str, Callable[..., Any], Any]] = [
+        ("message_id", queue.delete, huge),
+        ("message_id", queue.delete, endless),
+        ("count", queue.consume, huge),
+        ("count", lambda value: queue.exchange([], value), endless),
+        ("after", lambda value: queue.messages().list(after=value), huge),
+        ("limit", lambda value: queue.messages().list(limit=value), endless),
+        ("delay", lambda value: queue.publish(1, delay=value), 10**400),
+        ("lease", lambda value: queue.publish(1, lease=value), 10**400),
+        ("lease", lambda value: queue.consume(lease=value), -(10**400)),
+        ("wait", lambda value: queue.consume(wait=value), 10**400),
+        ("max_attempts", lambda value: queue.publish(1, max_attempts=value), endless),
+        ("at", lambda value: queue.publish(1, at=value), last),
+        ("at", lambda value: queue.publish(1, at=value), first),
+        ("at", lambda value: queue.messages().reschedule(at=value), last),
+        ("lease", lambda value: service.create_queue("other", lease=value), 10**400),
+        ("every", lambda value: service.schedules.add("s", "jobs", 1, every=value), 10**400),
+    ]
+    told = [(argument, refusal(act, value)) for argument, act, value in acts]
+    assert [] == [(argument, text) for argument, text in told if argument not in text]
+    assert 0 == queue.stats().live
+
+
+@pytest.mark.engines("sqlite", "postgresql")
+def test_a_name_that_no_queue_can_have_is_not_found(service: QueueService) -> None:
+    """Neither a lone surrogate nor a NUL reaches the database."""
+    for name in ("\ud800", "a\x00b", "", "Emails", 'x"; --', 5):
+        with pytest.raises(QueueNotFound):
+            service.queue(name)
+        with pytest.raises(QueueError):
+            service.create_queue(name)
