@@ -152,6 +152,7 @@ def test_other_payload_types_arrive(service: QueueService) -> None:
         assert [*values, *values] == [message.payload for message in queue.consume(100)]
 
 
+@pytest.mark.default_on("sqlite", "postgresql", "mysql")
 def test_many_chunks_keep_their_order(queue: Queue, publisher: StagedPublisher) -> None:
     """A stage is filled chunk by chunk; ids follow the rows."""
     chunks = [
