@@ -28,6 +28,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import pytest
@@ -124,7 +125,7 @@ class _Servers:
         """
         server = self.get(engine)
         if engine in self._databases:
-            server.clear_database(self._databases[engine], _is_ours if keep else _is_none)
+            server.clear_database(self._databases[engine], _is_system if keep else _is_none)
             return server.url(self._databases[engine])
         self._databases[engine] = name = _fresh_name()
         url = server.create_database(name)
@@ -135,8 +136,16 @@ class _Servers:
         self._stack.close()
 
 
-def _is_ours(table: str) -> bool:
-    return table.lower().startswith("queue_over_sql_")
+@cache
+def _system_tables() -> frozenset[str]:
+    from queue_over_sql.dialects.base import QueueDialect
+    from queue_over_sql.system import system_tables
+
+    return frozenset(table.name for table in system_tables(QueueDialect(), None).all)
+
+
+def _is_system(table: str) -> bool:
+    return table.lower() in _system_tables()
 
 
 def _is_none(_: str) -> bool:

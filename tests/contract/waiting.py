@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from queue_over_sql import Message, Queue
 
 
-def wait_until(predicate: Callable[[], object], timeout: float = 5.0, step: float = 0.02) -> None:
+def wait_until(predicate: Callable[[], object], timeout: float = 30.0, step: float = 0.02) -> None:
     """Return as soon as ``predicate`` holds; fail the test after ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
     while not predicate():
@@ -21,7 +21,7 @@ def wait_until(predicate: Callable[[], object], timeout: float = 5.0, step: floa
         time.sleep(step)
 
 
-def consume_exactly(queue: Queue, count: int, timeout: float = 5.0) -> list[Message]:
+def consume_exactly(queue: Queue, count: int, timeout: float = 30.0) -> list[Message]:
     """Claim until ``count`` messages are in hand; fail the test after ``timeout`` seconds."""
     taken: list[Message] = []
 
