@@ -121,18 +121,20 @@ class _Servers:
 
         Args:
             engine: of the server.
-            keep: the library's own tables may stay, without rows.
+            keep: the library's own tables may stay, without rows; else it is a new database.
         """
-        server = self.get(engine)
-        if engine in self._databases:
-            server.clear_database(self._databases[engine], _is_system if keep else _is_none)
-            return server.url(self._databases[engine])
+        server, name = self.get(engine), self._databases.get(engine)
+        if name is not None and keep:
+            server.clear_database(name, _is_system)
+            return server.url(name)
+        if name is not None:
+            server.drop_database(name)
         self._databases[engine] = name = _fresh_name()
-        url = server.create_database(name)
-        self._stack.callback(server.drop_database, name)
-        return url
+        return server.create_database(name)
 
     def close(self) -> None:
+        for engine, name in self._databases.items():
+            self._started[engine].drop_database(name)
         self._stack.close()
 
 
@@ -146,10 +148,6 @@ def _system_tables() -> frozenset[str]:
 
 def _is_system(table: str) -> bool:
     return table.lower() in _system_tables()
-
-
-def _is_none(_: str) -> bool:
-    return False
 
 
 class _Template:
@@ -267,7 +265,7 @@ def database(
     _or_fail(engine_name, servers.get)
     yield TestDatabase(engine_name, servers.database(engine_name, keep=not empty))
     if empty:
-        # Its own tables may be of another version, or of another owner.
+        # What it left may be of another version, or of another owner.
         servers.database(engine_name, keep=False)
 
 

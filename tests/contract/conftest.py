@@ -95,7 +95,8 @@ def make_service(
     with ExitStack() as stack:
 
         def make(**settings: Any) -> QueueService:
-            wanted = {"consumer_timeout": 5.0, **settings}
+            # Long enough for a busy machine; tests of expiry have their own.
+            wanted = {"consumer_timeout": 30.0, **settings}
             service: QueueService
             if face == "threads":
                 service = QueueService(database.url, **wanted)

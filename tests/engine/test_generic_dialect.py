@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from queue_over_sql.testing.plugin import TestDatabase
 
-pytestmark = pytest.mark.engines("postgresql")
+# The tables are made without what PostgreSQL has of its own.
+pytestmark = [pytest.mark.engines("postgresql"), pytest.mark.empty_database]
 
 
 @pytest.fixture

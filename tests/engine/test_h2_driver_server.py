@@ -13,7 +13,8 @@ from sqlalchemy.engine import make_url
 from queue_over_sql.dialects.h2_driver.durability import DurabilityWarning
 from queue_over_sql.testing.plugin import TestDatabase, TestServer
 
-pytestmark = pytest.mark.engines("h2")
+# Users and settings stay in a database.
+pytestmark = [pytest.mark.engines("h2"), pytest.mark.empty_database]
 
 
 @pytest.fixture

@@ -45,7 +45,8 @@ READS: dict[str, Any] = {
     "publish 100, keys skipped": _KEY,
     "find a reply": _KEY,
     "withdraw": _ID,
-    "prune": _ARCHIVE,
+    # MySQL reads the index from its beginning where few rows are asked for and few are there.
+    "prune": {"mysql": (_ARCHIVE, _ARCHIVE | {"jobs_archive.archive*"}), "": _ARCHIVE},
     "heartbeat": {"consumers.id"},
     "forget": {"consumers.id"},
     "page": _ID,
@@ -53,12 +54,18 @@ READS: dict[str, Any] = {
     "edit one": _KEY,
     # These look at all messages where no index happens to hold what they ask for.
     "edit by status": {
-        "postgresql": {"jobs*"},
+        # From 18 on it skips through the index.
+        "postgresql": ({"jobs*"}, {"jobs.claim"}),
         "mariadb": {"jobs.id*"},
         "mysql": {"jobs.id*"},
         "": _CLAIM,
     },
-    "remove in batches": {"sqlite": _ID, "h2": _CLAIM, "mysql": _CLAIM, "": {"jobs*"}},
+    "remove in batches": {
+        "sqlite": _ID,
+        "h2": _CLAIM,
+        "mysql": _CLAIM,
+        "": ({"jobs*"}, {"jobs.claim"}),
+    },
     # Statistics are counted when asked: in an index that holds all that is asked for.
     "statistics": {
         "sqlite": {"jobs*", "jobs_archive.archive*"},
@@ -66,7 +73,10 @@ READS: dict[str, Any] = {
         "": {"jobs.claim*", "jobs_archive.archive*"},
     },
 }
-"""What each act may read, by the longest beginning of its name; by engine where that matters."""
+"""What each act may read, by the longest beginning of its name; by engine where that matters.
+
+A tuple holds several sets, any of which will do.
+"""
 
 # Only such engines use them.
 ONLY = {"look": {"sqlite", "h2"}, "read": {"h2"}, "at": {"postgresql"}}
@@ -114,7 +124,8 @@ def old(engine_name: str, built: _Built) -> OldQueue:
     return built.get(engine_name)
 
 
-def _expected(act: str, old: OldQueue) -> frozenset[str]:
+def _expected(act: str, old: OldQueue) -> list[set[str]]:
+    """What the act may read; any of these."""
     longest = max((name for name in READS if act.startswith(name)), key=len)
     reads = READS[longest]
     if isinstance(reads, dict):
@@ -122,7 +133,7 @@ def _expected(act: str, old: OldQueue) -> frozenset[str]:
     if longest == "claim" and not old.queue.context.tables.dialect.skip_locked:
         # Old versions of H2 stamp along the claim index.
         reads = reads - _ID if old.engine == "h2" else reads
-    return frozenset(reads)
+    return list(reads) if isinstance(reads, tuple) else [reads]
 
 
 @pytest.mark.parametrize("act", ACTS)
@@ -138,7 +149,7 @@ def test_it_reads_by_its_index_and_sorts_nothing(old: OldQueue, act: str) -> Non
     watched = ("jobs", "consumers.")
     reads = {read for plan in plans for read in plan.reads if read.startswith(watched)}
     optional = {"consumers.id"} if act == "find claims of the dead" else set()
-    assert _expected(act, old) == reads - optional, "\n\n".join(map(str, plans))
+    assert reads - optional in _expected(act, old), "\n\n".join(map(str, plans))
 
 
 @pytest.mark.parametrize("act", PICKS)

@@ -72,7 +72,7 @@ class Server(ABC):
         """Drop the database `name` if there is one, whoever is still connected to it."""
         self.databases.drop(self.address, name)
 
-    def clear_database(self, name: str, keep: Callable[[str], bool] = lambda _: False) -> None:
+    def clear_database(self, name: str, keep: Callable[[str], bool]) -> None:
         """Empty the database `name`, whoever is still connected to it.
 
         Tables whose names `keep` accepts lose their rows; all else is dropped.
