@@ -65,7 +65,7 @@ def test_creators_that_are_killed_keep_nobody_from_creating(
         time.sleep(luck.uniform(0.0, 0.4))
         server.kill()
     for server in servers[1::2]:
-        server.expect("done")
+        server.expect("done", within=120)
         assert server.join() == 0
 
     service = make_service()
