@@ -74,6 +74,10 @@ _CONTENT = {
 _DEADLOCKS = """DECLARE CONTINUE HANDLER FOR 1213, 1020
   BEGIN
     SET _tries = _tries + 1;
+    -- 1020 leaves a transaction open.
+    IF _alone THEN
+      ROLLBACK;
+    END IF;
     IF NOT _alone OR _tries > 20 THEN
       RESIGNAL;
     END IF;

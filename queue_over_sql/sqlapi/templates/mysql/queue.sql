@@ -1,6 +1,7 @@
 -- What each queue has of its own: stored functions cannot run dynamic SQL.
 -- Functions, because all that a function does is one statement of its caller: it happens as a whole
 -- under autocommit, and inside a transaction of the caller's it neither begins nor commits anything.
+-- But claims are procedures: MySQL forgets SKIP LOCKED in a function and waits.
 
 -- Put one message in; payloads of a queue of bytes are base64.
 CREATE FUNCTION <routine put>(_payload LONGTEXT <text>, _allowed INT, _lease BIGINT) RETURNS BIGINT
@@ -81,23 +82,23 @@ BEGIN
 END
 -----
 -- Give back the messages whose lease has passed, whoever held them; how many are ready again.
-CREATE FUNCTION <routine restore>(_settings LONGTEXT <text>) RETURNS INT
-NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY INVOKER
-BEGIN
+CREATE PROCEDURE <routine restore>(IN _settings LONGTEXT <text>, OUT _restored INT)
+MODIFIES SQL DATA SQL SECURITY INVOKER
+give_back: BEGIN
   DECLARE _now BIGINT DEFAULT queue_over_sql_now();
   DECLARE _why VARCHAR(100) <text> DEFAULT 'the lease expired before the message was settled';
   DECLARE _done, _ended BOOLEAN DEFAULT FALSE;
-  DECLARE _restored INT DEFAULT 0;
   DECLARE _id, _left BIGINT;
   DECLARE _dead CURSOR FOR
     SELECT id FROM <live> WHERE consumer_id IS NOT NULL AND lease_expires_at <= _now
      LIMIT 100 FOR UPDATE SKIP LOCKED;
   DECLARE CONTINUE HANDLER FOR NOT FOUND SET _done = TRUE;
+  SET _restored = 0;
   -- First without locks, which would be in the way of those who are settling what they hold.
   SELECT EXISTS (SELECT 1 FROM <live> WHERE consumer_id IS NOT NULL AND lease_expires_at <= _now)
     INTO _ended;
   IF NOT _ended THEN
-    RETURN 0;
+    LEAVE give_back;
   END IF;
   OPEN _dead;
   each_row: LOOP
@@ -119,18 +120,17 @@ BEGIN
     END IF;
   END LOOP;
   CLOSE _dead;
-  RETURN _restored;
 END
 -----
--- Claim messages, oldest first: a JSON array of the token and the ids, or NULL.
-CREATE FUNCTION <routine claim>(_settings LONGTEXT <text>, _how_many INT) RETURNS LONGTEXT <text>
-NOT DETERMINISTIC MODIFIES SQL DATA SQL SECURITY INVOKER
+-- Claim messages in a transaction, oldest first: a JSON array of the token and the ids, or NULL.
+CREATE PROCEDURE <routine claim>(IN _settings LONGTEXT <text>, IN _how_many INT, OUT _claim LONGTEXT <text>)
+MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
   DECLARE _levels INT DEFAULT <setting priorities>;
   DECLARE _lease BIGINT DEFAULT <setting lease_us>;
   DECLARE _ids LONGTEXT <text> DEFAULT '';
   DECLARE _missing INT DEFAULT _how_many;
-  DECLARE _level, _look INT DEFAULT 0;
+  DECLARE _level, _look, _restored INT DEFAULT 0;
   DECLARE _done BOOLEAN DEFAULT FALSE;
   DECLARE _now, _id, _token BIGINT;
   DECLARE _due CURSOR FOR
@@ -141,10 +141,10 @@ BEGIN
   IF _how_many IS NULL OR _how_many NOT BETWEEN 1 AND 1000 THEN
     CALL queue_over_sql_refuse(31003, 'how_many must be between 1 and 1000.');
   END IF;
-  IF _settings IS NULL THEN
-    RETURN NULL;
-  END IF;
   looks: LOOP
+    IF _settings IS NULL THEN
+      LEAVE looks;
+    END IF;
     SET _level = 0;
     SET _now = queue_over_sql_now();
     WHILE _level < _levels AND _missing > 0 DO
@@ -172,11 +172,15 @@ BEGIN
       SET _level = _level + 1;
     END WHILE;
     SET _look = _look + 1;
-    IF _missing = 0 OR _look = 2 OR <routine restore>(_settings) = 0 THEN
+    IF _missing = 0 OR _look = 2 THEN
+      LEAVE looks;
+    END IF;
+    CALL <routine restore>(_settings, _restored);
+    IF _restored = 0 THEN
       LEAVE looks;
     END IF;
   END LOOP;
-  RETURN CONCAT('[', _token, _ids, ']');
+  SET _claim = CONCAT('[', _token, _ids, ']');
 END
 -----
 -- Claim, then show what was claimed: nothing without settings, as a paused queue has them here.
@@ -185,14 +189,28 @@ MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
   DECLARE _claim LONGTEXT <text>;
   DECLARE _token BIGINT;
-  DECLARE _alone, _again BOOLEAN DEFAULT TRUE;
+  DECLARE _alone BOOLEAN DEFAULT FALSE;
+  DECLARE _again BOOLEAN DEFAULT TRUE;
   DECLARE _tries INT DEFAULT 0;
   <deadlocks>
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION
+  BEGIN
+    IF _alone THEN
+      ROLLBACK;
+    END IF;
+    RESIGNAL;
+  END;
   WHILE _again DO
     SET _again = FALSE;
     CALL queue_over_sql_prepare(_alone);
-    -- One statement, so that it is done as a whole before anything of it is shown.
-    SELECT <routine claim>(_settings, _how_many) INTO _claim;
+    -- Done as a whole before anything of it is shown.
+    IF _alone THEN
+      START TRANSACTION;
+    END IF;
+    CALL <routine claim>(_settings, _how_many, _claim);
+    IF _alone THEN
+      COMMIT;
+    END IF;
   END WHILE;
   SET _token = JSON_UNQUOTE(JSON_EXTRACT(_claim, '$[0]'));
   SELECT m.id, m.consumer_round AS token, <shown> AS payload, m.kind, m.headers, m.message_key,
