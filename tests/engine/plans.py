@@ -204,7 +204,8 @@ def _nodes(node: Any) -> Iterator[dict[str, Any]]:
 def _read_by_h2(text: str) -> Iterator[str]:
     for table in re.findall(r"/\* PUBLIC\.(\w+)\.tableScan", text):
         yield _name(table, whole=True)
-    ways = r'"PUBLIC"\."(\w+)"[^*/]*?/\* PUBLIC\.(\w+)(:?)(?!\w|\.)'
+    # Without quotes in what it says of a query inside another.
+    ways = r'"?PUBLIC"?\."?(\w+)"?[^*/]*?/\* PUBLIC\.(\w+)(:?)(?!\w|\.)'
     for table, index, entered in re.findall(ways, text):
         yield _name(table, index, whole=not entered)
 

@@ -46,7 +46,14 @@ READS: dict[str, Any] = {
     "find a reply": _KEY,
     "withdraw": _ID,
     # MySQL reads the index from its beginning where few rows are asked for and few are there.
-    "prune": {"mysql": (_ARCHIVE, _ARCHIVE | {"jobs_archive.archive*"}), "": _ARCHIVE},
+    "prune": {
+        "mysql": (
+            _ARCHIVE,
+            _ARCHIVE | {"jobs_archive.archive*"},
+            {"jobs_archive.archive*", "jobs_archive.id"},
+        ),
+        "": _ARCHIVE,
+    },
     "heartbeat": {"consumers.id"},
     "forget": {"consumers.id"},
     "page": _ID,
