@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.tiers import SPARK
-
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
@@ -66,9 +64,6 @@ class _SecondRun:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         stats = self._terminal.stats
         bad = [*stats.get("failed", []), *stats.get("error", [])]
-        for report in bad:
-            # xdist adds the group that a case runs in.
-            report.nodeid = report.nodeid.removesuffix(f"@{SPARK}")
         names = list(dict.fromkeys(report.nodeid for report in bad))
         known = all(isinstance(report, pytest.TestReport) for report in bad)
         if not names or not known or len(names) > self._config.getoption("--flaky"):

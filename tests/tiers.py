@@ -13,10 +13,12 @@ Without ``--tier`` pytest runs what it is asked for.
 
 from __future__ import annotations
 
-import pytest
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
 
 TIERS = ("fast", "default", "full")
-SPARK = "spark"
 # The event loop adds nothing of a database's own where the driver does not decide.
 DRIVER_DECIDES = {
     "test_claim.py",
@@ -34,13 +36,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--tier", choices=TIERS, default="full", help="which cases to run (full)")
 
 
-# Before xdist reads the groups.
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what belongs to a later tier; keep Spark to one process, as it uses all cores."""
-    for item in items:
-        if item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group(SPARK))
+    """Leave out what belongs to a later tier."""
     wanted = TIERS.index(config.getoption("--tier"))
     later = {item: None for item in items if TIERS.index(tier_of(item)) > wanted}
     if later:

@@ -180,7 +180,7 @@ def test_without_retries_the_first_nack_ends(installed: QueueService, client: Sq
     assert ("failed", 2, "twice") == (kept.outcome, kept.attempt, kept.last_error)
 
 
-@pytest.mark.usefixtures("installed")
+@pytest.mark.usefixtures("functions_allowed", "installed")
 def test_a_policy_in_python_asks_for_a_delay(make_service: MakeService, client: SqlClient) -> None:
     """SQL cannot run it, and says so; the claim stays."""
     knowing = make_service(retry_policies={"twice": TwiceThenNever})

@@ -24,6 +24,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not item.path.is_relative_to(Path(__file__).parent):
             continue
+        # Spark's Python workers keep a service for each database that they have seen.
+        item.add_marker(pytest.mark.empty_database)
         shared = "spark" in getattr(item, "fixturenames", ())
         if shared or item.path.name in WITH_SESSIONS_OF_THEIR_OWN:
             item.add_marker(pytest.mark.spark)

@@ -11,7 +11,9 @@ DATABASE_TEST = """
 
     def test_is_empty(database):
         engine = sqlalchemy.create_engine(database.url)
-        assert sqlalchemy.inspect(engine).get_table_names() == []
+        tables = sqlalchemy.inspect(engine).get_table_names()
+        # The library's own may be there.
+        assert [name for name in tables if not name.startswith("queue_over_sql_")] == []
         with engine.begin() as connection:
             connection.execute(sqlalchemy.text("CREATE TABLE left_over (a INT)"))
         engine.dispose()

@@ -43,7 +43,8 @@ class MysqlFamilyServer(PrivateServer):
             # First, or it is not known: no configuration file of the machine may take part.
             "--no-defaults",
             f"--datadir={self._data}",
-            f"--socket={self.folder / 'socket'}",
+            # Relative to the data: a whole path may be longer than a socket's may be.
+            "--socket=socket",
             f"--pid-file={self.folder / 'pid'}",
             "--bind-address=127.0.0.1",
             f"--port={self.port}",
