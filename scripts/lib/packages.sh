@@ -50,7 +50,7 @@ unpack_debian() {
 }
 
 # write_launcher FILE PROGRAM [ARGUMENT…]: make FILE run PROGRAM of an unpacked folder, FILE's
-# ../root, with the loader and the libraries that it came with. The ARGUMENTs come after those of
+# ../unpacked, with the loader and the libraries that it came with. The ARGUMENTs come after those of
 # the call, and may name "$root".
 write_launcher() {
   local file="$1" program="$2"
@@ -58,7 +58,7 @@ write_launcher() {
   mkdir -p "$(dirname "$file")"
   cat >"$file" <<LAUNCHER
 #!/bin/sh
-root="\$(cd -P "\$(dirname "\$0")/../root" && pwd)"
+root="\$(cd -P "\$(dirname "\$0")/../unpacked" && pwd)"
 for loader in "\$root"/lib64/ld-linux-*.so.* "\$root"/lib/ld-linux-*.so.*; do
   [ -e "\$loader" ] && break
 done
@@ -81,7 +81,7 @@ fetch_mysql() {
   command -v apt-get >/dev/null || return 1
   say "Getting MySQL from Debian's unstable suite"
   mkdir -p "$MYSQL_FOLDER"
-  unpack_debian sid "$MYSQL_FOLDER/root" mysql-server-core || return 1
+  unpack_debian sid "$MYSQL_FOLDER/unpacked" mysql-server-core || return 1
   # shellcheck disable=SC2016 # the launcher replaces $root
   write_launcher "$MYSQL_FOLDER/bin/mysqld" usr/sbin/mysqld '--basedir="$root/usr"' \
     '--lc-messages-dir="$root/usr/share/mysql"' \
@@ -95,7 +95,7 @@ fetch_mariadb() {
   command -v apt-get >/dev/null || return 1
   say "Getting MariaDB 11.8 from Debian 13"
   mkdir -p "$MARIADB_FOLDER"
-  unpack_debian trixie "$MARIADB_FOLDER/root" mariadb-server-core || return 1
+  unpack_debian trixie "$MARIADB_FOLDER/unpacked" mariadb-server-core || return 1
   # shellcheck disable=SC2016 # the launcher replaces $root
   write_launcher "$MARIADB_FOLDER/bin/mariadbd" usr/sbin/mariadbd '--basedir="$root/usr"' \
     '--lc-messages-dir="$root/usr/share/mariadb"' \
@@ -115,7 +115,7 @@ done
 {
   # A line holds one statement here.
   printf '%s\n' "CREATE DATABASE mysql;" "USE mysql;" "SET @auth_root_socket = NULL;"
-  cd "$bin/../root/usr/share/mariadb" && cat mariadb_system_tables.sql \
+  cd "$bin/../unpacked/usr/share/mariadb" && cat mariadb_system_tables.sql \
     mariadb_performance_tables.sql mariadb_system_tables_data.sql mariadb_sys_schema.sql
 } | "$bin/mariadbd" "$@" --bootstrap --innodb-log-file-size=8M
 INSTALLER
@@ -174,6 +174,6 @@ unpack_pgbouncer() {
   command -v apt-get >/dev/null || return 1
   say "Getting PgBouncer from Debian's $1 suite"
   mkdir -p "$2"
-  unpack_debian "$1" "$2/root" pgbouncer || return 1
+  unpack_debian "$1" "$2/unpacked" pgbouncer || return 1
   write_launcher "$2/bin/pgbouncer" usr/sbin/pgbouncer
 }
