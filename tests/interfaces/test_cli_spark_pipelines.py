@@ -32,6 +32,7 @@ def transform(messages):
 """
 
 
+@pytest.mark.full
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 @pytest.mark.engines("sqlite")
