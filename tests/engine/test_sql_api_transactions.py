@@ -212,7 +212,7 @@ def test_a_claim_walks_its_index(installed: QueueService, make_client: MakeClien
     worker.settle("ack", worker.must_get())
     [row] = worker.rows(
         "SELECT seq_scan, seq_tup_read, idx_tup_fetch FROM pg_stat_xact_user_tables"
-        " WHERE relname = 'queue_jobs'"
+        " WHERE relid = CAST('queue_jobs' AS regclass)"
     )
     assert (0, 0) == (row["seq_scan"], row["seq_tup_read"])
     assert 20 > row["idx_tup_fetch"]
