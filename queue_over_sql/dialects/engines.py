@@ -23,12 +23,13 @@ from sqlalchemy.pool import Pool, QueuePool, StaticPool
 import queue_over_sql.dialects.h2_driver  # noqa: F401 - registers the dialect of H2
 from queue_over_sql.dialects.base import QueueDialect
 from queue_over_sql.dialects.h2 import H2Dialect
+from queue_over_sql.dialects.h2_driver.urls import database_file
 from queue_over_sql.dialects.mariadb import MariaDBDialect
 from queue_over_sql.dialects.mysql import MySQLDialect
 from queue_over_sql.dialects.postgresql import PostgreSQLDialect
 from queue_over_sql.dialects.sqlite import SQLiteDialect
 from queue_over_sql.dialects.sqlite_hooks import LANE_MARK, SQLiteHooks
-from queue_over_sql.errors import UnsupportedByEngine
+from queue_over_sql.errors import DatabaseUnavailable, UnsupportedByEngine
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -219,8 +220,26 @@ def _loses_an_at_sign(database: str | URL) -> bool:
     return named and any("@" in each and "=" not in each for each in parameters)
 
 
-def missing_file(url: URL) -> Path | None:
+def insist_on_file(url: URL) -> None:
+    """Refuse a database whose file is not there, before opening it makes an empty one.
+
+    Raises:
+        DatabaseUnavailable: there is no such file.
+    """
+    if (file := _missing_file(url)) is not None:
+        msg = (
+            f"The database {shown_url(url)} cannot be reached: there is no file {file} on this "
+            "host. Mind the path and the folder of this process; the first queue makes the file "
+            "(queue-over-sql create)."
+        )
+        raise DatabaseUnavailable(msg)
+
+
+def _missing_file(url: URL) -> Path | None:
     """The file that opening a database would make; None where it is there, or is no file."""
+    if url.get_backend_name() == "h2":
+        file = database_file(url)
+        return None if file is None or file.exists() else file
     if url.get_backend_name() != "sqlite" or _in_memory(url):
         return None
     # What SQLite is told, whichever driver tells it.
