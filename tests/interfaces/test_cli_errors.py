@@ -48,6 +48,7 @@ def test_advice_is_something_to_type(sqlite_url: str) -> None:
     """What is unknown and a taken key are answered with a command and options, not Python."""
     missing = run("consume", "none", url=sqlite_url)
     no_topic = run("subscribe", "none", "jobs", url=sqlite_url)
+    refused = run("publish", "Emails", "1", url=sqlite_url)
     no_schedule = run("schedule", "show", "none", url=sqlite_url)
     succeed("create", "jobs", url=sqlite_url)
     succeed("publish", "jobs", "1", "--key", "k", url=sqlite_url)
@@ -57,6 +58,7 @@ def test_advice_is_something_to_type(sqlite_url: str) -> None:
         "--on-conflict skip or replace" in taken.err,
         "service.create_queue" in missing.err or "on_conflict=" in taken.err,
     )
+    assert "create it with: queue-over-sql create emails\n" in refused.err
     assert (True, True, False) == (
         "create it with: queue-over-sql topic create none" in no_topic.err,
         "queue-over-sql schedule list" in no_schedule.err,
