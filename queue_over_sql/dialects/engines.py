@@ -44,7 +44,12 @@ _DRIVERS = {
     "mariadb": "mariadb+pymysql",
     "h2": "h2+jaydebeapi",
 }
-_EXTRAS = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql", "h2": "h2"}
+_EXTRAS = {
+    "postgresql": "the extra postgresql",
+    "mysql": "the extra mysql",
+    "mariadb": "the extra mysql",
+    "h2": "the extra h2",
+}
 _AUTOCOMMIT: Mapping[str, Any] = {"isolation_level": "AUTOCOMMIT"}
 # Checked when they leave the pool: a transactional handler must not find an outage's dead ones.
 _POOL: Mapping[str, Any] = {
@@ -114,7 +119,7 @@ class EngineForm:
             raise UnsupportedByEngine(msg) from error
         except ImportError as error:
             extra = self.extras.get(url.get_backend_name())
-            advice = f"pip install 'queue-over-sql[{extra}]'" if extra else "install it"
+            advice = f"install {extra} of queue-over-sql" if extra else "install it"
             msg = f"The driver of {url.drivername!r} is missing: {advice}."
             raise UnsupportedByEngine(msg) from error
 
