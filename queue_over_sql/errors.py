@@ -66,6 +66,12 @@ def near_queue_name(name: str) -> str:
     return found
 
 
+UNREADABLE: Final = (
+    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError),
+)
+"""What Python raises where a stored value is not what this library writes."""
+
+
 class QueueError(Exception):
     """Root of all errors of queue_over_sql."""
 
