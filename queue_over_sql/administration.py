@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from queue_over_sql import store
 from queue_over_sql.archive import Archive
+from queue_over_sql.durations import stored_number
 from queue_over_sql.errors import QueueNotFound
 from queue_over_sql.selection import LiveSelection
 from queue_over_sql.settings import check_whole
@@ -112,7 +113,7 @@ class QueueAdministration:
             failed=archived.get("failed", 0),
             rejected=archived.get("rejected", 0),
             expired=archived.get("expired", 0),
-            discarded=record.discarded,
+            discarded=stored_number("discarded_count", record.discarded),
             oldest_ready_age=timedelta(microseconds=age) if ready else None,
             paused=record.paused,
             wal_bytes=context.run(context.tables.dialect.wal_bytes),

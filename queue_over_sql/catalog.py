@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from queue_over_sql.adopted import check_column_prefix
 from queue_over_sql.adopting import Adopter, check_settings, given_table
-from queue_over_sql.errors import QueueNotFound, QueueSchemaMismatch
+from queue_over_sql.errors import InvalidQueueName, QueueNotFound, QueueSchemaMismatch
 from queue_over_sql.kinds import Kinds
 from queue_over_sql.schema import QueueTables, check_queue_name, queue_tables
 from queue_over_sql.settings import (
@@ -17,7 +17,6 @@ from queue_over_sql.settings import (
     EffectiveSettings,
     QueueSettings,
     Unset,
-    stored_adoption,
     stored_columns,
 )
 from queue_over_sql.store import registry, replies
@@ -142,8 +141,11 @@ class Catalog:
     def _opened_or_none(self, record: QueueRecord) -> Queue | None:
         """A queue of all; those whose table was taken away do not keep the others from work."""
         try:
+            check_queue_name(
+                record.name, self._settings.table_prefix, self.connections.dialect.identifier_limit
+            )
             return self._open(record)
-        except QueueSchemaMismatch as error:
+        except (InvalidQueueName, QueueSchemaMismatch) as error:
             if record.name not in self._unusable:
                 self._unusable.add(record.name)
                 _log.warning("Queue %s cannot be opened: %s", record.name, error)
@@ -159,7 +161,7 @@ class Catalog:
         record = self._record(name)
         if record is None:
             return False
-        adopted = stored_adoption(record.settings) is not None
+        adopted = self._settings_of(record).adoption is not None
         tables = None if adopted else self._tables_of(record)
         system, prefix = self.system(), self._settings.table_prefix
 

@@ -1,10 +1,15 @@
-"""Durations and instants: seconds, ``timedelta`` and ``datetime`` outside, microseconds inside."""
+"""Durations and instants: seconds, ``timedelta`` and ``datetime`` outside, microseconds inside.
+
+What a column of the database says of them may be anything, and is checked as it is read.
+"""
 
 from __future__ import annotations
 
 import math
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
+
+from queue_over_sql.errors import UNREADABLE, QueueError
 
 Duration: TypeAlias = float | timedelta
 """Seconds as a number, or a ``timedelta``."""
@@ -19,6 +24,8 @@ MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # A thousand years: past any use, and far from the overflow of BIGINT microseconds.
 _LONGEST = timedelta(days=365_250)
+# The largest number of a BIGINT, to which nothing can be added any more.
+_BOUND = 2**63 - 1
 _FIRST_INSTANT = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // MICROSECOND
 
 
@@ -83,10 +90,38 @@ def instant_to_microseconds(value: datetime, argument: str) -> int:
 
 
 def instant(microseconds: int) -> datetime:
-    """Turn microseconds since the Unix epoch into an aware UTC instant."""
-    return _EPOCH + timedelta(microseconds=microseconds)
+    """Turn microseconds since the Unix epoch into an aware UTC instant.
+
+    Raises:
+        QueueError: it is none within the years 1 to 9999; a column may hold anything.
+    """
+    try:
+        return _EPOCH + timedelta(microseconds=microseconds)
+    except UNREADABLE as error:
+        msg = f"The database holds {microseconds!r:.50} as an instant, which is none."
+        raise QueueError(msg) from error
 
 
 def optional_instant(microseconds: int | None) -> datetime | None:
     """``instant`` of a value that may be missing."""
     return None if microseconds is None else instant(microseconds)
+
+
+def stored_number(name: str, value: Any) -> int:
+    """Read a whole number of the database, where a column may hold anything.
+
+    Raises:
+        QueueError: it is none, or one from which it cannot be counted on; the text names the
+            column.
+    """
+    try:
+        number = int(value)
+    except UNREADABLE as error:
+        raise _impossible(name, value) from error
+    if not -_BOUND < number < _BOUND:
+        raise _impossible(name, value)
+    return number
+
+
+def _impossible(name: str, value: Any) -> QueueError:
+    return QueueError(f"{name} in the database is {value!r:.50}, which cannot be. Restore the row.")

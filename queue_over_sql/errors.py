@@ -33,12 +33,43 @@ Errors of drivers and of SQLAlchemy are never raised bare: they are the ``__caus
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from queue_over_sql.message import Message
+
+
+QUEUE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
+# Tables and indexes share one space of names on some engines.
+TAKEN_ENDING: Final = re.compile(
+    r"_(archive|dedup_keys|pkey|id_seq|(claim|lease|archive|dedup_keys|c\d+)_ix|key_uq|json_ck)\Z"
+)
+
+
+def near_queue_name(name: str) -> str:
+    """A name that a queue or topic may have, for advice: this one where it may, or one close by."""
+    name = str(name)[:100]
+    if (
+        QUEUE_NAME.match(name)
+        and not TAKEN_ENDING.search(name)
+        and not name.startswith("over_sql_")
+    ):
+        return name
+    words = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+    found = re.sub(r"\A(over_sql_)+", "", words)
+    found = (found if QUEUE_NAME.match(found[:1]) else f"queue_{found}")[:40].rstrip("_")
+    while shorter := TAKEN_ENDING.search(found):
+        found = found[: shorter.start()].rstrip("_")
+    return found
+
+
+UNREADABLE: Final = (
+    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError),
+)
+"""What Python raises where a stored value is not what this library writes."""
 
 
 class QueueError(Exception):
@@ -55,7 +86,7 @@ class QueueNotFound(QueueError):
     def __init__(self, queue: str) -> None:
         super().__init__(
             f"There is no queue {queue!r} in this database (it was never created, or it was "
-            f"dropped). Create it with service.create_queue({queue!r})."
+            f"dropped). Create it with service.create_queue({near_queue_name(queue)!r})."
         )
         self.queue = queue
 
@@ -136,7 +167,7 @@ class TopicNotFound(QueueError):
     def __init__(self, topic: str) -> None:
         super().__init__(
             f"There is no topic {topic!r} in this database (it was never created, or it was "
-            f"dropped). Create it with service.create_topic({topic!r})."
+            f"dropped). Create it with service.create_topic({near_queue_name(topic)!r})."
         )
         self.topic = topic
 

@@ -212,7 +212,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     try:
         from pydantic import TypeAdapter  # noqa: PLC0415 - only where there are kinds
     except ModuleNotFoundError as error:
-        msg = "kinds need Pydantic, which is not installed: pip install 'queue-over-sql[kinds]'"
+        msg = "kinds need Pydantic, which is missing: install the extra kinds of queue-over-sql"
         raise ImportError(msg) from error
     if _is_value(kind):
         msg = f"{kind!r} cannot be a kind, for it is no type; give the type itself"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from queue_over_sql.durations import Duration, instant, optional_instant
+from queue_over_sql.durations import Duration, instant, optional_instant, stored_number
 from queue_over_sql.headers import CORRELATION_ID, REPLY_TO
 
 if TYPE_CHECKING:
@@ -200,7 +200,8 @@ class Message:
     @property
     def max_attempts(self) -> int:
         """Deliveries before it is a dead letter."""
-        return self._row.max_attempts or self._queue_max_attempts
+        own = self._row.max_attempts
+        return stored_number("max_attempts", own) if own else self._queue_max_attempts
 
     @property
     def columns(self) -> Mapping[str, Any]:

@@ -24,7 +24,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from queue_over_sql.errors import InvalidQueueName
+from queue_over_sql.errors import QUEUE_NAME, TAKEN_ENDING, InvalidQueueName, near_queue_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,11 +37,6 @@ SCHEMA_VERSION: Final = 1
 KEY_LENGTH: Final = 200
 KIND_LENGTH: Final = 100
 CONSUMER_LENGTH: Final = 36
-_QUEUE_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
-# Tables and indexes share one space of names on some engines.
-_TAKEN_ENDING = re.compile(
-    r"_(archive|dedup_keys|pkey|id_seq|(claim|lease|archive|dedup_keys|c\d+)_ix|key_uq|json_ck)\Z"
-)
 _PREFIX = re.compile(r"[a-z][a-z0-9_]{0,19}\Z")
 # The longest suffix that a derived name gets; see queue_tables().
 _LONGEST_SUFFIX = "_dedup_keys_pkey"
@@ -128,16 +123,17 @@ def check_queue_name(name: object, prefix: str, identifier_limit: int) -> str:
             ends like a table or index of another queue (``_archive``, ``_claim_ix`` …), or a name
             derived from it is too long for the engine.
     """
-    if not isinstance(name, str) or not _QUEUE_NAME.match(name):
+    if not isinstance(name, str) or not QUEUE_NAME.match(name):
+        example = near_queue_name(name) if isinstance(name, str) else "order_events"
         msg = (
             f"{str(name)[:60]!r} is no queue name: use 1 to 40 lower-case letters, digits and "
-            "underscores, beginning with a letter, such as 'emails' or 'order_events'."
+            f"underscores, beginning with a letter, such as {example!r}."
         )
         raise InvalidQueueName(msg)
     if (
         name.startswith("over_sql_")
         or (prefix + name).startswith("queue_over_sql_")
-        or _TAKEN_ENDING.search(name)
+        or TAKEN_ENDING.search(name)
     ):
         msg = (
             f"The queue name {name!r} is refused: names that begin with 'over_sql_' or end like "
@@ -260,7 +256,7 @@ def _payload_check(table: str, payload: str, dialect: QueueDialect) -> list[Chec
 def _own_columns(columns: Sequence[Column[Any]]) -> list[Column[Any]]:
     taken = {*MESSAGE_COLUMNS, *ARCHIVE_COLUMNS, *_OPTIONS_OF_PUBLISH}
     for column in columns:
-        if not isinstance(column.name, str) or not _QUEUE_NAME.match(column.name):
+        if not isinstance(column.name, str) or not QUEUE_NAME.match(column.name):
             msg = f"columns: {column.name!r} must be 1 to 40 lower-case letters, digits and '_'"
             raise ValueError(msg)
         if column.name in taken:

@@ -192,10 +192,17 @@ class QueueService(Provisioning, TopicProvisioning):
     # -- consumers and workers
 
     def consumers(self) -> list[ConsumerInfo]:
-        """All consumers that are registered in this database, the oldest first."""
+        """All consumers that are registered in this database, the oldest first.
+
+        What cannot be read of them is logged and left out.
+        """
         self._parts.check_open()
         system = self._parts.catalog.system()
-        return self.connections.run(lambda connection: registrations.registered(connection, system))
+        rows = self.connections.run(lambda connection: registrations.registered(connection, system))
+        for row in rows:
+            if isinstance(row, QueueError):
+                _log.warning("A consumer is left out: %s", row)
+        return [row for row in rows if not isinstance(row, QueueError)]
 
     def release_consumer(self, consumer_id: str) -> int:
         """Give back, uncounted, what a durable consumer holds, and fence the query that has it.

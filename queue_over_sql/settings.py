@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from queue_over_sql.durations import MICROSECOND, Duration, to_timedelta
-from queue_over_sql.errors import QueueSchemaMismatch
+from queue_over_sql.errors import UNREADABLE, QueueSchemaMismatch
 from queue_over_sql.message import Outcome
 from queue_over_sql.retry import ExponentialBackoff, RetryPolicies, RetryPolicy, check_policy
 
@@ -221,11 +221,11 @@ class EffectiveSettings:
             for name, check in _CHECKS.items():
                 if name not in {"kinds", "columns"}:
                     check(name, getattr(settings, name))
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             msg = (
                 f"The settings of queue {queue!r} in queue_over_sql_queues cannot be "
                 f"read: {error}. "
-                "Restore the row, or drop the queue."
+                "Restore the row, or delete it and drop the queue's tables."
             )
             raise QueueSchemaMismatch(msg) from error
         return settings
@@ -398,7 +398,6 @@ def _check_retry(name: str, value: Any) -> None:
     check_policy(value)
 
 
-_UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
 _CHECKS: Final[Mapping[str, Callable[[str, Any], object]]] = {
     "lease": _check_duration,
     "max_attempts": lambda name, value: check_whole(name, value, 1, 2**31 - 1),

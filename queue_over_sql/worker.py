@@ -143,11 +143,15 @@ class Worker:
         """What it runs."""
         return tuple(self._handlers)
 
-    def run(self) -> None:
-        """Handle messages until ``stop()``, SIGTERM or SIGINT; starts the service where needed.
+    def run(self, *, signals: bool = False) -> None:
+        """Handle messages until ``stop()`` or ``abort()``; starts the service where needed.
 
-        The first signal drains: handlers that run are waited for, what was only claimed is
-        released. A second signal stops at once; what was being handled comes back.
+        Args:
+            signals: whether SIGTERM and SIGINT end it, too; for a program that is nothing but a
+                worker, as ``queue-over-sql worker`` is. The first one drains: handlers that run
+                are waited for, what was only claimed is released. A second one stops at once;
+                what was being handled comes back. It needs the main thread; in any other, and by
+                default, signals mean what they meant before.
 
         Raises:
             ValueError: there is no handler.
@@ -164,7 +168,7 @@ class Worker:
             atexit.register(self._service.stop)
         for handler in self._handlers:
             self._parts.queue(handler.queue)
-        with self._runtime.on_signals(_SIGNALS, self._on_signal):
+        with self._runtime.on_signals(_SIGNALS if signals else (), self._on_signal):
             self._run_threads()
 
     def _run_threads(self) -> None:

@@ -16,6 +16,12 @@ there is no second implementation, and there are no threads but those of the dri
 
 from __future__ import annotations
 
+try:
+    import greenlet  # noqa: F401 - SQLAlchemy asks for it, and advises an extra of its own
+except ModuleNotFoundError as error:
+    text = "greenlet is missing: install the extra asyncio of queue-over-sql"
+    raise ModuleNotFoundError(text, name="greenlet") from error
+
 from queue_over_sql.aio.message import AsyncMessage
 from queue_over_sql.aio.queue import AsyncAdoptedQueue, AsyncQueue
 from queue_over_sql.aio.schedules import AsyncSchedules

@@ -77,13 +77,17 @@ class AsyncWorker(Face[Worker]):
 
         return decorate
 
-    async def run(self) -> None:
-        """Handle messages until ``stop()``, SIGTERM or SIGINT; starts the service where needed.
+    async def run(self, *, signals: bool = False) -> None:
+        """Handle messages until ``stop()`` or ``abort()``; starts the service where needed.
 
-        The first signal drains: handlers that run are waited for, what was only claimed is
-        released. A second signal cancels the handlers; what was being handled comes back, as it
-        does when the task of this call is cancelled. Signals need a loop in the main thread. A
-        service that was started here is stopped when the event loop ends.
+        When the task of this call is cancelled, handlers are cancelled, and what was being handled
+        comes back. A service that was started here is stopped when the event loop ends.
+
+        Args:
+            signals: whether SIGTERM and SIGINT end it, too; for a program that is nothing but a
+                worker. The first one drains: handlers that run are waited for, what was only
+                claimed is released. A second one cancels the handlers. It needs a loop in the main
+                thread; in any other, and by default, signals mean what they meant before.
 
         Raises:
             ValueError: there is no handler.
@@ -96,7 +100,7 @@ class AsyncWorker(Face[Worker]):
             # asyncio.run() closes the generators that are open, which is the last that it awaits.
             self._leaving = self._stop_at_the_end()
             await anext(self._leaving)
-        await run(self._sync.run)
+        await run(self._sync.run, signals=signals)
 
     def stop(self) -> None:
         """Let handlers that run finish, then end ``run()``; to be called in the event loop.

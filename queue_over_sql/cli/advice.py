@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import shlex
-
 from queue_over_sql import DuplicateKey, QueueNotFound, ScheduleNotFound, TopicNotFound
+from queue_over_sql.errors import near_queue_name
 
 
 def in_words(error: Exception) -> str:
     """What went wrong, with advice for somebody at a shell."""
     if isinstance(error, QueueNotFound):
-        name = shlex.quote(error.queue)
+        name = near_queue_name(error.queue)
         return (
             f"There is no queue {error.queue!r} in this database; "
             f"create it with: queue-over-sql create {name}"
         )
     if isinstance(error, TopicNotFound):
-        name = shlex.quote(error.topic)
+        name = near_queue_name(error.topic)
         return (
             f"There is no topic {error.topic!r} in this database; "
             f"create it with: queue-over-sql topic create {name}"

@@ -65,8 +65,9 @@ def stats(
             raise typer.Exit(ExitCode.NOTHING)
         if not watch:
             _show(session, found)
-        elif session.output.machine:
+        elif session.output.machine or not session.output.out.is_terminal:
             with stop_on_signals() as stop:
+                _show(session, found)
                 while not stop.asked.wait(interval):
                     _show(session, _collect(service, queue))
         else:

@@ -13,6 +13,7 @@ from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
+    DownloadColumn,
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
@@ -20,6 +21,7 @@ from rich.progress import (
     Task,
     TextColumn,
     TimeElapsedColumn,
+    TransferSpeedColumn,
 )
 from rich.table import Table
 from rich.text import Text
@@ -105,18 +107,21 @@ class Output:
         for name, value in fields.items():
             self.line(f"{name:{widest}}  {value}")
 
-    def progress(self, *, total_known: bool = True) -> Progress:
-        """A progress bar on standard error, silent when that is no terminal or with ``--json``."""
+    def progress(self, *, total_known: bool = True, of_bytes: bool = False) -> Progress:
+        """A progress bar on standard error, silent when that is no terminal or with ``--json``.
+
+        Its steps are whatever the task counts, or bytes.
+        """
         bar: list[ProgressColumn] = [BarColumn()] if total_known else []
-        count: ProgressColumn = (
-            MofNCompleteColumn() if total_known else TextColumn("{task.completed:,}")
-        )
+        steps: list[ProgressColumn] = [
+            MofNCompleteColumn() if total_known else TextColumn("{task.completed:,}"),
+            RateColumn(),
+        ]
         return Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
             *bar,
-            count,
-            RateColumn(),
+            *([DownloadColumn(), TransferSpeedColumn()] if of_bytes else steps),
             TimeElapsedColumn(),
             console=self.err,
             disable=self.machine or not self.err.is_terminal,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import typer
+from rich.progress import Progress
 
 from queue_over_sql import (
     DatabaseUnavailable,
@@ -92,10 +93,7 @@ def publish_lines(
     message says from which line on to go on.
     """
     outcomes: Counter[str] = Counter()
-    with (
-        _opened(path) as stream,
-        output.progress(total_known=stream is not sys.stdin.buffer) as bar,
-    ):
+    with _opened(path) as stream, _progress_bar(output, stream) as bar:
         source = LineSource(stream, reader, bar, output)
         try:
             for lines in source.batches(batch):
@@ -127,6 +125,11 @@ def _naming_lines(
             raise RefusedBatchError(f"in {lines.name()}: {in_words(error)}") from error
         place, reason = found
         raise RefusedBatchError(f"line {lines.numbers[place]}: {in_words(reason)}") from error
+
+
+def _progress_bar(output: Output, stream: BinaryIO) -> Progress:
+    of_file = stream is not sys.stdin.buffer
+    return output.progress(total_known=of_file, of_bytes=of_file)
 
 
 def _progress(source: LineSource, error: Exception) -> str:

@@ -116,7 +116,7 @@ def create(
         settings["archive_limit"] = parse_limit(archive_limit)
     if dedup_window is not None:
         settings["dedup_window"] = parse_window(dedup_window)
-    with session.connect(retry_policies=named_by_path(policy)) as service:
+    with session.connect(creates=True, retry_policies=named_by_path(policy)) as service:
         made = service.create_queue(queue, **settings)
         session.output.record(
             {"queue": made.name, **describe(made)}, human=f"Queue {made.name} is ready."

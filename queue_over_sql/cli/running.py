@@ -58,7 +58,7 @@ def worker(
         os.environ[URL_VARIABLE] = session.connection.url
     found = load_worker(target)
     logger.info("Worker %s runs in process %s.", target, os.getpid())
-    found.run()
+    found.run(signals=True)
     logger.info("Worker %s has stopped.", target)
 
 

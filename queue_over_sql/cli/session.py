@@ -17,6 +17,7 @@ from queue_over_sql import Queue, QueueError, QueueService
 from queue_over_sql.cli.advice import in_words
 from queue_over_sql.cli.exits import ExitCode, exit_code_for
 from queue_over_sql.cli.output import Output
+from queue_over_sql.dialects.engines import insist_on_file, read_url
 
 URL_VARIABLE = "QUEUE_OVER_SQL_URL"
 SCHEMA_VARIABLE = "QUEUE_OVER_SQL_SCHEMA"
@@ -130,14 +131,19 @@ class Session:
             said["table_prefix"] = self.connection.table_prefix
         return said
 
-    def service(self, **options: Any) -> QueueService:
-        """A service on the given database; `options` go to `QueueService`. Not started."""
+    def service(self, *, creates: bool = False, **options: Any) -> QueueService:
+        """A service on the given database; `options` go to `QueueService`. Not started.
+
+        Only a command that `creates` something makes the file of an embedded database.
+        """
+        if not creates:
+            insist_on_file(read_url(self.url))
         return QueueService(self.url, **self.tables, **options)
 
     @contextmanager
-    def connect(self, **options: Any) -> Iterator[QueueService]:
+    def connect(self, *, creates: bool = False, **options: Any) -> Iterator[QueueService]:
         """A service that is not started (no heartbeat, no reaper), stopped at the end."""
-        service = self.service(**options)
+        service = self.service(creates=creates, **options)
         try:
             yield service
         finally:

@@ -61,7 +61,8 @@ def spark_session(
     try:
         from queue_over_sql.spark import session as start
     except ModuleNotFoundError as error:
-        session.output.error(f"{error.name} is missing: pip install 'queue-over-sql[spark]'")
+        # Its text names the extra to install.
+        session.output.error(str(error))
         raise typer.Exit(ExitCode.FAILED) from None
     with session.output.progress(total_known=False) as bar:
         bar.add_task("Starting Spark")

@@ -55,7 +55,7 @@ def register(app: typer.Typer) -> None:
 
 def create(session: Session, *, topic: TopicName) -> None:
     """Create a topic; safe to run from every server at every start."""
-    with session.connect() as service:
+    with session.connect(creates=True) as service:
         service.create_topic(topic)
     session.output.record({"topic": topic}, human=f"Topic {topic} is ready.")
 

@@ -24,10 +24,15 @@ SHOWN_WITH_TENTHS = 10
 DURATION_HELP = "Seconds, or with units: 250ms, 90s, 1h30m, 7d."
 
 
-def parse_duration(text: str | float) -> float:
-    """Seconds from ``"1.5"``, ``"250ms"`` or ``"1h30m"``; else `typer.BadParameter`."""
+def parse_duration(text: object) -> float:
+    """Seconds from ``"1.5"``, ``"250ms"`` or ``"1h30m"``; else `typer.BadParameter`.
+
+    A line of a file may have anything there.
+    """
     if isinstance(text, int | float):
         return float(text)
+    if not isinstance(text, str):
+        raise typer.BadParameter(f"{text!r} is not a duration. {DURATION_HELP}")
     if re.fullmatch(r"\d+(\.\d+)?", text.strip()):
         return float(text)
     compact = text.replace(" ", "")
@@ -41,7 +46,7 @@ def parse_instant(text: str | datetime) -> datetime:
     """An aware instant from ISO 8601 text; without a zone or offset it is refused, not guessed."""
     try:
         instant = text if isinstance(text, datetime) else datetime.fromisoformat(text)
-    except ValueError:
+    except (ValueError, TypeError):
         raise typer.BadParameter(
             f"{text!r} is not an ISO 8601 instant, such as 2030-01-31T09:00:00+01:00"
         ) from None

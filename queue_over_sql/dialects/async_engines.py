@@ -29,10 +29,10 @@ class AsyncEngineForm(EngineForm):
     drivers: ClassVar[Mapping[str, str]] = _DRIVERS
     pool: ClassVar[type[Pool]] = AsyncAdaptedQueuePool
     extras: ClassVar[Mapping[str, str]] = {
-        "sqlite": "asyncio",
-        "mysql": "asyncio",
-        "mariadb": "asyncio",
-        "postgresql": "asyncio,postgresql",
+        "sqlite": "the extra asyncio",
+        "mysql": "the extra asyncio",
+        "mariadb": "the extra asyncio",
+        "postgresql": "the extras asyncio and postgresql",
     }
 
     def pause(self, seconds: float) -> None:

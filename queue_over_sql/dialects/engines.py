@@ -23,12 +23,13 @@ from sqlalchemy.pool import Pool, QueuePool, StaticPool
 import queue_over_sql.dialects.h2_driver  # noqa: F401 - registers the dialect of H2
 from queue_over_sql.dialects.base import QueueDialect
 from queue_over_sql.dialects.h2 import H2Dialect
+from queue_over_sql.dialects.h2_driver.urls import database_file
 from queue_over_sql.dialects.mariadb import MariaDBDialect
 from queue_over_sql.dialects.mysql import MySQLDialect
 from queue_over_sql.dialects.postgresql import PostgreSQLDialect
 from queue_over_sql.dialects.sqlite import SQLiteDialect
 from queue_over_sql.dialects.sqlite_hooks import LANE_MARK, SQLiteHooks
-from queue_over_sql.errors import UnsupportedByEngine
+from queue_over_sql.errors import DatabaseUnavailable, UnsupportedByEngine
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -43,7 +44,12 @@ _DRIVERS = {
     "mariadb": "mariadb+pymysql",
     "h2": "h2+jaydebeapi",
 }
-_EXTRAS = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql", "h2": "h2"}
+_EXTRAS = {
+    "postgresql": "the extra postgresql",
+    "mysql": "the extra mysql",
+    "mariadb": "the extra mysql",
+    "h2": "the extra h2",
+}
 _AUTOCOMMIT: Mapping[str, Any] = {"isolation_level": "AUTOCOMMIT"}
 # Checked when they leave the pool: a transactional handler must not find an outage's dead ones.
 _POOL: Mapping[str, Any] = {
@@ -113,7 +119,7 @@ class EngineForm:
             raise UnsupportedByEngine(msg) from error
         except ImportError as error:
             extra = self.extras.get(url.get_backend_name())
-            advice = f"pip install 'queue-over-sql[{extra}]'" if extra else "install it"
+            advice = f"install {extra} of queue-over-sql" if extra else "install it"
             msg = f"The driver of {url.drivername!r} is missing: {advice}."
             raise UnsupportedByEngine(msg) from error
 
@@ -219,8 +225,26 @@ def _loses_an_at_sign(database: str | URL) -> bool:
     return named and any("@" in each and "=" not in each for each in parameters)
 
 
-def missing_file(url: URL) -> Path | None:
+def insist_on_file(url: URL) -> None:
+    """Refuse a database whose file is not there, before opening it makes an empty one.
+
+    Raises:
+        DatabaseUnavailable: there is no such file.
+    """
+    if (file := _missing_file(url)) is not None:
+        msg = (
+            f"The database {shown_url(url)} cannot be reached: there is no file {file} on this "
+            "host. Mind the path and the folder of this process; the first queue makes the file "
+            "(queue-over-sql create)."
+        )
+        raise DatabaseUnavailable(msg)
+
+
+def _missing_file(url: URL) -> Path | None:
     """The file that opening a database would make; None where it is there, or is no file."""
+    if url.get_backend_name() == "h2":
+        file = database_file(url)
+        return None if file is None or file.exists() else file
     if url.get_backend_name() != "sqlite" or _in_memory(url):
         return None
     # What SQLite is told, whichever driver tells it.

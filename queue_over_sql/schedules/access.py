@@ -68,7 +68,7 @@ class ScheduleAccess:
         Raises:
             As ``open``, and what the queue has against the messages.
         """
-        definition = Definition.from_json(stored.definition)
+        definition = Definition.from_json(stored.name, stored.definition)
         try:
             return ScheduledMessages(self.open(stored.queue), stored.name, definition)
         except (QueueNotFound, QueueSchemaMismatch):

@@ -131,7 +131,7 @@ def put(
     if _content(record) != _content(seen):
         raise Met(name)
     now = store.clock(connection, scope)
-    previous = None if record is None else Definition.from_json(record.definition)
+    previous = None if record is None else Definition.from_json(record.name, record.definition)
     definition = messages.definition.counted_from(now, previous)
     if before is not None:
         store.remove_ahead(connection, before, name, now)

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql import payload as payloads
 from queue_over_sql.durations import MICROSECOND, Duration, instant, to_timedelta
+from queue_over_sql.errors import UNREADABLE, QueueError
 from queue_over_sql.headers import SCHEDULE
 from queue_over_sql.publications import Publication
+from queue_over_sql.schedules.crontab import parse_crontab
 from queue_over_sql.schedules.instants import MISSED
 from queue_over_sql.schedules.tagged import tagged, untagged
 from queue_over_sql.schedules.triggers import EveryTrigger, Trigger, wall_trigger, zone_name
-from queue_over_sql.settings import check_choice
+from queue_over_sql.settings import LARGEST, check_choice, check_whole
 from queue_over_sql.store.schedules import message_key
 
 if TYPE_CHECKING:
@@ -124,19 +126,45 @@ class Definition:
         )
 
     @staticmethod
-    def from_json(text: str) -> Definition:
-        """Read what ``to_json`` wrote."""
-        data = json.loads(text)
-        every = data["every_us"]
-        return Definition(
-            cron=data["cron"],
-            every=None if every is None else timedelta(microseconds=every),
-            timezone=data["timezone"],
-            missed=data["missed"],
-            payload=untagged(data["payload"]),
-            options={name: untagged(value) for name, value in data["options"].items()},
-            start=data["start"],
-        )
+    def from_json(schedule: str, text: str) -> Definition:
+        """Read what ``to_json`` wrote, and check it: a row is data, and may be anything.
+
+        Args:
+            schedule: its name, for the error.
+            text: what the row says.
+
+        Raises:
+            QueueError: this is not what ``to_json`` writes.
+        """
+        try:
+            return _read(json.loads(text))
+        except UNREADABLE as error:
+            msg = (
+                f"The definition of schedule {schedule!r} in queue_over_sql_schedules cannot be "
+                f"read: {error}. Remove the schedule, and add it anew."
+            )
+            raise QueueError(msg) from error
+
+
+def _read(data: Any) -> Definition:
+    every, cron = data["every_us"], data["cron"]
+    interval = None if every is None else timedelta(microseconds=every)
+    _checked_every(cron, interval)
+    if cron is not None:
+        parse_crontab(cron)
+    if not isinstance(data["timezone"], str):
+        msg = f"timezone must be a str, not {type(data['timezone']).__name__}"
+        raise TypeError(msg)
+    check_choice("missed", data["missed"], MISSED)
+    return Definition(
+        cron=cron,
+        every=interval,
+        timezone=data["timezone"],
+        missed=data["missed"],
+        payload=untagged(data["payload"]),
+        options={name: untagged(value) for name, value in data["options"].items()},
+        start=check_whole("start", data["start"], -LARGEST),
+    )
 
 
 def define(
@@ -178,7 +206,7 @@ def define(
         definition, payload=_copied(plain.payload), options=_options(plain)
     )
     publisher.encode_plain(definition.publication(name))
-    return Definition.from_json(definition.to_json())
+    return Definition.from_json(name, definition.to_json())
 
 
 def check_schedule_name(name: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from queue_over_sql.errors import DatabaseUnavailable, QueueError, ServiceClosed
+from queue_over_sql.errors import UNREADABLE, DatabaseUnavailable, QueueError, ServiceClosed
 from queue_over_sql.restoring import ReaperReport
 from queue_over_sql.schedules import acts
 from queue_over_sql.schedules.acts import Met
@@ -48,7 +48,7 @@ class ScheduleFirer:
             fired = self._fire(name)
         except (DatabaseUnavailable, ServiceClosed):
             raise
-        except (QueueError, ValueError, TypeError, LookupError) as error:
+        except (QueueError, *UNREADABLE) as error:
             if self._complaints.get(name) != str(error):
                 _log.warning("Schedule %r cannot be fired: %s", name, error)
             self._complaints[name] = str(error)

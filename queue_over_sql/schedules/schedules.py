@@ -8,13 +8,14 @@ of its own besides.
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, tzinfo
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from queue_over_sql.durations import Duration, instant, optional_instant
-from queue_over_sql.errors import ScheduleNotFound
+from queue_over_sql.errors import UNREADABLE, QueueError, ScheduleNotFound
 from queue_over_sql.queue import Queue
 from queue_over_sql.schedules import acts
 from queue_over_sql.schedules.access import ScheduleAccess
@@ -35,6 +36,9 @@ T = TypeVar("T")
 
 # How often it is tried again after somebody else was at the same schedule at the same time.
 _RACES: Final = 50
+
+
+_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,10 +135,18 @@ class Schedules:
         return _schedule(self._again(lambda: self._put(target, name, wanted)))
 
     def list(self) -> Listed:
-        """All schedules, by name."""
+        """All schedules, by name; what cannot be read of them is logged and left out."""
         scope = self._access.scope()
         records = self._access.run(lambda connection: store.schedule_records(connection, scope))
-        return [_schedule(record) for record in records]
+        found: Listed = []
+        for record in records:
+            try:
+                if isinstance(record, QueueError):
+                    raise record
+                found.append(_schedule(record))
+            except QueueError as error:
+                _log.warning("A schedule is left out: %s", error)
+        return found
 
     def get(self, name: str) -> Schedule:
         """One schedule.
@@ -149,14 +161,20 @@ class Schedules:
 
         Raises:
             ScheduleNotFound: there is none of that name.
+            QueueError: its time zone is unknown on this system, or what is stored cannot be read.
         """
         check_whole("count", count)
         record = self._record(name)
-        trigger, moment = Definition.from_json(record.definition).trigger, record.now
+        definition, moment = Definition.from_json(record.name, record.definition), record.now
         found: Instants = []
-        while len(found) < count and (following := trigger.after(moment)) is not None:
-            moment = following
-            found.append(instant(moment))
+        try:
+            trigger = definition.trigger
+            while len(found) < count and (following := trigger.after(moment)) is not None:
+                moment = following
+                found.append(instant(moment))
+        except UNREADABLE as error:
+            msg = f"The instants of schedule {name!r} cannot be found: {error}"
+            raise QueueError(msg) from error
         return found
 
     def remove(self, name: str) -> bool:
@@ -206,7 +224,7 @@ class Schedules:
         scope, stored = self._access.scope(), self._access.stored(name)
         before = None
         if stored is not None:
-            present = Definition.from_json(stored.definition)
+            present = Definition.from_json(stored.name, stored.definition)
             if stored.queue == target.name and wanted.same_as(present):
                 return stored
             before = self._access.tables_of(stored.queue)
@@ -256,7 +274,7 @@ class Schedules:
 
 
 def _schedule(record: ScheduleRecord) -> Schedule:
-    definition = Definition.from_json(record.definition)
+    definition = Definition.from_json(record.name, record.definition)
     return Schedule(
         name=record.name,
         queue=record.queue,
@@ -275,6 +293,6 @@ def _schedule(record: ScheduleRecord) -> Schedule:
 def _following(definition: Definition, record: ScheduleRecord) -> int | None:
     try:
         return definition.trigger.after(record.now)
-    except ValueError:
+    except UNREADABLE:
         # A time zone that this system does not know: another server's word stands.
         return record.next_at

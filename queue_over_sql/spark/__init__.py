@@ -83,7 +83,7 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(home), name)
     except ModuleNotFoundError as error:
         if error.name is not None and error.name.split(".")[0] in {"pyspark", "pyarrow", "pandas"}:
-            msg = f"{error.name} is missing: pip install 'queue-over-sql[spark]'"
+            msg = f"{error.name} is missing: install the extra spark of queue-over-sql"
             raise ModuleNotFoundError(msg, name=error.name) from error
         raise
 

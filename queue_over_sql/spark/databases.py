@@ -11,8 +11,7 @@ import threading
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from queue_over_sql.dialects.engines import missing_file, read_url, shown_url
-from queue_over_sql.errors import DatabaseUnavailable
+from queue_over_sql.dialects.engines import insist_on_file, read_url
 from queue_over_sql.service import QueueService
 from queue_over_sql.spark.collecting import spare_imports
 
@@ -34,14 +33,7 @@ def url_of(location: Location) -> str:
         DatabaseUnavailable: it is of a file that is not there; none is made.
     """
     text = location.resolve()
-    url = read_url(text)
-    if (file := missing_file(url)) is not None:
-        msg = (
-            f"The database {shown_url(url)} cannot be reached: there is no file {file} on this "
-            "host. Mind the path and the folder of this process; the first queue makes the file "
-            "(queue-over-sql create)."
-        )
-        raise DatabaseUnavailable(msg)
+    insist_on_file(read_url(text))
     return text
 
 

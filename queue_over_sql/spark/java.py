@@ -27,7 +27,7 @@ _FOLDERS: Final = (Path("/usr/lib/jvm"), Path("/Library/Java/JavaVirtualMachines
 _HOMES: Final = ("", "Contents/Home")
 _GET_ONE: Final = (
     "Get one with apt-get install openjdk-17-jre-headless, or with "
-    "pip install 'queue-over-sql[spark-jre]', or set JAVA_HOME to a Java home."
+    "the extra spark-jre of queue-over-sql, or set JAVA_HOME to a Java home."
 )
 # Spark asks for a module that the runtime of the package was built without.
 _SHIM: Final = """\

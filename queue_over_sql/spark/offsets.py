@@ -16,6 +16,8 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
+from queue_over_sql.errors import UNREADABLE
+
 _log = logging.getLogger(__name__)
 
 ONLY: Final = ""
@@ -83,8 +85,15 @@ def _by_label(part: Any, alone: bool) -> Any:
     return {ONLY: part} if alone and part is not None else part
 
 
-def _of(labels: Collection[str], rounds: Mapping[str, Any]) -> dict[str, int]:
-    return {label: int(last) for label, last in rounds.items() if label in labels}
+def _of(labels: Collection[str], rounds: Any) -> dict[str, int]:
+    try:
+        return {label: int(last) for label, last in rounds.items() if label in labels}
+    except UNREADABLE as error:
+        msg = (
+            f"The checkpoint holds {rounds!r:.50} where it should have the rounds of a stream. "
+            "Restore it, or give the query a checkpoint of its own."
+        )
+        raise ValueError(msg) from error
 
 
 def _other_databases(written: Mapping[str, Any], labels: Collection[str]) -> str:

@@ -82,7 +82,7 @@ def check_spark() -> None:
         needed = ".".join(map(str, OLDEST_SPARK))
         msg = (
             f"PySpark {needed} or newer is needed, and {pyspark.__version__} is installed: "
-            "pip install 'queue-over-sql[spark]'"
+            "install the extra spark of queue-over-sql"
         )
         raise ImportError(msg)
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import BigInteger, bindparam, delete, exists, insert, literal, select, update
 
 from queue_over_sql.dialects.statements import kinds
-from queue_over_sql.durations import NEVER, instant
+from queue_over_sql.durations import NEVER, instant, stored_number
+from queue_over_sql.errors import QueueError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -183,8 +184,8 @@ def expired(connection: Connection, system: SystemTables, dialect: QueueDialect)
     return [row[0] for row in connection.execute(expired)]
 
 
-def registered(connection: Connection, system: SystemTables) -> list[ConsumerInfo]:
-    """All consumers that are registered, the oldest first."""
+def registered(connection: Connection, system: SystemTables) -> list[ConsumerInfo | QueueError]:
+    """All consumers that are registered, the oldest first; of what cannot be read, why."""
     c = system.consumers.c
     wanted: tuple[ColumnElement[Any], ...] = (
         *(c.consumer_id, c.name, c.host, c.pid, c.started_at, c.heartbeat_at, c.expires_at),
@@ -194,8 +195,12 @@ def registered(connection: Connection, system: SystemTables) -> list[ConsumerInf
     return [_info(row) for row in rows]
 
 
-def _info(row: Any) -> ConsumerInfo:
-    started_at, heartbeat_at, expires_at = (instant(int(value)) for value in row[4:7])
+def _info(row: Any) -> ConsumerInfo | QueueError:
+    try:
+        numbers = (stored_number("an instant of a consumer", value) for value in row[4:7])
+        started_at, heartbeat_at, expires_at = map(instant, numbers)
+    except QueueError as error:
+        return error
     times = (started_at, heartbeat_at, expires_at)
     queue, epoch, claimed_round, acked_round, owner, table_prefix = row[8:]
     return ConsumerInfo(

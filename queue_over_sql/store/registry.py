@@ -10,6 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.dialects.base import ErrorKind
 from queue_over_sql.dialects.statements import administration
+from queue_over_sql.durations import stored_number
 from queue_over_sql.schema import SCHEMA_VERSION
 from queue_over_sql.store import consumers
 
@@ -29,14 +30,14 @@ class QueueRecord:
         name: of the queue.
         settings: as JSON.
         paused: whether nothing of it is claimed.
-        discarded: messages that ended without a trace.
+        discarded: messages that ended without a trace; as it is stored, which may be no number.
         owner: the consumer that a temporary queue belongs to; None for a queue that stays.
     """
 
     name: str
     settings: str
     paused: bool
-    discarded: int
+    discarded: Any
     owner: str | None = None
 
 
@@ -71,7 +72,7 @@ def _records(
         .where(condition)
         .order_by(columns.name)
     )
-    return [QueueRecord(row[0], row[1], row[2] is not None, int(row[3]), row[4]) for row in rows]
+    return [QueueRecord(row[0], row[1], row[2] is not None, row[3], row[4]) for row in rows]
 
 
 def add_queue(
@@ -130,7 +131,8 @@ def count_discarded(
 
 def edit_count(connection: Connection, sql: StatementCache) -> int:
     """How often messages of a queue were put to other places by hand."""
-    return int(sql.get(administration.edit_count).run(connection).scalar() or 0)
+    found = sql.get(administration.edit_count).run(connection).scalar()
+    return stored_number("edit_count", found or 0)
 
 
 def count_edit(connection: Connection, system: SystemTables, prefix: str, name: str) -> None:

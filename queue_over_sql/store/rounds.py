@@ -12,7 +12,7 @@ from queue_over_sql.dialects.requests import RoundRequest, rounds_values
 from queue_over_sql.dialects.rows import read_rows
 from queue_over_sql.dialects.statements import rounds
 from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id_values
-from queue_over_sql.durations import NEVER
+from queue_over_sql.durations import NEVER, stored_number
 from queue_over_sql.message import Claim, Outcome
 from queue_over_sql.store.inserting import insert_unless_there
 
@@ -129,8 +129,10 @@ def _registration(
     row = connection.execute(statement).first()
     if row is None:
         return None
-    epoch, claimed, acked = (int(value or 0) for value in row[3:6])
-    identity, owner, times = (bool(row[0]), row[1], row[2]), row[6], map(int, row[7:])
+    what = "a number of a durable consumer"
+    epoch, claimed, acked = (stored_number(what, value or 0) for value in row[3:6])
+    times = (stored_number(what, value) for value in row[7:])
+    identity, owner = (bool(row[0]), row[1], row[2]), row[6]
     return Registration(*identity, epoch, claimed, acked, owner, *times)
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from sqlalchemy import and_, delete, func, or_, select, update
 
 from queue_over_sql.dialects.statements.parameters import batches
+from queue_over_sql.durations import stored_number
+from queue_over_sql.errors import QueueError
 from queue_over_sql.store.inserting import insert_unless_there
 
 if TYPE_CHECKING:
@@ -123,11 +125,20 @@ def locked_schedule(
     return found[0] if found else None
 
 
-def schedule_records(connection: Connection, scope: SchedulesOfPrefix) -> list[ScheduleRecord]:
-    """The records of all schedules, by name."""
+def schedule_records(
+    connection: Connection, scope: SchedulesOfPrefix
+) -> list[ScheduleRecord | QueueError]:
+    """The records of all schedules, by name; of those that cannot be read, why."""
     columns = scope.system.schedules.c
     of_prefix = columns.table_prefix == scope.prefix
-    return _records(connection, _selected(scope).where(of_prefix).order_by(columns.name))
+    statement = _selected(scope).where(of_prefix).order_by(columns.name)
+    found: list[ScheduleRecord | QueueError] = []
+    for row in connection.execute(statement):
+        try:
+            found.append(_record(row))
+        except QueueError as error:
+            found.append(error)
+    return found
 
 
 def pending_schedules(connection: Connection, scope: SchedulesOfPrefix) -> list[PendingSchedule]:
@@ -142,7 +153,8 @@ def pending_schedules(connection: Connection, scope: SchedulesOfPrefix) -> list[
         )
         .order_by(columns.name)
     )
-    return [PendingSchedule(row[0], Version(int(row[1]), int(row[2])), int(row[3])) for row in rows]
+    # Only compared: what is none of ours is told when the record is read.
+    return [PendingSchedule(row[0], Version(row[1], row[2]), int(row[3])) for row in rows]
 
 
 def add_schedule(
@@ -225,16 +237,19 @@ def _selected(scope: SchedulesOfPrefix) -> Select[Any]:
 
 
 def _records(connection: Connection, statement: Select[Any]) -> list[ScheduleRecord]:
-    return [
-        ScheduleRecord(
-            name=row[0],
-            queue=row[1],
-            definition=row[2],
-            next_at=None if row[3] is None else int(row[3]),
-            revision=int(row[4]),
-            paused=row[5] is not None,
-            created_at=int(row[6]),
-            now=int(row[7]),
-        )
-        for row in connection.execute(statement)
-    ]
+    return [_record(row) for row in connection.execute(statement)]
+
+
+def _record(row: Any) -> ScheduleRecord:
+    return ScheduleRecord(
+        name=row[0],
+        queue=row[1],
+        definition=row[2],
+        next_at=None
+        if row[3] is None
+        else stored_number(f"next_at of schedule {row[0]!r}", row[3]),
+        revision=stored_number(f"revision of schedule {row[0]!r}", row[4]),
+        paused=row[5] is not None,
+        created_at=stored_number(f"created_at of schedule {row[0]!r}", row[6]),
+        now=int(row[7]),
+    )

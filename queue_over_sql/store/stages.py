@@ -248,7 +248,7 @@ def stages_of(connection: Connection, tables: QueueTables, batch: BatchName) -> 
 def drop_stages(connection: Connection, system: SystemTables, names: Sequence[str]) -> None:
     """Drop stages, where they are, and forget them; outside of transactions that matter."""
     for name in names:
-        if not _STAGE_NAME.match(name):
+        if not _STAGE_NAME.match(str(name)):
             # What others wrote into the register must not let us drop their tables.
             continue
         table = Table(name, MetaData(schema=system.metadata.schema), Column("payload"))

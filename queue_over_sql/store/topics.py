@@ -110,7 +110,8 @@ def subscriptions(
     if not found:
         return None
     rows = [SubscriptionRow._make(row) for row in found if row[0] is not None]
-    return sorted(rows, key=lambda row: (row.queue, row.pattern))
+    # Whatever a row may hold; those of a queue stand together.
+    return sorted(rows, key=lambda row: (str(row.queue), str(row.pattern)))
 
 
 def hold_topic(connection: Connection, system: SystemTables, prefix: str, name: str) -> bool:

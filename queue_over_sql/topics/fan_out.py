@@ -35,7 +35,13 @@ from queue_over_sql.publications import Published
 from queue_over_sql.publishing import ON_CONFLICT, due
 from queue_over_sql.settings import check_choice
 from queue_over_sql.store import registry
-from queue_over_sql.topics.routing import check_routing_text, filter_of, pattern_fits, payload_fits
+from queue_over_sql.topics.routing import (
+    check_routing_text,
+    filter_of,
+    pattern_fits,
+    pattern_of,
+    payload_fits,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -247,8 +253,13 @@ class FanOut:
     ) -> Prepared:
         copies = []
         for name, all_of_queue in itertools.groupby(rows, attrgetter("queue")):
-            fitting = [row for row in all_of_queue if pattern_fits(row.pattern, mail.routing_key)]
+            of_queue = list(all_of_queue)
             try:
+                fitting = [
+                    row
+                    for row in of_queue
+                    if pattern_fits(pattern_of(row.pattern), mail.routing_key)
+                ]
                 copy = self._copy(name, fitting, mail, on) if fitting else None
             except (QueueError, ValueError, TypeError) as error:
                 return Prepared(refusal=_naming(name, error))

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from queue_over_sql.conditions import check_fields, check_payload_value, payload_path
+from queue_over_sql.errors import UNREADABLE, QueueError
 
 LONGEST: Final = 255
 """Of a routing key or a pattern, in bytes of UTF-8, as AMQP has it."""
@@ -87,9 +88,31 @@ def filter_text(where: Mapping[str, Any]) -> str | None:
 
 
 def filter_of(text: str | None) -> dict[str, Any] | None:
-    """Read what ``filter_text`` wrote."""
-    where: dict[str, Any] | None = None if text is None else json.loads(text)
-    return where
+    """Read what ``filter_text`` wrote, and check it: a row is data, and may be anything.
+
+    Raises:
+        QueueError: this is not what ``filter_text`` writes.
+    """
+    try:
+        return None if text is None else check_filter(json.loads(text))
+    except UNREADABLE as error:
+        msg = (
+            "The filter of a subscription in queue_over_sql_subscriptions cannot be read: "
+            f"{error}. Subscribe the queue again, or unsubscribe it."
+        )
+        raise QueueError(msg) from error
+
+
+def pattern_of(stored: Any) -> str:
+    """Read the pattern of a subscription.
+
+    Raises:
+        QueueError: it is no text.
+    """
+    if isinstance(stored, str):
+        return stored
+    msg = f"The pattern of a subscription in queue_over_sql_subscriptions is {stored!r:.50}."
+    raise QueueError(f"{msg} Restore or delete the row.")
 
 
 def payload_fits(where: Mapping[str, Any], payload: Any) -> bool:

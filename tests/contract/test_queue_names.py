@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -63,6 +64,31 @@ def test_a_hostile_name_is_refused(service: QueueService, engine: Engine) -> Non
         service.create_queues({"good": QueueSettings(), "Bad": QueueSettings()})
     assert set(inspect(engine).get_table_names()) == tables
     assert [queue.name for queue in service.queues()] == ["before"]
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python advises")
+def test_the_name_that_an_error_advises_is_a_good_one(service: QueueService) -> None:
+    """Whether a queue or topic is looked for or made, also where much of the name is wrong."""
+    looks = (service.queue, service.topic, service.create_queue)
+    near = [
+        "Emails",
+        "over_sql_over_sql_x",
+        "a_archive_pkey",
+        "1_archive",
+        "ü" * 50,
+        "a" * 39 + "_b",
+    ]
+    for name in [*HOSTILE, *near]:
+        for look in looks:
+            with pytest.raises(QueueError) as caught:
+                look(name)
+            if "would collide" not in str(caught.value):
+                advised = re.findall(r"(?:\(|such as )'(\w*)'", str(caught.value))[-1]
+                assert advised == service.create_queue(advised).name, (name, look)
+                service.drop_queue(advised)
+    with pytest.raises(QueueError, match=r"create_queue\('emails'\)"):
+        service.queue("Emails")
 
 
 def test_a_good_name_works_end_to_end(service: QueueService) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -34,6 +35,30 @@ def test_a_handled_message_is_acked(worker: Worker, outside: Queue) -> None:
     assert sorted(seen[:20]) == list(range(20))
     assert seen[20:] == [99]
     assert counts(outside) == (0, 0, 0)
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("runs the worker in the main thread, which its loop of tests is not")
+def test_a_worker_takes_signals_only_when_it_is_told_to(
+    make_service: MakeService, outside: Queue
+) -> None:
+    """The program around it keeps its own handlers, also in the main thread, and afterwards."""
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    for signals in (False, True):
+        found: list[object] = []
+        worker = make_service().worker(concurrency=1)
+
+        @worker.handle("jobs")
+        def look(message: Message, worker: Worker = worker, found: list[object] = found) -> None:
+            assert message.payload == 1
+            found.extend(signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT))
+            worker.stop()
+
+        outside.publish(1)
+        worker.run(signals=signals)
+        assert signals is (found != before), f"signals={signals}"
+        assert 2 == len(found)
+    assert before == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
 
 
 @pytest.mark.engines("sqlite")

@@ -13,7 +13,9 @@ from queue_over_sql import Queue, QueueService
 @pytest.fixture
 def sqlite_url(tmp_path: Path) -> str:
     """The URL of a fresh embedded database, for what is the same on every engine."""
-    return f"sqlite:///{tmp_path / 'queues.db'}"
+    file = tmp_path / "queues.db"
+    file.touch()
+    return f"sqlite:///{file}"
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from queue_over_sql.cli.output import hide_passwords
+from queue_over_sql.testing.plugin import TestDatabase
 from tests.interfaces.command_line import run, succeed
 
 
@@ -47,6 +48,7 @@ def test_advice_is_something_to_type(sqlite_url: str) -> None:
     """What is unknown and a taken key are answered with a command and options, not Python."""
     missing = run("consume", "none", url=sqlite_url)
     no_topic = run("subscribe", "none", "jobs", url=sqlite_url)
+    refused = run("publish", "Emails", "1", url=sqlite_url)
     no_schedule = run("schedule", "show", "none", url=sqlite_url)
     succeed("create", "jobs", url=sqlite_url)
     succeed("publish", "jobs", "1", "--key", "k", url=sqlite_url)
@@ -56,6 +58,7 @@ def test_advice_is_something_to_type(sqlite_url: str) -> None:
         "--on-conflict skip or replace" in taken.err,
         "service.create_queue" in missing.err or "on_conflict=" in taken.err,
     )
+    assert "create it with: queue-over-sql create emails\n" in refused.err
     assert (True, True, False) == (
         "create it with: queue-over-sql topic create none" in no_topic.err,
         "queue-over-sql schedule list" in no_schedule.err,
@@ -82,6 +85,44 @@ def test_a_file_that_cannot_be_opened_is_an_error_in_words(tmp_path: Path) -> No
     """A SQLite file in a folder that is not there."""
     ended = run("create", "jobs", url=f"sqlite:///{tmp_path / 'missing' / 'queues.db'}")
     assert (True, False) == (ended.exit_code in {1, 4}, "Traceback" in ended.err)
+
+
+def test_only_what_creates_makes_the_file_of_a_database(tmp_path: Path) -> None:
+    """A path that is mistyped is told, with what to do, and no empty database is left there."""
+    file = tmp_path / "typo.db"
+    for arguments in (
+        "list",
+        "publish jobs 1",
+        "consume jobs",
+        "adopt jobs orders",
+        "stats --watch",
+        "topic list",
+        "schedule list",
+        "archive prune jobs",
+        "reaper",
+    ):
+        ended = run(*arguments.split(), url=f"sqlite:///{file}")
+        told = (str(file) in ended.err, "queue-over-sql create" in ended.err)
+        assert (4, (True, True)) == (ended.exit_code, told), arguments
+        assert not file.exists(), arguments
+    for number, create in enumerate(("create jobs", "topic create news")):
+        url = f"sqlite:///{tmp_path / f'{number}.db'}"
+        succeed(*create.split(), url=url)
+        assert run("list", url=url).exit_code in {0, 3}, create
+
+
+@pytest.mark.engines("h2")
+def test_the_file_of_h2_is_not_made_by_looking_either(
+    database: TestDatabase, tmp_path: Path
+) -> None:
+    """An embedded database, whose file has a name of H2's."""
+    del database  # It says that H2 is there.
+    url = f"h2:///{tmp_path / 'queues'}"
+    ended = run("list", url=url)
+    assert (4, True) == (ended.exit_code, str(tmp_path / "queues.mv.db") in ended.err)
+    assert [] == list(tmp_path.iterdir())
+    succeed("create", "jobs", url=url)
+    assert ["jobs"] == [record["queue"] for record in succeed("list", "--json", url=url).records]
 
 
 def test_arguments_that_the_library_refuses_are_wrong_usage(sqlite_url: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -55,16 +56,20 @@ def test_stats_of_all_queues(sqlite_url: str) -> None:
     assert "1,234" in succeed("stats", url=sqlite_url).out
 
 
-def test_stats_watch_goes_on_until_it_is_told(sqlite_url: str, tmp_path: Path) -> None:
-    """--watch --json writes a line per look and ends with code 0 on SIGTERM."""
+def test_stats_watch_into_a_file_writes_each_look_at_once(sqlite_url: str, tmp_path: Path) -> None:
+    """For people and machines: one look below the other, the first before any pause; code 0."""
     succeed("create", "jobs", url=sqlite_url)
-    log = tmp_path / "watch"
-    arguments = ("stats", "--watch", "--interval", "50ms", "--json")
-    with started(*arguments, url=sqlite_url, log=log) as process:
-        out = Path(f"{log}.out")
-        eventually(lambda: len(out.read_text().splitlines()) >= 3, "three looks")
-        process.send_signal(signal.SIGTERM)
-        assert 0 == process.wait(30)
+    for given, looks in (("1h", 1), ("1h --json", 1), ("50ms", 3), ("50ms --json", 3)):
+        arguments = ("stats", "--watch", "--interval", *given.split())
+        log = tmp_path / given
+        with started(*arguments, url=sqlite_url, log=log) as process:
+            eventually(_lines_with("jobs", Path(f"{log}.out"), looks), given)
+            process.send_signal(signal.SIGTERM)
+            assert 0 == process.wait(30)
+
+
+def _lines_with(word: str, file: Path, count: int) -> Callable[[], bool]:
+    return lambda: sum(word in line for line in file.read_text().splitlines()) >= count
 
 
 def test_watching_without_a_pause_is_refused(sqlite_url: str) -> None:

@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
-from tests.interfaces.command_line import command, environment, eventually, run, succeed
+from tests.interfaces.command_line import (
+    command,
+    environment,
+    eventually,
+    on_terminal,
+    run,
+    succeed,
+)
 
 pytestmark = pytest.mark.default_on("sqlite", "postgresql")
 
@@ -227,6 +234,17 @@ def test_contradictions_are_wrong_usage(sqlite_url: str) -> None:
         ended = run("publish", "jobs", *arguments, url=sqlite_url, stdin="1\n")
         assert 2 == ended.exit_code, arguments
     assert 3 == run("consume", "jobs", url=sqlite_url).exit_code
+
+
+def test_the_progress_of_a_file_tells_messages_from_bytes(sqlite_url: str, tmp_path: Path) -> None:
+    """On a terminal: how many messages, and how much of the file; the numbers have their units."""
+    succeed("create", "jobs", url=sqlite_url)
+    file = tmp_path / "lines"
+    file.write_text(f'"{"x" * 97}"\n' * 20)
+    code, shown = on_terminal("publish", "jobs", "-f", str(file), url=sqlite_url)
+    assert (0, True) == (code, "Publishing 20 messages" in shown), shown
+    assert "2.0/2.0 kB" in shown, shown
+    assert "2000/2000" not in shown
 
 
 def test_a_missing_file_is_an_error_in_words(sqlite_url: str, tmp_path: Path) -> None:

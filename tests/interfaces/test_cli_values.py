@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from queue_over_sql import Publication
 from queue_over_sql.cli.values import format_duration, parse_duration
-from queue_over_sql.cli.wire import LineFormat, LineReader
+from queue_over_sql.cli.wire import READERS, LineFormat, LineReader
 from tests.unit.refusing import not_refused
 
 
@@ -82,6 +83,21 @@ def test_a_line_that_is_no_message_says_why() -> None:
     }
     reader = LineReader("json", LineFormat.MESSAGE, {})
     assert {} == not_refused(reader.read, wrong.items(), ValueError)
+
+
+def test_a_line_with_anything_in_its_fields_is_told() -> None:
+    """Whatever a file holds: the errors are those after which the line is named."""
+    reader = LineReader("json", LineFormat.MESSAGE, {})
+    values = (None, [1], {"a": 1}, True, 7, -1, 2**70, 1e300, "x", "\0", "9" * 5_000)
+    for field in (*READERS, "payload"):
+        for value in values:
+            with contextlib.suppress(ValueError, RecursionError, typer.BadParameter):
+                assert isinstance(
+                    reader.read(json.dumps({"payload": 1, field: value})), Publication
+                )
+    wrong = [("delay", "not a duration"), ("lease", "not a duration"), ("at", "ISO 8601")]
+    lines = [(f'{{"payload": 1, "{field}": [1]}}', reason) for field, reason in wrong]
+    assert {} == not_refused(reader.read, lines, typer.BadParameter)
 
 
 def test_lines_must_fit_the_queue() -> None:

@@ -16,7 +16,7 @@ import pytest
 import queue_over_sql
 from queue_over_sql.testing.plugin import TestDatabase
 from queue_over_sql.testing.servers import SERVER_ENGINES
-from tests.interfaces.command_line import ROOT
+from tests.interfaces.command_line import ROOT, environment, eventually
 from tests.interfaces.samples import (
     RUN,
     SECONDS,
@@ -71,6 +71,52 @@ def test_samples_run(page: str, tmp_path: Path) -> None:
     for before, after in pairwise(blocks(page)):
         if after.mark == "output":
             assert after.text == printed[before], f"{page}:{after.line}"
+
+
+# What Starlette and FastAPI make of `lifespan=`, for as long as uvicorn asks for it.
+WEB_SERVER = """
+import asyncio, types
+import uvicorn, web
+
+async def app(scope, receive, send):
+    assert scope["type"] == "lifespan"
+    state = types.SimpleNamespace(sent=asyncio.get_running_loop().create_future())
+    holder = types.SimpleNamespace(state=state)
+    await receive()
+    async with web.lifespan(holder):
+        await web.signup(holder, "ada@example.org")
+        print(await state.sent, flush=True)
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+    await send({"type": "lifespan.shutdown.complete"})
+
+uvicorn.run(app, host="127.0.0.1", port=0, lifespan="on")
+"""
+
+
+def test_the_worker_of_a_lifespan_leaves_signals_to_the_web_server(tmp_path: Path) -> None:
+    """Uvicorn with the page's lifespan, whose worker is at work, ends after one SIGTERM."""
+    [sample] = [block for block in blocks("docs/asyncio.md") if block.marked("file") == "web.py"]
+    (tmp_path / "web.py").write_text(sample.text)
+    (tmp_path / "server.py").write_text(WEB_SERVER)
+    log = tmp_path / "log"
+    with log.open("w") as out:
+        server = subprocess.Popen(
+            [sys.executable, "server.py"],
+            cwd=tmp_path,
+            env=environment(),
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        eventually(lambda: "Uvicorn running on" in log.read_text(), "the server runs")
+        assert "ada@example.org" in log.read_text()
+        server.terminate()
+        server.wait(30)
+    finally:
+        server.kill()
+        server.wait()
+    assert "Application shutdown complete" in log.read_text()
 
 
 @pytest.mark.timeout(SECONDS + 60)

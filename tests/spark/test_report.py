@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -164,6 +165,7 @@ def test_only_what_is_asked_for(
     history = tmp_path / "history"
     report(spark, tmp_path, history=history)
     made = report(spark, tmp_path, history=history, queues=["orders"], since=since, top=1)
+    assert f"the history in the folder {history} " in Path(made.page).read_text()
     assert (1, 1, 0) == (made.queues, made.finished, made.live)
     assert not [path.name for path in tmp_path.iterdir() if path.name.startswith("_work")]
 
@@ -188,7 +190,10 @@ def test_archives_and_live_messages(
     assert (2, 5) == (made.finished, made.live)
     reasons = {row["reason"]: row["live"] for row in _rows(spark, made, "failures")}
     assert {"no such customer": 0, "ValueError: bad <b>row</b> <n>": 1} == reasons
-    assert "&lt;b&gt;row&lt;/b&gt;" in Path(made.page).read_text()
+    page = Path(made.page).read_text()
+    assert "&lt;b&gt;row&lt;/b&gt;" in page
+    assert f"process {os.getpid()}</bdi>" in page
+    assert "the database " in page
 
 
 @pytest.mark.engines("sqlite")

@@ -254,14 +254,29 @@ def test_pydantic_is_imported_only_for_kinds() -> None:
     assert "False" == in_a_new_process(code)
 
 
-def test_without_pydantic_the_error_says_what_to_install() -> None:
-    """It is an extra."""
-    code = (
-        "import sys; sys.modules['pydantic'] = None\n"
-        "from queue_over_sql.kinds import Kinds\n"
-        "try:\n    Kinds.of([dict])\nexcept ImportError as error:\n    print(error)"
-    )
-    assert "pip install 'queue-over-sql[kinds]'" in in_a_new_process(code)
+def test_what_is_missing_names_its_extra() -> None:
+    """The package is on no index, so that no command of pip would be right everywhere."""
+    told = {
+        ("pydantic", "from queue_over_sql.kinds import Kinds; Kinds.of([dict])"): "extra kinds",
+        ("greenlet", "import queue_over_sql.aio"): "extra asyncio",
+        ("pyspark", "from queue_over_sql.spark import session"): "extra spark",
+        ("jaydebeapi", "from queue_over_sql import QueueService as Q; Q('h2:///./x')"): "extra h2",
+        ("pymysql", "from queue_over_sql import QueueService as Q; Q('mysql://h/d')"): (
+            "extra mysql"
+        ),
+        ("aiosqlite", "from queue_over_sql.aio import *; AsyncQueueService('sqlite:///x')"): (
+            "extra asyncio"
+        ),
+    }
+    for (missing, act), extra in told.items():
+        code = (
+            f"import sys; sys.modules[{missing!r}] = None\n"
+            f"try:\n    {act}\nexcept Exception as error:\n    print(error)"
+        )
+        said = in_a_new_process(code)
+        assert f"{missing}" in said.lower() or "driver" in said, said
+        assert f"the {extra}" in said, said
+        assert "pip install" not in said, said
 
 
 def test_a_mapping_of_any_sort_is_a_mapping() -> None:

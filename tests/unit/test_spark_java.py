@@ -80,7 +80,7 @@ def test_a_java_that_has_no_release_file_is_asked(
 
 def test_without_java_it_is_said_how_to_get_one(tmp_path: Path) -> None:
     """And what was found that is too old."""
-    with pytest.raises(JavaMissing, match=r"found none.*pip install 'queue-over-sql\[spark-jre\]'"):
+    with pytest.raises(JavaMissing, match=r"found none.*the extra spark-jre"):
         find_java()
     a_java(tmp_path / "jvm" / "java-11", "11.0.2")
     with pytest.raises(JavaMissing, match=r"found only Java 11"):

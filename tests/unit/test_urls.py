@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from sqlalchemy import event, make_url
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql import DatabaseUnavailable, QueueService
-from queue_over_sql.dialects.engines import EngineForm, read_url, shown_url
+from queue_over_sql.dialects.engines import EngineForm, insist_on_file, read_url, shown_url
 
 SHOWN = [
     ("postgresql://me:hunter2@host/db", "postgresql://me:***@host/db"),
@@ -43,6 +44,29 @@ def test_an_error_does_not_tell_a_password_of_the_parameters() -> None:
     with pytest.raises(DatabaseUnavailable, match=r"127\.0\.0\.1:1") as caught:
         service.queue("orders")
     assert "hunter2" not in str(caught.value)
+
+
+def test_the_file_that_a_database_needs_is_known() -> None:
+    """Servers and databases in memory need none; what is not there is refused and not made."""
+    for url in (
+        "sqlite://",
+        "sqlite:///file:x?mode=memory&uri=true",
+        "postgresql://host/none",
+        "h2:///mem:none",
+        "h2://host/./none",
+        "h2:///zip:none.zip!/none",
+    ):
+        insist_on_file(make_url(url))
+    for url, file in (
+        ("sqlite:///none.db", "none.db"),
+        ("sqlite:///file:none.db?uri=true", "none.db"),
+        ("h2:///./none", "none.mv.db"),
+        ("h2:///file:/none/queues", "/none/queues.mv.db"),
+        ("h2:///~/none/queues", str(Path.home() / "none/queues.mv.db")),
+    ):
+        with pytest.raises(DatabaseUnavailable) as caught:
+            insist_on_file(make_url(url))
+        assert f"no file {Path(file).absolute()} on" in str(caught.value), url
 
 
 def test_an_unescaped_at_sign_is_refused() -> None:

@@ -63,4 +63,4 @@ def main() -> None:
     start_logging("info")
     worker = build_worker(ServerOrder.read(sys.stdin.readline()))
     threading.Thread(target=_stop_with_parent, args=(worker,), daemon=True).start()
-    worker.run()
+    worker.run(signals=True)

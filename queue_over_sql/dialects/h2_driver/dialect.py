@@ -123,7 +123,7 @@ class H2Dialect(H2Reflection):
         except ModuleNotFoundError as missing:
             raise ModuleNotFoundError(
                 f"H2 needs the Python packages jaydebeapi and JPype1 ({missing}): "
-                "pip install 'queue-over-sql[h2]'",
+                "install the extra h2 of queue-over-sql",
                 name=missing.name,
             ) from missing
         return dbapi

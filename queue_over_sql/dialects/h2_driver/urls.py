@@ -44,6 +44,17 @@ def connect_arguments(url: URL) -> dict[str, Any]:
     }
 
 
+def database_file(url: URL) -> Path | None:
+    """The file of an embedded database; None where it is in memory or on a server.
+
+    Nor is there one of the other kinds of files that H2 knows, such as ``zip:``.
+    """
+    path = (url.database or "").removeprefix("file:")
+    if url.host or not path or ":" in path:
+        return None
+    return Path(f"{path}.mv.db").expanduser().absolute()
+
+
 def _last(value: str | tuple[str, ...]) -> str:
     return value if isinstance(value, str) else value[-1]
 

@@ -63,7 +63,7 @@ def main(arguments: Arguments) -> None:
     else:
         worker.handle(arguments.queue)(plainly)
     emit("ready")
-    worker.run()
+    worker.run(signals=True)
 
 
 if __name__ == "__main__":

@@ -120,7 +120,7 @@ async def main_on_loop(arguments: Arguments) -> None:
     else:
         worker.handle(arguments.queue)(handler.await_handle)
     emit("ready")
-    await worker.run()
+    await worker.run(signals=True)
     emit("drained")
 
 
@@ -141,7 +141,7 @@ def main(arguments: Arguments) -> None:
     else:
         worker.handle(arguments.queue)(handler.handle)
     emit("ready")
-    worker.run()
+    worker.run(signals=True)
     emit("drained")
 
 

@@ -172,6 +172,7 @@ def _facts(source: Source, found: Mapping[str, pa.Table], title: str) -> Facts:
         dead_letters=rows["dead_letters"],
         lost_claims=_by_cause(rows["lost_claims"]),
         consumers=_busiest(rows["consumers"]),
+        known_consumers=source.consumers,
         consumers_of=Counter(row["queue"] for row in rows["consumers"]),
         timeline=[],
         bin_seconds=HOUR,

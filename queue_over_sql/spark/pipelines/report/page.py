@@ -32,6 +32,7 @@ class Facts:
         queues, failures, dead_letters: rows of these tables.
         lost_claims: per queue and cause, how many and the last hour.
         consumers: of each queue those that finished most.
+        known_consumers: what is known of those that are registered, by their ids.
         consumers_of: how many consumers each queue had.
         timeline: per queue and bin what ``hourly`` says per hour, by ``bin``.
         bin_seconds: the length of a bin.
@@ -45,6 +46,7 @@ class Facts:
     dead_letters: Sequence[Row]
     lost_claims: Sequence[Row]
     consumers: Sequence[Row]
+    known_consumers: Mapping[str, str]
     consumers_of: Mapping[str, int]
     timeline: Sequence[Row]
     bin_seconds: int
@@ -291,18 +293,27 @@ def _consumers(facts: Facts) -> Iterator[str]:
     if not facts.consumers:
         yield '<p class="empty">No consumer has finished a message.</p>'
         return
-    columns = [("queue", "name"), ("consumer", "id"), ("finished", "n"), ("share", "")]
-    columns += [("", "n"), ("dead", "n"), ("run p50", "n"), ("p99", "n"), ("last", "name")]
-    yield from _table(columns, map(_consumer_row, facts.consumers))
+    columns = [("queue", "name"), ("consumer", "id"), ("registered as", "text")]
+    columns += [("finished", "n"), ("share", ""), ("", "n"), ("dead", "n")]
+    columns += [("run p50", "n"), ("p99", "n"), ("last", "name")]
+    known = facts.known_consumers
+    yield from _table(
+        columns, (_consumer_row(row, known.get(row["consumer_id"])) for row in facts.consumers)
+    )
+    yield (
+        '<p class="soft">A consumer is registered for as long as its process runs; of one that has '
+        "ended only its id is known.</p>"
+    )
     left_out = sum(facts.consumers_of.values()) - len(facts.consumers)
     if left_out:
         yield f'<p class="soft">{left_out:,} others finished less than these.</p>'
 
 
-def _consumer_row(row: Row) -> list[_Cell]:
+def _consumer_row(row: Row, known: str | None) -> list[_Cell]:
     told = share_words(row["share"])
     return [
-        *[_name(row["queue"]), _identity(row["consumer_id"]), _count(row["finished"])],
+        *[_name(row["queue"]), _identity(row["consumer_id"]), _text(known)],
+        _count(row["finished"]),
         *[_bar([("p50", row["share"], told)]), _Cell(clean(told), "n"), _count(row["dead"])],
         *[_duration(row["run_p50"]), _duration(row["run_p99"]), _at(row["last_finished_at"])],
     ]

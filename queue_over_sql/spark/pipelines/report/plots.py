@@ -16,7 +16,7 @@ from queue_over_sql.spark.pipelines.report.words import clean
 
 WIDTH: Final = 400
 HEIGHT: Final = 190
-LEFT: Final = 52
+LEFT: Final = 58
 RIGHT: Final = 8
 TOP: Final = 10
 BOTTOM: Final = 24
@@ -26,6 +26,14 @@ _MOST_TICKS: Final = 4
 _DAY: Final = 86_400
 # From this ratio between values on, small ones would lie on the axis.
 _LOGARITHMIC_FROM: Final = 50.0
+# What may lie between two ticks of a linear scale of durations, from a second on.
+_MINUTE: Final = 60.0
+_HOUR: Final = 3_600.0
+_DURATION_STEPS: Final = (
+    *(1.0, 2.0, 5.0, 10.0, 30.0),
+    *(_MINUTE, 2 * _MINUTE, 5 * _MINUTE, 10 * _MINUTE, 15 * _MINUTE, 30 * _MINUTE),
+    *(_HOUR, 2 * _HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR),
+)
 # Where a logarithmic scale of durations has its ticks, in seconds.
 _DURATIONS: Final = (
     0.001,
@@ -104,7 +112,7 @@ def stacked_bars(times: Times, series: Sequence[Series], line: Series | None, wo
         return ""
     tops = [sum(s.values[i] or 0 for s in series) for i in range(len(times.starts))]
     highest = max([*tops, *(value or 0 for value in (line.values if line else ())), 1])
-    axis = Axis.linear(highest)
+    axis = Axis.linear(highest, max(1.0, _round_step(highest / _MOST_TICKS)))
     parts = [*_frame(times, axis, words), *_stack(times, series, axis, words)]
     if line is not None:
         parts += _line(times, line, axis, words)
@@ -129,32 +137,31 @@ class Axis:
 
     Attributes:
         low, high: the values at its ends.
-        logarithmic: whether its steps are factors.
+        step: between two values that are written beside it; None where they are factors.
     """
 
     low: float
     high: float
-    logarithmic: bool = False
+    step: float | None = None
 
     @classmethod
-    def linear(cls, highest: float) -> Axis:
-        """From zero to a round value above the highest."""
-        step = _round_step(highest / _MOST_TICKS)
-        return cls(0.0, step * max(1, math.ceil(highest / step)))
+    def linear(cls, highest: float, step: float) -> Axis:
+        """From zero to the first step that is not below the highest value."""
+        return cls(0.0, step * max(1, math.ceil(highest / step)), step)
 
     @classmethod
     def fitting(cls, lowest: float, highest: float) -> Axis:
         """One of durations on which both ends of the values can be seen."""
         low, high = max(lowest, _DURATIONS[0]), max(highest, _DURATIONS[0])
         if high / low < _LOGARITHMIC_FROM:
-            return cls.linear(high)
+            return cls.linear(high, _duration_step(high / _MOST_TICKS))
         begin = max(step for step in _DURATIONS if step <= low)
         end = min((step for step in _DURATIONS if step >= high), default=high)
-        return cls(begin, end, logarithmic=True)
+        return cls(begin, end)
 
     def place(self, value: float) -> float:
         """The height of a value, in the drawing's units from its top."""
-        if self.logarithmic:
+        if self.step is None:
             above = math.log10(max(value, self.low) / self.low)
             share = above / math.log10(self.high / self.low)
         else:
@@ -163,9 +170,8 @@ class Axis:
 
     def ticks(self) -> list[float]:
         """The values that are written beside it."""
-        if not self.logarithmic:
-            step = _round_step(self.high / _MOST_TICKS)
-            return [step * number for number in range(round(self.high / step) + 1)]
+        if self.step is not None:
+            return [self.step * number for number in range(round(self.high / self.step) + 1)]
         steps = [step for step in _DURATIONS if self.low <= step <= self.high]
         return steps[:: math.ceil(len(steps) / (_MOST_TICKS + 2))]
 
@@ -174,6 +180,14 @@ def _round_step(wanted: float) -> float:
     """The next 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(wanted))
     return next(power * digit for digit in (1, 2, 5, 10) if power * digit >= wanted * 0.999)
+
+
+def _duration_step(wanted: float) -> float:
+    """The next round duration: a watch counts by sixties, a calendar by days."""
+    if wanted < 1:
+        return _round_step(wanted)
+    steps = (step for step in _DURATION_STEPS if step >= wanted * 0.999)
+    return next(steps, None) or _DAY * _round_step(max(1.0, wanted / _DAY))
 
 
 def _frame(times: Times, axis: Axis, words: Words) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from queue_over_sql.queue import Queue
     from queue_over_sql.spark.options import Location
+    from queue_over_sql.store.consumers import ConsumerInfo
 
 _NEEDED: Final = (
     *("id", "key", "kind", "attempt", "published_at", "scheduled_at", "available_at"),
@@ -42,12 +43,14 @@ class Source:
         live: the same of live messages, and their ``status``.
         now: when the live ones were looked at.
         words: where they come from.
+        consumers: what is known of those that are registered, by their ids.
     """
 
     finished: DataFrame
     live: DataFrame
     now: datetime
     words: str
+    consumers: Mapping[str, str]
 
 
 def gathered(
@@ -73,23 +76,32 @@ def gathered(
     known = None if history is None else history_of(spark, history)
     now, live, words = datetime.now(UTC), _slim(empty_history(spark)), []
     found: list[Queue] = []
+    consumers: dict[str, str] = {}
     if location is not None:
         found = queues_of(service_at(location), queues)
         if found:
+            consumers = {c.consumer_id: _who(c) for c in service_at(location).consumers()}
             now = instant(found[0].archive.history.now())
         parts = [part for queue in found for part in live_parts(queue)]
         live = _copied(spark, location, parts, f"{work}/live")
-        words.append(f"database {label_of(location)}")
+        words.append(f"the database {label_of(location)}")
     if known is None or history is None:
         assert location is not None  # noqa: S101 - report() has checked it
         parts = [part for queue in found for part in archive_parts(queue)]
         finished = _copied(spark, location, parts, f"{work}/archive")
     else:
         finished = _slim(known)
-        words.insert(0, f"history {os.fspath(history)}")
+        words.insert(0, f"the history in the folder {os.fspath(history)}")
     finished = _chosen(finished, queues, since, now)
     status = _status(now).alias("status")
-    return Source(finished, live.select("*", status), now, " and ".join(words))
+    return Source(finished, live.select("*", status), now, " and ".join(words), consumers)
+
+
+def _who(consumer: ConsumerInfo) -> str:
+    if consumer.permanent:
+        return consumer.name
+    place = f"{consumer.host}, process {consumer.pid}"
+    return place if consumer.name == consumer.host else f"{consumer.name} on {place}"
 
 
 def _slim(frame: DataFrame) -> DataFrame:

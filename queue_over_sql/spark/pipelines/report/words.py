@@ -40,8 +40,8 @@ def short_count(count: float) -> str:
     """A number beside an axis: ``12k``, ``3.4M``."""
     for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if count >= unit:
-            return f"{count / unit:.3g}{name}"
-    return f"{count:.3g}"
+            return f"{_short(count / unit)}{name}"
+    return _short(count)
 
 
 def duration_words(seconds: float | None) -> str:
@@ -52,11 +52,16 @@ def duration_words(seconds: float | None) -> str:
         return "0"
     for unit, length in (("d", _DAY), ("h", _HOUR), ("min", _MINUTE), ("s", 1.0)):
         if seconds >= length:
-            return f"{seconds / length:.3g} {unit}"
+            return f"{_short(seconds / length)} {unit}"
     milliseconds = seconds * _THOUSAND
     if milliseconds >= 1:
-        return f"{milliseconds:.3g} ms"
-    return f"{milliseconds * _THOUSAND:.3g} µs"
+        return f"{_short(milliseconds)} ms"
+    return f"{_short(milliseconds * _THOUSAND)} µs"
+
+
+def _short(value: float) -> str:
+    """Three digits, and more only where a number has more before its point."""
+    return f"{value:.3g}" if value < _THOUSAND - 0.5 else f"{value:,.0f}"
 
 
 def share_words(share: float) -> str:
