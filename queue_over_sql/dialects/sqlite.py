@@ -181,9 +181,10 @@ class SQLiteDialect(PartialIndexes, ReadsWideIntegers, WatchesTheFile, QueueDial
         names = rows.filled()
         left = rows.count
         # Its parameters come in the order of the columns, row by row.
+        columns = {f"{sql.subject.parameters[name]}_0": name for name in names}
         first = sql.get(publish.publish_rows, 1, names).order
         values = itertools.chain.from_iterable(
-            rows.tuples([parameter.removeprefix("p_").removesuffix("_0") for parameter in first])
+            rows.tuples([columns[parameter] for parameter in first])
         )
         most = max(1, min(_ROWS_PER_INSERT, _PARAMETERS // len(names)))
         while left:

@@ -6,7 +6,7 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import Column, Executable, Table, inspect, text
+from sqlalchemy import Column, Executable, Table, inspect
 from sqlalchemy.exc import DBAPIError, NoSuchTableError
 from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable, DropTable
 
@@ -122,7 +122,7 @@ def add_missing_columns(
         columns = [str(CreateColumn(column).compile(dialect=sa_dialect)) for column in lacking]
         try:
             for statement in dialect.add_columns(name, columns) if columns else ():
-                connection.execute(text(statement.replace(":", r"\:")))
+                connection.exec_driver_sql(statement).close()
         except DBAPIError as error:
             if race == _CREATION_RACES - 1 or _fails_for_good(error, dialect):
                 raise

@@ -55,6 +55,26 @@ def test_another_service_knows_the_columns(make_service: MakeService) -> None:
     assert dict(message.columns) == {"tenant": None, "region": "south"}
 
 
+def test_names_like_those_of_statements_will_do(service: QueueService) -> None:
+    """Reserved words, and what parameters of many rows might be called; not given is NULL."""
+    names = ("order", "select", "payload_0", "kind_1", "p_c0", "c1", "c1_0", "a", "a_1")
+    queue = service.create_queue("odd", columns=[Column(name, String(20)) for name in names])
+    rows: list[dict[str, Any]]
+    rows = [{name: f"{name} {number}" for name in names} for number in range(3)]
+    queue.publish(0, kind="k0", **rows[0])
+    queue.publish_many([Publication(n, kind=f"k{n}", columns=rows[n]) for n in (1, 2)])
+    queue.publish_many([Publication(n, kind=f"k{n}") for n in (3, 4)])
+    queue.load([Publication(n, kind=f"k{n}", columns={"a": rows[n]["a"]}) for n in range(2)])
+    queue.publish("x", key="key", **rows[0])
+    queue.publish("y", key="key", on_conflict="replace", **rows[1])
+    found = queue.consume(9)
+    nothing = dict.fromkeys(names)
+    loaded = [nothing | {"a": row["a"]} for row in rows[:2]]
+    expected = [*rows, nothing, nothing, *loaded, rows[1]]
+    assert expected == [dict(message.columns) for message in found]
+    assert ["k0", "k1", "k2", "k3", "k4", "k0", "k1", None] == [m.kind for m in found]
+
+
 def test_the_archive_keeps_own_columns(tenants: Queue) -> None:
     """A dead letter has the same facts as the live message."""
     tenants.publish("x", tenant=7)
