@@ -134,6 +134,21 @@ def check_payload_value(path: str, value: Any, argument: str = "payload") -> Non
         raise ValueError(msg)
 
 
+def check_sendable(path: str, value: Any) -> None:
+    """Refuse what no driver can send to a database.
+
+    Raises:
+        ValueError: the path or the value has half of a surrogate pair.
+    """
+    try:
+        path.encode()
+        if isinstance(value, str):
+            value.encode()
+    except UnicodeEncodeError as error:
+        msg = f"payload: {path!r} with {value!r} has a lone surrogate, which is no text"
+        raise ValueError(msg) from error
+
+
 def _is_other_object_of(given: Any, table: Table) -> bool:
     if not isinstance(given, Table) or given is table or given.name != table.name:
         return False
