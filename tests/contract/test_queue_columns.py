@@ -191,6 +191,18 @@ def test_names_like_those_of_statements_will_do(service: QueueService) -> None:
     assert ["k0", "k1", "k2", "k3", "k4", "k0", "k1", None] == [m.kind for m in found]
 
 
+def test_an_emoji_is_one_character_but_on_h2(service: QueueService, engine: Engine) -> None:
+    """H2 counts two and the error says so; keys and kinds have room for as many everywhere."""
+    queue = service.create_queue("short", columns=[Column("face", String(10))])
+    full = "😀" * (5 if engine.dialect.name == "h2" else 10)
+    queue.publish("x", key="😀" * 200, kind="😀" * 100, face=full)
+    counts = "UTF-16" if engine.dialect.name == "h2" else "10 characters, not 11"
+    with pytest.raises(ValueError, match=counts):
+        queue.publish("x", face=full + "😀")
+    (message,) = queue.consume()
+    assert (full, "😀" * 200, "😀" * 100) == (message.columns["face"], message.key, message.kind)
+
+
 def test_the_archive_keeps_own_columns(tenants: Queue) -> None:
     """A dead letter has the same facts as the live message."""
     tenants.publish("x", tenant=7)
