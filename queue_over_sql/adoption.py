@@ -227,7 +227,8 @@ class RowPublisher(Publisher):
             "p_max_attempts": optional_whole("max_attempts", publication.max_attempts),
             "p_lease_us": optional_duration("lease", publication.lease),
         }
-        given = {f"p_{key}": value for key, value in columns.items()}
+        names = self._context.tables.parameters
+        given = {names[key]: value for key, value in columns.items()}
         times = _when(publication.delay, publication.at)
         return NewRow(tuple(sorted(columns)), given | options | times)
 

@@ -17,7 +17,10 @@ from queue_over_sql.settings import (
     EffectiveSettings,
     QueueSettings,
     Unset,
+    described_type,
     stored_columns,
+    stored_types,
+    written_columns,
 )
 from queue_over_sql.store import registry, replies
 from queue_over_sql.store import tables as ddl
@@ -25,6 +28,7 @@ from queue_over_sql.system import SystemTables, system_tables
 
 if TYPE_CHECKING:
     from sqlalchemy import Column, Connection, Table
+    from sqlalchemy.types import TypeEngine
 
     from queue_over_sql.connections import Connections
     from queue_over_sql.queue import Queue
@@ -52,6 +56,8 @@ class Catalog:
         self._queues: dict[str, Queue] = {}
         # The kinds are this service's own, and stay when a queue is opened anew.
         self._kinds: dict[str, Kinds] = {}
+        # So are types that no record can hold.
+        self._declared: dict[str, Mapping[str, TypeEngine[Any]]] = {}
         # What was said of them need not be said at each pass of the reaper.
         self._unusable: set[str] = set()
         self._lock = connections.runtime.lock()
@@ -198,7 +204,7 @@ class Catalog:
             fresh = EffectiveSettings().updated(asked)
             self._usable_kinds(name, fresh)
             tables = dataclasses.replace(self._define(name, fresh), temporary=owner is not None)
-            text = fresh.to_json(self._column_types(fresh.columns), self._settings.retry_policies)
+            text = fresh.to_json(self._written(fresh.columns), self._settings.retry_policies)
             added = self.connections.run(
                 lambda c: self._add(c, tables, fresh, text, owner),  # noqa: B023 - runs at once
                 atomic=True,
@@ -234,10 +240,13 @@ class Catalog:
         queue = self._open(record)
         present = queue.settings
         self._check_same_schema(record, present, asked)
+        columns = written = written_columns(record.settings)
+        if not isinstance(asked.columns, Unset):
+            columns = self._written(asked.columns)
+            queue = self._with_types(record, queue, asked.columns)
         wanted = present.updated(asked)
-        types = stored_columns(record.settings)
         policies = self._settings.retry_policies
-        if wanted.to_json(types, policies) == present.to_json(types, policies):
+        if wanted.to_json(columns, policies) == present.to_json(written, policies):
             return
         if wanted.priorities < present.priorities:
             self._check_levels(queue, wanted.priorities)
@@ -248,7 +257,7 @@ class Catalog:
             self._add_tables(_needed(self._tables_of(record), wanted))
         self.connections.run(
             lambda c: registry.change_queue(
-                c, system, prefix, record.name, settings=wanted.to_json(types, policies)
+                c, system, prefix, record.name, settings=wanted.to_json(columns, policies)
             )
         )
         queue.refresh()
@@ -289,6 +298,28 @@ class Catalog:
         dialect = self.connections.engine.dialect
         return {column.name: column.type.compile(dialect=dialect) for column in columns}
 
+    def _written(self, columns: Sequence[Column[Any]]) -> dict[str, Any]:
+        """What the record says of a queue's own columns."""
+        types = self._column_types(columns)
+        described = {column.name: described_type(column.type) for column in columns}
+        return {
+            name: sql if (found := described[name]) is None else {"sql": sql, **found}
+            for name, sql in types.items()
+        }
+
+    def _with_types(
+        self, record: QueueRecord, queue: Queue, columns: Sequence[Column[Any]]
+    ) -> Queue:
+        """The queue with the types that its columns were declared with here.
+
+        They may be of the user's own, which nobody else knows.
+        """
+        self._declared[record.name] = types = {column.name: column.type for column in columns}
+        if all(_is_same(queue.table.c[name].type, kind) for name, kind in types.items()):
+            return queue
+        self.forget(record.name)
+        return self._open(record)
+
     def _record(self, name: str, on: Connection | None = None) -> QueueRecord | None:
         system, prefix = self.system(), self._settings.table_prefix
         return self._look(lambda c: registry.queue_record(c, system, prefix, name), on)
@@ -314,10 +345,11 @@ class Catalog:
         if settings.adoption is not None:
             return self._adopter.tables(record.name, settings.adoption, self.system())
         names = stored_columns(record.settings)
+        types = {**stored_types(record.settings), **self._declared.get(record.name, {})}
         table, schema = self._settings.table_prefix + record.name, self._settings.schema
         columns: Sequence[Column[Any]] = ()
         if names:
-            columns = self._look(lambda c: ddl.own_columns(c, table, schema, list(names)), on)
+            columns = self._look(lambda c: ddl.own_columns(c, table, schema, names, types), on)
         return self._define(record.name, settings.updated(QueueSettings(columns=columns)))
 
     def _settings_of(
@@ -347,6 +379,10 @@ class Catalog:
             msg = f"kinds need a queue of JSON, but {name!r} holds {settings.payload!r} payloads"
             raise ValueError(msg)
         return kinds
+
+
+def _is_same(kind: TypeEngine[Any], other: TypeEngine[Any]) -> bool:
+    return type(kind) is type(other) and repr(kind) == repr(other)
 
 
 def _needed(tables: QueueTables, settings: EffectiveSettings) -> Sequence[Table]:

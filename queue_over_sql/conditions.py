@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import ClauseElement, Column, Table, select
+from sqlalchemy import BindParameter, ClauseElement, Column, Table, bindparam, select
 from sqlalchemy.sql import visitors
 
 if TYPE_CHECKING:
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 # SQLite and MySQL have no way to write these inside a quoted key.
 _NOT_IN_PATHS: Final = ('"', "\\", "\0")
+# An anonymous parameter, after an object and a word.
+_PLAIN_NAME: Final = re.compile(r"%\(\d+ \w+\)s")
 
 
 def check_condition(condition: Any) -> None:
@@ -40,6 +43,8 @@ def rebased(condition: ColumnElement[bool], table: Table) -> ColumnElement[bool]
     names = {column.name: column for column in table.c}
 
     def replace(element: Any, **_: Any) -> Any:
+        if isinstance(element, BindParameter):
+            return _plainly_named(element)
         if not isinstance(element, Column) or not _is_other_object_of(element.table, table):
             return None
         if element.name not in names:
@@ -56,6 +61,26 @@ def rebased(condition: ColumnElement[bool], table: Table) -> ColumnElement[bool]
         )
         raise ValueError(msg)
     return moved
+
+
+def _plainly_named(bind: BindParameter[Any]) -> BindParameter[Any] | None:
+    """The parameter of a column with an odd name, under a name of its own; None of any other.
+
+    Drivers get names without dots and the like, so that those of two columns may become one.
+    """
+    if not bind.unique or _PLAIN_NAME.fullmatch(bind.key):
+        return None
+    plain = bindparam(
+        None,
+        bind.value,
+        type_=bind.type,
+        unique=True,
+        callable_=bind.callable,
+        expanding=bind.expanding,
+        literal_execute=bind.literal_execute,
+    )
+    plain.expand_op = bind.expand_op
+    return plain
 
 
 def check_fields(wanted: Any, argument: str = "payload") -> None:
@@ -107,6 +132,21 @@ def check_payload_value(path: str, value: Any, argument: str = "payload") -> Non
             f"None, not with {value!r}; name the fields inside of it one by one"
         )
         raise ValueError(msg)
+
+
+def check_sendable(path: str, value: Any) -> None:
+    """Refuse what no driver can send to a database.
+
+    Raises:
+        ValueError: the path or the value has half of a surrogate pair.
+    """
+    try:
+        path.encode()
+        if isinstance(value, str):
+            value.encode()
+    except UnicodeEncodeError as error:
+        msg = f"payload: {path!r} with {value!r} has a lone surrogate, which is no text"
+        raise ValueError(msg) from error
 
 
 def _is_other_object_of(given: Any, table: Table) -> bool:

@@ -13,8 +13,13 @@ if TYPE_CHECKING:
 _INT64: Final = 2**63
 
 
-def check_own_value(column: Column[Any], value: Any) -> None:
+def check_own_value(column: Column[Any], value: Any, *, utf16: bool = False) -> None:
     """Refuse a value that is not of its column's type; what is no plain type is let pass.
+
+    Args:
+        column: the queue's own.
+        value: what is to be stored in it.
+        utf16: whether this engine counts units of UTF-16 instead of characters.
 
     Raises:
         TypeError: it is of another type.
@@ -36,8 +41,11 @@ def check_own_value(column: Column[Any], value: Any) -> None:
         _expect(column, value, "a number", fits=number)
     elif isinstance(kind, String) and type(kind) in (String, Text, VARCHAR, TEXT):
         _expect(column, value, "text", fits=isinstance(value, str))
-        if kind.length is not None and len(value) > kind.length:
-            msg = f"column {column.name!r} holds {kind.length} characters, not {len(value)}"
+        length = len(value.encode("utf-16-le", "surrogatepass")) // 2 if utf16 else len(value)
+        if kind.length is not None and length > kind.length:
+            msg = f"column {column.name!r} holds {kind.length} characters, not {length}"
+            if length > len(value):
+                msg += ": H2 counts UTF-16 units, of which an emoji, for one, has two"
             raise ValueError(msg)
 
 

@@ -191,7 +191,8 @@ class Publisher:
         return len(items)
 
     def _own_values(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        own = self._context.tables.own_columns
+        tables = self._context.tables
+        own = tables.own_columns
         unknown = sorted(set(given) - set(own))
         if unknown:
             msg = (
@@ -199,13 +200,13 @@ class Publisher:
                 f"its own columns are: {', '.join(own) or 'none'}"
             )
             raise TypeError(msg)
-        columns = self._context.tables.live.c
+        columns, utf16 = tables.live.c, tables.dialect.counts_utf16
         missing = [n for n in own if given.get(n) is None and not columns[n].nullable]
         if missing:
             msg = f"queue {self._context.name!r} needs a value of its column {', '.join(missing)}"
             raise TypeError(msg)
         for name, value in given.items():
-            check_own_value(columns[name], value)
+            check_own_value(columns[name], value, utf16=utf16)
         return {name: given.get(name) for name in own}
 
 

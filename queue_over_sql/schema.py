@@ -105,6 +105,16 @@ class QueueTables:
         return self.prefix + self.queue
 
     @functools.cached_property
+    def parameters(self) -> dict[str, str]:
+        """What the bind parameter of a column is called, by the column's key.
+
+        Own columns go by their place: a driver reads some names otherwise than they are written,
+        and a name of the user's could be one of ours.
+        """
+        ours = {name: f"p_{name}" for name in MESSAGE_COLUMNS}
+        return ours | {key: f"p_c{place}" for place, key in enumerate(self.own_columns)}
+
+    @functools.cached_property
     def own_names(self) -> tuple[str, ...]:
         """The names of ``own_columns`` in the database."""
         return tuple(self.live.c[key].name for key in self.own_columns)

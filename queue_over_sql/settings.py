@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -16,6 +17,7 @@ from queue_over_sql.retry import ExponentialBackoff, RetryPolicies, RetryPolicy,
 
 if TYPE_CHECKING:
     from sqlalchemy import Column
+    from sqlalchemy.types import TypeEngine
 
 PAYLOAD_TYPES: Final = ("json", "text", "bytes")
 ARCHIVES: Final = ("none", "failed", "all")
@@ -25,6 +27,26 @@ LARGEST: Final = 2**63 - 1
 
 PayloadType = Literal["json", "text", "bytes"]
 ArchivePolicy = Literal["none", "failed", "all"]
+
+_NUMBER: Final = ("precision", "asdecimal", "decimal_return_scale")
+_DECIMAL: Final = ("precision", "scale", "asdecimal", "decimal_return_scale")
+_TEXT: Final = ("length", "collation")
+_DESCRIBED: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("Boolean", "BOOLEAN", "Date", "DATE"), ()),
+    **dict.fromkeys(("SmallInteger", "Integer", "BigInteger", "SMALLINT", "INTEGER", "BIGINT"), ()),
+    **dict.fromkeys(("Float", "Double", "FLOAT", "DOUBLE", "DOUBLE_PRECISION", "REAL"), _NUMBER),
+    **dict.fromkeys(("Numeric", "NUMERIC", "DECIMAL"), _DECIMAL),
+    **dict.fromkeys(("String", "Text", "Unicode", "UnicodeText", "TEXT", "CLOB"), _TEXT),
+    **dict.fromkeys(("CHAR", "VARCHAR", "NCHAR", "NVARCHAR"), _TEXT),
+    **dict.fromkeys(("LargeBinary", "BLOB", "BINARY", "VARBINARY"), ("length",)),
+    **dict.fromkeys(("DateTime", "Time", "DATETIME", "TIMESTAMP", "TIME"), ("timezone",)),
+    "Interval": ("native", "second_precision", "day_precision"),
+    "Uuid": ("as_uuid", "native_uuid"),
+    "UUID": ("as_uuid",),
+    "JSON": ("none_as_null",),
+}
+"""SQLAlchemy's types that are written down with a queue, and their arguments."""
+_COLLATION = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
 
 
 class Unset(enum.Enum):
@@ -174,12 +196,13 @@ class EffectiveSettings:
             given["columns"] = tuple(given["columns"])
         return dataclasses.replace(self, **given)
 
-    def to_json(self, column_types: Mapping[str, str], policies: RetryPolicies) -> str:
+    def to_json(self, columns: Mapping[str, Any], policies: RetryPolicies) -> str:
         """Write the settings for the registry.
 
         Args:
+            columns: what is written of the queue's own columns, by name: the type as the engine
+                has it, alone or as ``sql`` beside what ``described_type`` says.
             policies: names the retry policy.
-            column_types: names of the queue's own columns and their types as the engine has them.
         """
         ttl = each_outcome(self.archive_ttl, lambda value: value // MICROSECOND)
         adopted = {} if self.adoption is None else {"adoption": dataclasses.asdict(self.adoption)}
@@ -197,7 +220,7 @@ class EffectiveSettings:
                 "dedup_window_us": self.dedup_us,
                 "kind_timeout_us": self.kind_timeout // MICROSECOND,
                 "max_payload_bytes": self.max_payload_bytes,
-                "columns": dict(column_types),
+                "columns": dict(columns),
             }
         )
 
@@ -235,7 +258,7 @@ class EffectiveSettings:
         text: str, policies: RetryPolicies, columns: Sequence[Column[Any]]
     ) -> EffectiveSettings:
         data = json.loads(text)
-        stored_columns(text)
+        stored_types(text)
         # What is newer than the record has its default.
         dedup = data.get("dedup_window_us")
         patience = data.get("kind_timeout_us")
@@ -298,8 +321,70 @@ class ServiceSettings:
 
 
 def stored_columns(text: str) -> dict[str, str]:
-    """The names and types of a queue's own columns, from what ``to_json`` wrote."""
-    columns: dict[str, str] = json.loads(text)["columns"]
+    """The names of a queue's own columns and their types in SQL, from what ``to_json`` wrote."""
+    stored = written_columns(text).items()
+    types = {name: kind["sql"] if isinstance(kind, dict) else kind for name, kind in stored}
+    if not all(isinstance(sql, str) for sql in types.values()):
+        msg = "the type of a column must be text"
+        raise TypeError(msg)
+    return types
+
+
+def stored_types(text: str) -> dict[str, TypeEngine[Any]]:
+    """The types of a queue's own columns as they were declared, where they could be written down.
+
+    Raises:
+        KeyError, TypeError, ValueError: this is not what ``to_json`` writes.
+    """
+    stored_columns(text)
+    stored = {name: each for name, each in written_columns(text).items() if isinstance(each, dict)}
+    return {
+        name: restored_type({key: value for key, value in each.items() if key != "sql"})
+        for name, each in stored.items()
+    }
+
+
+def described_type(kind: TypeEngine[Any]) -> dict[str, Any] | None:
+    """A type as data; None of one that only its own code can make."""
+    import sqlalchemy  # noqa: PLC0415 - settings stay cheap to import
+
+    name = type(kind).__name__
+    if getattr(sqlalchemy, name, None) is not type(kind) or name not in _DESCRIBED:
+        return None
+    if kind._variant_mapping:  # noqa: SLF001 - there is no other way to tell
+        return None
+    arguments = {argument: getattr(kind, argument) for argument in _DESCRIBED[name]}
+    return {"type": name, **arguments} if all(map(_is_plain, arguments.values())) else None
+
+
+def restored_type(description: Mapping[str, Any]) -> TypeEngine[Any]:
+    """The type that ``described_type`` described.
+
+    Raises:
+        TypeError, ValueError: it is none.
+    """
+    import sqlalchemy  # noqa: PLC0415 - settings stay cheap to import
+
+    arguments = dict(description)
+    name = arguments.pop("type", None)
+    known = name in _DESCRIBED and arguments.keys() <= set(_DESCRIBED[name])
+    if not known or not all(map(_is_plain, arguments.values())):
+        msg = f"{dict(description)!r} is no type of a column"
+        raise ValueError(msg)
+    kind: TypeEngine[Any] = getattr(sqlalchemy, name)(**arguments)
+    return kind
+
+
+def _is_plain(argument: Any) -> bool:
+    """Whether it can be part of SQL as it is: a number, a choice, or the name of a collation."""
+    if isinstance(argument, str):
+        return _COLLATION.fullmatch(argument) is not None
+    return argument is None or isinstance(argument, int)
+
+
+def written_columns(text: str) -> dict[str, Any]:
+    """What ``to_json`` wrote of a queue's own columns."""
+    columns: dict[str, Any] = json.loads(text)["columns"]
     if not isinstance(columns, dict):
         msg = f"columns must be an object, not {type(columns).__name__}"
         raise TypeError(msg)

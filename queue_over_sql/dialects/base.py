@@ -77,6 +77,8 @@ class QueueDialect(ReadsRows, TakesRows, HoldsRounds, Watches):
     """INSERT … VALUES (…), (…) RETURNING works."""
     conflict_clause = False
     """INSERT … ON CONFLICT DO NOTHING works."""
+    counts_utf16 = False
+    """The length of a text is its units of UTF-16, of which an emoji has two."""
     consecutive_ids = False
     """The ids of a multi-row INSERT go up by ``id_step`` from the last insert id."""
     id_step = 1

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sqlalchemy.types import TypeEngine
 
 _MOST_KEPT = 512
-_PYFORMAT = re.compile(r"%%|%\((\w+)\)s")
+_PYFORMAT = re.compile(r"%%|%\(([^)]+)\)s")
 
 
 class CompiledStatement:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from sqlalchemy import ColumnElement, Connection, Table
+    from sqlalchemy.types import TypeEngine
 
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.dialects.json_paths import JsonPath, JsonScalar
@@ -52,6 +53,7 @@ _KINDS = {
     90098: ErrorKind.DISCONNECT,
     90121: ErrorKind.DISCONNECT,
 }
+_TOO_LONG = 22001
 _MET_ANOTHER = (
     ErrorKind.DUPLICATE,
     ErrorKind.TRANSIENT,
@@ -70,6 +72,7 @@ class H2Dialect(QueueDialect):
     undoes_failed_insert = False
     look_first = True
     alters_in_view = True
+    counts_utf16 = True
 
     @contextlib.contextmanager
     def creating(self, connection: Connection, schema: str | None) -> Iterator[None]:
@@ -117,6 +120,16 @@ class H2Dialect(QueueDialect):
             msg = f"H2 2.1.214 or newer is needed; this database runs {found}."
             raise UnsupportedByEngine(msg)
         self.skip_locked = version >= _SKIP_LOCKED_SINCE
+
+    def exact_string(self, length: int) -> TypeEngine[Any]:
+        """Twice the length, because a character may count as two."""
+        return String(2 * length)
+
+    def value_hint(self, error: BaseException | None) -> str:
+        """How lengths are counted, where a value was too long."""
+        if getattr(error, "code", 0) != _TOO_LONG:
+            return ""
+        return " (H2 counts UTF-16 units: an emoji, as any character beyond U+FFFF, is two)"
 
     def is_claimed(self, table: Table) -> ColumnElement[bool]:
         """A comparison: H2 reads the whole table for IS NOT NULL."""

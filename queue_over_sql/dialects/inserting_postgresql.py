@@ -56,7 +56,8 @@ class InsertsRows:
         differing = tuple(rows.differing)
         if not _fits(sql.subject, rows):
             return None
-        values = {f"p_{name}": value for name, value in rows.same.items()}
+        names = sql.subject.parameters
+        values = {names[name]: value for name, value in rows.same.items()}
         values["p_rows"] = _array(sql.subject, rows)
         return sql.get(publish_elements, differing).run(connection, values).all()
 
@@ -96,7 +97,7 @@ def publish_elements(tables: QueueTables, differing: tuple[str, ...]) -> Insert:
     given: dict[str, ColumnElement[Any]] = {}
     for name in publish.insert_columns(tables):
         if name not in differing:
-            given[name] = bindparam(f"p_{name}", None, type_=live.c[name].type)
+            given[name] = bindparam(tables.parameters[name], None, type_=live.c[name].type)
         elif _are_elements(tables, differing):
             given[name] = element
         else:

@@ -38,6 +38,7 @@ from queue_over_sql.dialects.base import ErrorKind, QueueDialect, microseconds
 from queue_over_sql.dialects.direct import direct_calls, run_text
 from queue_over_sql.dialects.driver_calls import driver_connection
 from queue_over_sql.dialects.inserting_postgresql import InsertsRows, JsonText
+from queue_over_sql.dialects.json_paths import LONE, NUL, without_nul
 from queue_over_sql.dialects.partial_indexes import PartialIndexes
 from queue_over_sql.dialects.pooling_postgresql import MayBePooled
 from queue_over_sql.dialects.rows import message_columns, read_rows
@@ -70,6 +71,9 @@ _CREATION_LOCK = 0x7175657565
 # What is off makes a plan that needs it look so dear that the server would compile it, for 0.1 s.
 _BY_INDEX = "SET enable_seqscan = off; SET enable_sort = off; SET jit = off"
 _AS_USUAL = "RESET enable_seqscan; RESET enable_sort; RESET jit"
+# Half of a pair, in JSON: a first one that no second follows, or a second one without the first.
+_FIRST, _SECOND = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_LONE_SURROGATE = rf"{_FIRST}(?!{_SECOND})|(?<!{_FIRST}){_SECOND}"
 # https://www.postgresql.org/docs/current/catalog-pg-type.html: the oid of each type.
 _FLOAT8, _NUMERIC = 701, 1700
 
@@ -138,7 +142,7 @@ class PostgreSQLDialect(
         self, column: ColumnElement[Any], path: JsonPath, value: JsonScalar
     ) -> ColumnElement[bool]:
         """By ``json_typeof`` and the field's text; numbers as NUMERIC, which is exact."""
-        field: ColumnElement[Any] = column
+        field: ColumnElement[Any] = _readable(column)
         for step in path:
             kind = Integer() if isinstance(step, int) else Text()
             field = field.op("->")(bindparam(None, step, type_=kind))
@@ -148,7 +152,7 @@ class PostgreSQLDialect(
         if isinstance(value, bool):
             return and_(kind_of == "boolean", found == ("true" if value else "false"))
         if isinstance(value, str):
-            return and_(kind_of == "string", found == value)
+            return and_(kind_of == "string", found == value.replace("\0", NUL))
         number = cast(found, Numeric) == cast(repr(value), Numeric)
         # CASE, because AND may look at its right side first and cast what is no number.
         return case((kind_of == "number", number), else_=false())
@@ -292,6 +296,13 @@ class PostgreSQLDialect(
         if rows[0][0] == 0:
             settled = set()
         return settled, read_rows(sql, [row[2:] for row in rows if row[2] is not None])
+
+
+def _readable(column: ColumnElement[Any]) -> ColumnElement[Any]:
+    """JSON without the escapes that a server stores and then fails at, whatever is looked up."""
+    text = cast(column, Text)
+    readable = func.regexp_replace(without_nul(text), _LONE_SURROGATE, LONE, "g")
+    return case((func.strpos(text, "\\u") > 0, cast(readable, JSON)), else_=cast(column, JSON))
 
 
 def _prepares(connection: Connection) -> bool:

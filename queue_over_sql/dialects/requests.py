@@ -114,11 +114,11 @@ class NewRows:
     same: Mapping[str, Any]
     differing: Mapping[str, Iterable[Any]]
 
-    def values(self) -> dict[str, Any]:
-        """The bind parameters of an INSERT of these rows."""
-        values = {f"p_{name}": value for name, value in self.same.items()}
+    def values(self, parameters: Mapping[str, str]) -> dict[str, Any]:
+        """The bind parameters of an INSERT of these rows; ``parameters`` are names by column."""
+        values = {parameters[name]: value for name, value in self.same.items()}
         for name, column in self.differing.items():
-            values.update(zip(_numbered(name, self.count), column, strict=True))
+            values.update(zip(_numbered(parameters[name], self.count), column, strict=True))
         return values
 
     def filled(self) -> tuple[str, ...]:
@@ -138,8 +138,8 @@ class NewRows:
 
 
 @functools.lru_cache(maxsize=1024)
-def _numbered(name: str, count: int) -> tuple[str, ...]:
-    return tuple([f"p_{name}_{index}" for index in range(count)])
+def _numbered(parameter: str, count: int) -> tuple[str, ...]:
+    return tuple([f"{parameter}_{index}" for index in range(count)])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

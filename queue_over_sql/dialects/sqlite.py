@@ -12,7 +12,7 @@ from sqlalchemy.dialects import sqlite
 from queue_over_sql.dialects.arrow.reading_rows import ReadsWideIntegers
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect, microseconds
 from queue_over_sql.dialects.direct import direct_calls, run_text
-from queue_over_sql.dialects.json_paths import path_text
+from queue_over_sql.dialects.json_paths import NUL, path_text, without_nul
 from queue_over_sql.dialects.partial_indexes import PartialIndexes
 from queue_over_sql.dialects.rows import message_columns, read_rows
 from queue_over_sql.dialects.statements import claim, publish, rounds
@@ -86,12 +86,14 @@ class SQLiteDialect(PartialIndexes, ReadsWideIntegers, WatchesTheFile, QueueDial
     ) -> ColumnElement[bool]:
         """By ``json_type`` and ``json_extract``; what is no JSON has no fields."""
         where = path_text(path)
+        # It ends a text at its first NUL.
+        column = case((func.instr(column, "\\u0000") > 0, without_nul(column)), else_=column)
         kind = case((func.json_valid(column) == 1, func.json_type(column, where)))
         if value is None or isinstance(value, bool):
             return kind == {None: "null", True: "true", False: "false"}[value]
         found = func.json_extract(column, where)
         if isinstance(value, str):
-            return case((kind == "text", found == value), else_=false())
+            return case((kind == "text", found == value.replace("\0", NUL)), else_=false())
         bounded = value if abs(value) < _INTEGER_END else float(value)
         return case((kind.in_(("integer", "real")), found == bounded), else_=false())
 
@@ -181,9 +183,10 @@ class SQLiteDialect(PartialIndexes, ReadsWideIntegers, WatchesTheFile, QueueDial
         names = rows.filled()
         left = rows.count
         # Its parameters come in the order of the columns, row by row.
+        columns = {f"{sql.subject.parameters[name]}_0": name for name in names}
         first = sql.get(publish.publish_rows, 1, names).order
         values = itertools.chain.from_iterable(
-            rows.tuples([parameter.removeprefix("p_").removesuffix("_0") for parameter in first])
+            rows.tuples([columns[parameter] for parameter in first])
         )
         most = max(1, min(_ROWS_PER_INSERT, _PARAMETERS // len(names)))
         while left:

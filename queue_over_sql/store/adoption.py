@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Column, FetchedValue, MetaData, Table, inspect, text
+from sqlalchemy import Column, FetchedValue, MetaData, Table, inspect
 from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.schema import DropIndex
 
@@ -102,7 +102,7 @@ def drop_columns(connection: Connection, tables: QueueTables, adoption: Adoption
     names = [preparer.quote(column["name"]) for column in found if column["name"] in ours]
     if names:
         for statement in tables.dialect.drop_columns(preparer.format_table(live), names):
-            connection.execute(text(statement.replace(":", r"\:")))
+            connection.exec_driver_sql(statement).close()
 
 
 def publish_rows(
@@ -133,7 +133,8 @@ def _insert(
 ) -> int:
     result = sql.get(adopted.publish, names).run(connection, values)
     if not sql.subject.dialect.insert_returning:
-        return int(values["p_id"] if "id" in names else result.lastrowid)
+        given = values.get(sql.subject.parameters["id"])
+        return int(result.lastrowid if given is None else given)
     row_id = result.scalar_one()
     if row_id is None:
         key = sql.subject.live.c.id.name

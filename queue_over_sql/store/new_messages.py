@@ -32,15 +32,21 @@ class NewMessage(NamedTuple):
     at: int | None
     dedup: bool = False
 
-    def values(self, now: int | None = None) -> dict[str, Any]:
-        """The bind parameters of a publish by the database's clock, or by ``now`` of its batch."""
-        given = {f"p_{name}": value for name, value in self.content.items()}
+    def values(self, parameters: Mapping[str, str], now: int | None = None) -> dict[str, Any]:
+        """The bind parameters of a publish by the database's clock, or by ``now`` of its batch.
+
+        Args:
+            parameters: their names, by column.
+            now: in microseconds.
+        """
+        given = {parameters[name]: value for name, value in self.content.items()}
         at = self.at if now is None else self.due(now)
         return given | {"p_message_key": self.key, "p_delay": self.delay, "p_at": at}
 
-    def given(self, now: int | None) -> dict[str, Any]:
+    def given(self, parameters: Mapping[str, str], now: int | None) -> dict[str, Any]:
         """The same without what is NULL."""
-        given = {f"p_{name}": value for name, value in self.content.items() if value is not None}
+        content = self.content.items()
+        given = {parameters[name]: value for name, value in content if value is not None}
         if self.key is not None:
             given["p_message_key"] = self.key
         if now is not None or self.delay or self.at is not None:

@@ -159,7 +159,7 @@ def _load_encoded(connection: Connection, sql: StatementCache, batch: Batch, now
         for chunk in chunks(batch, _ROWS_PER_LOAD):
             rows = chunk.rows(now)
             statement = sql.get(statements.publish_many, rows.count, tuple(rows.differing), False)
-            statement.run(connection, rows.values())
+            statement.run(connection, rows.values(sql.subject.parameters))
 
 
 def _batch(given: Sequence[NewMessage] | PlainMessages) -> Batch:
@@ -175,7 +175,9 @@ def _inserting(sql: StatementCache, message: NewMessage, now: int | None) -> Com
 def _insert(
     connection: Connection, sql: StatementCache, message: NewMessage, now: int | None
 ) -> int:
-    result = _inserting(sql, message, now).run(connection, message.given(now))
+    result = _inserting(sql, message, now).run(
+        connection, message.given(sql.subject.parameters, now)
+    )
     if sql.subject.dialect.insert_returning:
         return int(result.scalar_one())
     return int(result.lastrowid)
@@ -188,9 +190,9 @@ def _insert_keyed(
     statement = _inserting(sql, message, now)
     if dialect.aborts_on_error and not dialect.conflict_clause:
         with connection.begin_nested():
-            result = statement.run(connection, message.given(now))
+            result = statement.run(connection, message.given(sql.subject.parameters, now))
     else:
-        result = statement.run(connection, message.given(now))
+        result = statement.run(connection, message.given(sql.subject.parameters, now))
     if dialect.insert_returning:
         row = result.first()
         return None if row is None else int(row[0])
@@ -217,7 +219,7 @@ def _resolve_conflict(
         raise DuplicateKey(sql.subject.queue, str(message.key), existing.id)
     if _same(message, existing):
         return Published(existing.id, PublishOutcome.UNCHANGED)
-    values = message.values(now) | {"p_id_0": existing.id}
+    values = message.values(sql.subject.parameters, now) | {"p_id_0": existing.id}
     del values["p_message_key"]
     sql.get(statements.replace).run(connection, values)
     return Published(existing.id, PublishOutcome.REPLACED)
@@ -343,7 +345,7 @@ def _insert_values(
     # Our own transactions end with the error; the caller's may go on.
     clean = dialect.undoes_failed_insert or direct_calls(connection) is not None
     with contextlib.nullcontext() if clean else connection.begin_nested():
-        result = statement.run(connection, rows.values())
+        result = statement.run(connection, rows.values(sql.subject.parameters))
         if dialect.insert_returning:
             return result.all()
     first, step = result.lastrowid, dialect.id_step

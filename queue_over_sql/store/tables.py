@@ -6,17 +6,19 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import Column, Executable, Table, inspect, text
+from sqlalchemy import Column, Executable, Table, inspect
 from sqlalchemy.exc import DBAPIError, NoSuchTableError
 from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable, DropTable
 
 from queue_over_sql.dialects.base import ErrorKind
+from queue_over_sql.errors import QueueSchemaMismatch
 from queue_over_sql.pauses import pause
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from sqlalchemy import Connection, Index
+    from sqlalchemy.types import TypeEngine
 
     from queue_over_sql.dialects.base import QueueDialect
     from queue_over_sql.schema import QueueTables
@@ -122,7 +124,7 @@ def add_missing_columns(
         columns = [str(CreateColumn(column).compile(dialect=sa_dialect)) for column in lacking]
         try:
             for statement in dialect.add_columns(name, columns) if columns else ():
-                connection.execute(text(statement.replace(":", r"\:")))
+                connection.exec_driver_sql(statement).close()
         except DBAPIError as error:
             if race == _CREATION_RACES - 1 or _fails_for_good(error, dialect):
                 raise
@@ -164,8 +166,33 @@ def drop_tables(connection: Connection, tables: QueueTables) -> None:
 
 
 def own_columns(
-    connection: Connection, table: str, schema: str | None, names: Iterable[str]
+    connection: Connection,
+    table: str,
+    schema: str | None,
+    names: Iterable[str],
+    types: Mapping[str, TypeEngine[Any]],
 ) -> list[Column[Any]]:
-    """Reflect the columns of a queue that its creator gave it."""
+    """Reflect the columns of a queue that its creator gave it.
+
+    Args:
+        connection: where.
+        table: the queue's.
+        schema: the table's.
+        names: of the columns.
+        types: as they were declared, where that is known.
+
+    Raises:
+        QueueSchemaMismatch: one is no longer there.
+    """
     found = {column["name"]: column for column in inspect(connection).get_columns(table, schema)}
-    return [Column(name, found[name]["type"], nullable=found[name]["nullable"]) for name in names]
+    gone = [name for name in names if name not in found]
+    if gone:
+        msg = (
+            f"The table {table!r} has no column {', '.join(gone)}, which its queue was created "
+            "with. Restore it, or drop the queue."
+        )
+        raise QueueSchemaMismatch(msg)
+    return [
+        Column(name, types.get(name, found[name]["type"]), nullable=found[name]["nullable"])
+        for name in names
+    ]

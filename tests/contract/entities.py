@@ -7,7 +7,19 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import DateTime, LargeBinary, Numeric, String, Uuid, insert, select
+from sqlalchemy import (
+    Column,
+    DateTime,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Numeric,
+    String,
+    Table,
+    Uuid,
+    insert,
+    select,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 if TYPE_CHECKING:
@@ -18,6 +30,34 @@ if TYPE_CHECKING:
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 DAY = datetime(2026, 2, 3, 4, 5, 6)  # noqa: DTZ001 - a plain column holds it
 REFERENCE = uuid.UUID("12345678-1234-5678-1234-567812345678")
+ODD_KEY = "the id%"
+ODD_NAMES = (
+    "first name",
+    "a.b",
+    "a_b",
+    "pct%",
+    "%s",
+    "%(x)s",
+    "x:y",
+    ":z",
+    "br[0]",
+    "p(q)",
+    "it's",
+    'say "x"',
+    "back\\slash",
+    "h-i",
+    "?",
+    "semi;colon",
+    "$1",
+    "{}",
+    "select",
+    "Mixed",
+    "žuto",
+    "priority_1",
+    "p_c0",
+    "c1",
+)
+"""What owners call columns, and what drivers and we might take for something else."""
 
 
 class Base(DeclarativeBase):
@@ -48,6 +88,18 @@ def create_invoices(engine: Engine, count: int) -> None:
         rows = [{"company_id": n % 3, "title": f"no {n + 1}"} for n in range(count)]
         with engine.begin() as connection:
             connection.execute(insert(Invoice), rows)
+
+
+def create_odd_table(engine: Engine) -> Table:
+    """Create a table with a column of each odd name, for texts."""
+    table = Table(
+        "odd pct%s: table?",
+        MetaData(),
+        Column(ODD_KEY, Integer, primary_key=True),
+        *[Column(name, String(20)) for name in ODD_NAMES],
+    )
+    table.create(engine)
+    return table
 
 
 def state(engine: Engine, queue: Queue, number: int) -> dict[str, Any]:

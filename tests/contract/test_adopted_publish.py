@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import Column, Integer, MetaData, String, Table, and_, func, or_, select
+from sqlalchemy import Column, Integer, MetaData, String, Table, and_, func, inspect, or_, select
 from sqlalchemy.orm import Session
 
 from queue_over_sql import (
@@ -20,9 +20,12 @@ from queue_over_sql import (
 from tests.contract.entities import (
     DAY,
     LONG_AGO,
+    ODD_KEY,
+    ODD_NAMES,
     REFERENCE,
     Invoice,
     create_invoices,
+    create_odd_table,
     own_row,
     statuses,
 )
@@ -261,3 +264,45 @@ def test_names_like_ours_are_the_users_own(service: QueueService, engine: Engine
     message.ack()
     (finished,) = queue.archive.messages(where=table.c.outcome == "o").list()
     assert (row, "done") == (own_row(finished), finished.outcome)
+
+
+def test_any_name_of_a_column_will_do(make_service: MakeService, engine: Engine) -> None:
+    """Whatever an owner calls a column or a table, each value goes where it belongs, and back."""
+    table = create_odd_table(engine)
+    queue = make_service().adopt_queue("orders", table, column_prefix="q_")
+    by_name = make_service().adopt_queue("orders", table.name, column_prefix="q_")
+    rows: list[dict[str, Any]] = [
+        {ODD_KEY: n, **{name: f"{n} {number}" for number, name in enumerate(ODD_NAMES)}}
+        for n in range(1, 5)
+    ]
+    queue.publish(rows[0])
+    by_name.publish_many([Publication(rows[1], headers={"a": 1}), {**rows[2]}])
+    assert 1 == queue.load([rows[3]])
+    for found in (queue.messages().list(), by_name.messages().list()):
+        assert rows == [own_row(message) for message in found]
+    for name in ODD_NAMES:
+        column = table.c[name]
+        wanted = and_(column == rows[1][name], table.c[ODD_KEY].in_([1, 2]))
+        for selection in (queue.messages(where=wanted), by_name.messages(where=wanted)):
+            assert (name, [2]) == (name, ids(selection.list()))
+            assert (name, 1) == (name, selection.count())
+            assert (name, 1) == (name, int(selection.hold()))
+            assert (name, 1) == (name, int(selection.unhold()))
+    # Names that look alike to a driver, in one condition.
+    alike = and_(*[table.c[name] == rows[1][name] for name in ODD_NAMES])
+    assert [2] == ids(queue.messages(where=alike).list())
+    assert [2] == ids(queue.consume(9, where=alike))
+    messages = by_name.consume(9)
+    assert [rows[0], rows[2], rows[3]] == [own_row(message) for message in messages]
+    by_name.ack(messages)
+    for name in ODD_NAMES:
+        finished = queue.archive.messages(where=table.c[name] == rows[2][name])
+        assert (name, [rows[2]]) == (name, [own_row(message) for message in finished.list()])
+    assert 1 == queue.archive.messages(where=table.c["?"] == rows[2]["?"]).requeue()
+    assert 1 == queue.archive.messages(where=table.c["%s"] == rows[0]["%s"]).remove()
+    assert 1 == queue.enqueue(and_(*[table.c[name] == rows[0][name] for name in ODD_NAMES]))
+    assert [rows[2], rows[0]] == [own_row(message) for message in queue.consume(9)]
+    assert make_service().drop_queue("orders")
+    assert {ODD_KEY, *ODD_NAMES} == {
+        column["name"] for column in inspect(engine).get_columns(table.name)
+    }

@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
+import json
+import uuid
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import Boolean, Column, Float, Integer, String
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    Column,
+    Date,
+    DateTime,
+    Double,
+    Enum,
+    Float,
+    Integer,
+    Interval,
+    LargeBinary,
+    Numeric,
+    SmallInteger,
+    String,
+    Text,
+    Time,
+    TypeDecorator,
+    Uuid,
+    text,
+)
 
 from queue_over_sql import Publication, QueueError, QueueSchemaMismatch
 from tests.contract.looking import ARGUMENT_ERRORS, archived, payloads
 from tests.contract.refusing import refused
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
     from queue_over_sql import Queue, QueueService
     from queue_over_sql.testing.plugin import MakeService
 in_python = pytest.mark.threads("Python refuses it")
@@ -53,6 +79,128 @@ def test_another_service_knows_the_columns(make_service: MakeService) -> None:
     queue.publish("x", region="south")
     (message,) = queue.consume()
     assert dict(message.columns) == {"tenant": None, "region": "south"}
+
+
+class Loud(TypeDecorator[str]):
+    """A type of an application's own: what is read is in capitals."""
+
+    impl = String(20)
+    cache_ok = True
+
+    def process_result_value(self, value: str | None, dialect: Any) -> str | None:
+        """Capitals."""
+        del dialect
+        return None if value is None else value.upper()
+
+
+TYPED: dict[str, tuple[Any, Any]] = {
+    "b": (Boolean(), True),
+    "u": (Uuid(), uuid.UUID(int=5)),
+    "f": (Float(53), 1.25),
+    "double": (Double(), 1e-7),
+    "price": (Numeric(12, 3), Decimal("1.250")),
+    "ratio": (Numeric(12, 3, asdecimal=False), 1.25),
+    "t": (Text(), "žuto"),
+    "s": (String(20), "s"),
+    "n": (SmallInteger(), 5),
+    "day": (Date(), date(2026, 3, 4)),
+    "moment": (DateTime(), datetime(2026, 3, 4, 5, 6, 7)),  # noqa: DTZ001 - the column has no zone
+    "clock": (Time(), time(1, 2, 3)),
+    "span": (Interval(), timedelta(hours=1)),
+    "raw": (LargeBinary(), b"\x00\xff"),
+    "mood": (Enum("glad", "sad", native_enum=False), "sad"),
+    "j": (JSON(), {"a": [1, "ž"]}),
+}
+
+
+def test_declared_types_outlive_a_restart(make_service: MakeService, engine: Engine) -> None:
+    """By whichever service: one that declares the columns again, and one that only opens it."""
+
+    def columns() -> list[Column[Any]]:
+        return [Column(name, kind) for name, (kind, _) in TYPED.items()]
+
+    def record() -> Any:
+        with engine.connect() as connection:
+            return connection.exec_driver_sql("SELECT settings FROM queue_over_sql_queues").scalar()
+
+    values = {name: value for name, (_, value) in TYPED.items()}
+    first = make_service().create_queue("typed", columns=columns())
+    before = record()
+    again = make_service().create_queue("typed", columns=columns())
+    assert before == record()
+    only_opened = make_service().queue("typed")
+    changed = make_service().create_queue("typed", max_attempts=9)
+    for queue in (first, again, only_opened, changed):
+        queue.publish(1, **values)
+        for name, value in values.items():
+            if name != "j":
+                assert (name, 1) == (
+                    name,
+                    queue.messages(where=queue.table.c[name] == value).count(),
+                )
+        (message,) = queue.consume()
+        assert values == dict(message.columns)
+        assert list(map(type, values.values())) == list(map(type, message.columns.values()))
+        message.ack()
+
+
+def test_types_of_an_applications_own_are_those_of_who_declares_them(
+    make_service: MakeService, engine: Engine
+) -> None:
+    """Nobody else knows them; a record that says only their SQL is that of an earlier version."""
+    service = make_service()
+    service.create_queue("typed", columns=[Column("loud", Loud()), Column("b", Boolean())])
+    with engine.begin() as connection:
+        [(text_of_record,)] = connection.execute(text("SELECT settings FROM queue_over_sql_queues"))
+        settings = json.loads(text_of_record)
+        settings["columns"]["b"] = settings["columns"]["b"]["sql"]
+        change = text("UPDATE queue_over_sql_queues SET settings = :old")
+        connection.execute(change, {"old": json.dumps(settings)})
+    opened = make_service()
+    plain = opened.queue("typed")
+    declared = opened.create_queue(
+        "typed", columns=[Column("loud", Loud()), Column("b", Boolean())]
+    )
+    declared.publish(1, loud="who", b=True)
+    assert declared.table is opened.queue("typed").table
+    assert [("who", True), ("WHO", True)] == [
+        (found.columns["loud"], bool(found.columns["b"]))
+        for queue in (plain, declared)
+        for found in queue.messages().list()
+    ]
+    assert True is make_service().queue("typed").messages().list()[0].columns["b"]
+
+
+def test_names_like_those_of_statements_will_do(service: QueueService) -> None:
+    """Reserved words, and what parameters of many rows might be called; not given is NULL."""
+    names = ("order", "select", "payload_0", "kind_1", "p_c0", "c1", "c1_0", "a", "a_1")
+    queue = service.create_queue("odd", columns=[Column(name, String(20)) for name in names])
+    rows: list[dict[str, Any]]
+    rows = [{name: f"{name} {number}" for name in names} for number in range(3)]
+    queue.publish(0, kind="k0", **rows[0])
+    queue.publish_many([Publication(n, kind=f"k{n}", columns=rows[n]) for n in (1, 2)])
+    queue.publish_many([Publication(n, kind=f"k{n}") for n in (3, 4)])
+    queue.load([Publication(n, kind=f"k{n}", columns={"a": rows[n]["a"]}) for n in range(2)])
+    queue.publish("x", key="key", **rows[0])
+    queue.publish("y", key="key", on_conflict="replace", **rows[1])
+    found = queue.consume(9)
+    nothing = dict.fromkeys(names)
+    loaded = [nothing | {"a": row["a"]} for row in rows[:2]]
+    expected = [*rows, nothing, nothing, *loaded, rows[1]]
+    assert expected == [dict(message.columns) for message in found]
+    assert ["k0", "k1", "k2", "k3", "k4", "k0", "k1", None] == [m.kind for m in found]
+
+
+def test_an_emoji_is_one_character_but_on_h2(service: QueueService, engine: Engine) -> None:
+    """H2 counts two and the error says so; keys and kinds have room for as many everywhere."""
+    queue = service.create_queue("short", columns=[Column("face", String(10))])
+    full = "😀" * (5 if engine.dialect.name == "h2" else 10)
+    queue.publish("x", key="😀" * 200, kind="😀" * 100, face=full)
+    counts = "UTF-16" if engine.dialect.name == "h2" else "10 characters, not 11"
+    with pytest.raises(ValueError, match=counts):
+        queue.publish("x", face=full + "😀")
+    (message,) = queue.consume()
+    assert (full, "😀" * 200, "😀" * 100) == (message.columns["face"], message.key, message.kind)
 
 
 def test_the_archive_keeps_own_columns(tenants: Queue) -> None:

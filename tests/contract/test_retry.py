@@ -161,6 +161,20 @@ def test_a_stored_import_path_needs_that_class_registered(
     assert [False, True] == [policy == TwiceThenNever(3) for policy in policies]
 
 
+HOSTILE_TYPES: list[Any] = [
+    {"type": "Integer"},
+    {"sql": 5, "type": "Integer"},
+    {"sql": "INTEGER"},
+    {"sql": "INTEGER", "type": ["Integer"]},
+    {"sql": "INTEGER", "type": "Integer", "length": 5},
+    {"sql": "BLOB", "type": "PickleType"},
+    {"sql": "INTEGER", "type": "os"},
+    {"sql": "VARCHAR(1)", "type": "String", "length": "1); DROP TABLE x; --"},
+    {"sql": "VARCHAR(1)", "type": "String", "collation": "C; DROP TABLE x"},
+    {"sql": "VARCHAR(1)", "type": "String", "length": ["1"]},
+]
+
+
 @pytest.mark.threads("Python decides")
 @pytest.mark.default_on("sqlite", "postgresql")
 def test_settings_that_cannot_be_read_stop_only_their_queue(
@@ -181,7 +195,14 @@ def test_settings_that_cannot_be_read_stop_only_their_queue(
         "dedup_window_us": ["x", 10**400],
         "kind_timeout_us": ["x", []],
         "max_payload_bytes": ["x", 0],
-        "columns": [None, "x", 5],
+        "columns": [
+            None,
+            "x",
+            5,
+            {"a": 5},
+            {"a": "INTEGER"},
+            *[{"a": each} for each in HOSTILE_TYPES],
+        ],
         "adoption": ["x", {"table": "x"}, 7],
     }
     hostile += [

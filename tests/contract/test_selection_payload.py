@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import decimal
 from datetime import date
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql import UnsupportedByEngine
 from tests.contract.editing import finished, has_json_paths
@@ -43,6 +46,14 @@ ODD_TEXTS = [
     "$.a",
     "%s %(a)s :a ?",
     "😀",
+    "x",
+    "x\0",
+    "x\0y",
+    "\0",
+    "\\u0000",
+    "x\\u0000y",
+    "\\\0",
+    "\x01\x1f\x7f\b\f\r",
 ]
 ODD_KEYS = [
     "two words",
@@ -68,6 +79,9 @@ ODD_KEYS = [
     "last",
     "a,b",
     "{}",
+    "tab\tkey",
+    "line\nkey\r",
+    "\x01\x1f\x7f\b\f",
 ]
 PLAIN_VALUES: list[Any] = ["1", 1, 1.0, True, None, "true", "null", 0, False, 0.0, "", "1.0", 2]
 NUMBERS = [2**53, 2**53 + 1, -(2**63), 2**63 - 1, 0.1, 0.5, -2.5, 1e-7, 1e22, 1000.0, 1000.5]
@@ -106,8 +120,28 @@ VALUES: dict[str, Story] = {
         ],
     ),
     "case, accents, blanks, quotes, wildcards, backslashes and markers of parameters": (
-        [{"v": text} for text in ODD_TEXTS],
-        [("v", text, [place]) for place, text in enumerate(ODD_TEXTS)],
+        [{"v": each} for each in ODD_TEXTS],
+        [("v", each, [place]) for place, each in enumerate(ODD_TEXTS)],
+    ),
+    "a NUL character anywhere keeps no message from being found, nor from being searched past": (
+        [
+            {"v": "x", "other": "\0", "n": 1},
+            {"\0": "x", "v": "x", "flag": True},
+            {"v": ["\0"]},
+            {"v\0": "x"},
+            {"v": {"w": "\0\0", "x": None}},
+            "\0",
+        ],
+        [
+            ("v", "x", [0, 1]),
+            ("n", 1, [0]),
+            ("flag", True, [1]),
+            ("v.0", "\x00", [2]),
+            ("v.w", "\x00\x00", [4]),
+            ("v.w", "", []),
+            ("v.x", None, [4]),
+            ("v.0", "", []),
+        ],
     ),
     "a field that is not there equals nothing, not even null": (
         [{"a": None}, {}, {"a": {"b": None}}, {"b": None}, None, []],
@@ -189,6 +223,33 @@ def check(docs: Queue, stories: dict[str, Story]) -> None:
 def test_values_are_equal_by_type_and_value(docs: Queue) -> None:
     """Texts, numbers, truth and null are never mistaken for each other, nor for a neighbour."""
     check(docs, VALUES)
+
+
+def test_what_other_clients_store_breaks_no_search(docs: Queue, engine: Engine) -> None:
+    """Escapes that are no text at all, as far as the table takes them for JSON."""
+    stored = [
+        r'{"v": "\ud800", "w": "x"}',
+        r'{"\udc00": 1, "w": "\ud83d\ude00"}',
+        r'{"w": "x", "v": "\ude00\ud83d"}',
+        r'{"w": "\u0000"}',
+        r'{"w": "\\ud800"}',
+    ]
+    docs.publish_many(["placeholder"] * len(stored))
+    for message, content in zip(docs.messages().list(), stored, strict=True):
+        change = text(f"UPDATE {docs.table.name} SET payload = CAST(:new AS JSON) WHERE id = :id")
+        if engine.dialect.name != "postgresql":
+            change = text(f"UPDATE {docs.table.name} SET payload = :new WHERE id = :id")
+        # What the table refuses stays what it was.
+        with contextlib.suppress(DBAPIError), engine.begin() as connection:
+            connection.execute(change, {"new": content, "id": message.id})
+    wanted = [("w", "x"), ("w", "\0"), ("w", "😀"), ("w", "\\ud800"), ("v", "x"), ("w", None)]
+    counted = [docs.messages(payload={path: value}).count() for path, value in wanted]
+    assert all(count <= most for count, most in zip(counted, (2, 1, 1, 1, 0, 0), strict=True)), (
+        counted
+    )
+    assert (1, 1) == (counted[1], counted[3])
+    with pytest.raises(ValueError, match="surrogate"):
+        docs.messages(payload={"w": "\ud800"})
 
 
 def test_a_number_beyond_64_bits_is_found_or_refused(docs: Queue) -> None:

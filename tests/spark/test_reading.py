@@ -17,6 +17,7 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import EqualTo
 from sqlalchemy import (
     JSON,
     BigInteger,
@@ -34,13 +35,17 @@ from sqlalchemy import (
     String,
     Time,
     Uuid,
+    create_engine,
     text,
 )
 
 from queue_over_sql import DatabaseRefused, Publication, Queue, QueueService
 from queue_over_sql.dialects.arrow import reading_mysql
 from queue_over_sql.spark.columns import MessageColumns, message_columns, read_batches
+from queue_over_sql.spark.filters import pushed
 from queue_over_sql.spark.options import MessageOptions
+from queue_over_sql.testing.plugin import TestDatabase
+from tests.contract.entities import ODD_NAMES, create_odd_table
 
 T = TypeVar("T")
 # What the faster ways need; without them the driver of the URL reads.
@@ -328,3 +333,24 @@ def test_rows_of_an_adopted_table_are_their_own_payload(adopted: Queue) -> None:
     assert "old" == row.get("status", row.get("row_status"))
     with pytest.raises(ValueError, match=r"schemaStyle.*leave it native"):
         columns_of(adopted, schemaStyle="kafka")
+
+
+@by_driver
+def test_columns_of_any_name_are_read_and_filtered(
+    service: QueueService, database: TestDatabase
+) -> None:
+    """Whatever the owner of a table calls them; filters on all of them in one statement."""
+    engine = create_engine(database.url)
+    create_odd_table(engine)
+    engine.dispose()
+    queue = service.adopt_queue("odd", "odd pct%s: table?", column_prefix="q_")
+    row = {name: f"value {number}" for number, name in enumerate(ODD_NAMES)}
+    queue.publish_many([row, dict.fromkeys(ODD_NAMES, "another")])
+    columns = columns_of(queue)
+    first, _ = read(queue, columns)
+    assert row == {name: first[name] for name in ODD_NAMES}
+    wanted = [pushed(EqualTo((name,), value), columns) for name, value in row.items()]
+    conditions = [found.condition for found in wanted if found is not None]
+    assert len(ODD_NAMES) == len(conditions)
+    found = read(queue, columns, columns.select().where(*conditions))
+    assert [first["id"]] == [each["id"] for each in found]

@@ -63,7 +63,7 @@ def publish(tables: QueueTables, names: tuple[str, ...]) -> Insert:
     """Insert a row that is a message; ``names`` are the keys of what is given of its columns."""
     live, dialect = tables.live, tables.dialect
     given = {
-        name: bindparam(f"p_{name}", None, type_=live.c[name].type)
+        name: bindparam(tables.parameters[name], None, type_=live.c[name].type)
         for name in (*names, "headers", "priority", "max_attempts", "lease_us")
     }
     statement = dialect.insert(live).values(given | _begun(tables))

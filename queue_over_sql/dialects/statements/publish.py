@@ -63,8 +63,7 @@ def publish_many(
     names, live = insert_columns(tables), tables.live
     same = {name: _value(tables, name) for name in names if name not in differing}
     rows = [
-        same | {name: _value(tables, f"{name}_{index}", name) for name in differing}
-        for index in range(size)
+        same | {name: _value(tables, name, index) for name in differing} for index in range(size)
     ]
     statement = tables.dialect.insert(live).values(rows)
     return _returning_id(tables, statement, keyed=True) if returning else statement.inline()
@@ -72,15 +71,14 @@ def publish_many(
 
 def publish_rows(tables: QueueTables, size: int, names: tuple[str, ...]) -> Insert:
     """Insert ``size`` messages of which these columns are given, row by row; returns nothing."""
-    rows = [
-        {name: _value(tables, f"{name}_{index}", name) for name in names} for index in range(size)
-    ]
+    rows = [{name: _value(tables, name, index) for name in names} for index in range(size)]
     return tables.dialect.insert(tables.live).values(rows).inline()
 
 
-def _value(tables: QueueTables, parameter: str, column: str | None = None) -> ColumnElement[Any]:
-    kind = tables.live.c[column or parameter].type
-    return bindparam(f"p_{parameter}", None, type_=kind)
+def _value(tables: QueueTables, name: str, row: int | None = None) -> ColumnElement[Any]:
+    parameter = tables.parameters[name]
+    parameter = parameter if row is None else f"{parameter}_{row}"
+    return bindparam(parameter, None, type_=tables.live.c[name].type)
 
 
 def _returning_id(tables: QueueTables, statement: Insert, keyed: bool) -> Insert:
@@ -110,7 +108,7 @@ def replace(tables: QueueTables) -> Update:
     due = func.coalesce(number("p_at"), dialect.now() + number("p_delay"))
     times = {"scheduled_at": due, "available_at": due}
     given = {
-        name: bindparam(f"p_{name}", None, type_=live.c[name].type)
+        name: _value(tables, name)
         for name in insert_columns(tables)
         if name not in times and name not in kept
     }

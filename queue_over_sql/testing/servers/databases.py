@@ -48,6 +48,11 @@ def _run(connection: Connection, statements: Iterable[str]) -> None:
         connection.exec_driver_sql(statement)
 
 
+def _literal(statement: str) -> str:
+    """Keep drivers that look for parameters from finding one."""
+    return statement.replace("%", "%%")
+
+
 def _divided(names: Sequence[str], keep: Callable[[str], bool]) -> tuple[list[str], list[str]]:
     """Names to drop, names to empty."""
     return [name for name in names if not keep(name)], [name for name in names if keep(name)]
@@ -91,7 +96,7 @@ class PostgresqlDatabases:
                 drops.insert(0, f"DROP TABLE {', '.join(dropped)} CASCADE")
             drops += [f"DELETE FROM {table}" for table in emptied]
             drops.append(f'ALTER DATABASE "{name}" RESET ALL')
-            connection.exec_driver_sql("; ".join(drops))
+            connection.exec_driver_sql(_literal("; ".join(drops)))
 
     _OBJECTS = """
         SELECT CASE c.relkind WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW'
@@ -118,7 +123,7 @@ class PostgresqlDatabases:
 
 
 def _backquoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
+    return _literal(f"`{name.replace('`', '``')}`")
 
 
 class MysqlDatabases:
