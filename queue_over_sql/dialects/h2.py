@@ -188,7 +188,7 @@ class H2Dialect(QueueDialect):
         marked = sql.get(mark_first).run(connection, values)
         if not marked.rowcount:
             return []
-        return read_rows(sql, sql.get(claim.stamped).run(connection, request.stamp()))
+        return read_rows(connection, sql, sql.get(claim.stamped).run(connection, request.stamp()))
 
 
 def mark_first(tables: QueueTables) -> Update:
