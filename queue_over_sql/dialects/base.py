@@ -109,7 +109,10 @@ class QueueDialect(ReadsRows, TakesRows, HoldsRounds, Watches):
     """The move to the archive is one statement."""
     exchanges_at_once = False
     """Ack and claim are one statement."""
-    unreachable_hint = "is it running, and are its address and the password right?"
+    unreachable_hint = (
+        "is it running, are its address and the password right, and has it a connection left for "
+        "each thread?"
+    )
     """What to ask when the database cannot be reached."""
     locked_hint = ""
     """What else to say when the database stays locked."""
