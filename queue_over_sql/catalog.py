@@ -11,7 +11,7 @@ from queue_over_sql.adopted import check_column_prefix
 from queue_over_sql.adopting import Adopter, check_settings, given_table
 from queue_over_sql.errors import InvalidQueueName, QueueNotFound, QueueSchemaMismatch
 from queue_over_sql.kinds import Kinds
-from queue_over_sql.schema import QueueTables, check_queue_name, queue_tables
+from queue_over_sql.schema import QueueTables, check_queue_name, may_be_name, queue_tables
 from queue_over_sql.settings import (
     UNSET,
     EffectiveSettings,
@@ -125,8 +125,7 @@ class Catalog:
         known = self._queues.get(name)
         if known is not None:
             return known
-        known_form = isinstance(name, str) and name.isascii() and name.isidentifier()
-        record = self._record(name, connection) if known_form else None
+        record = self._record(name, connection)
         if record is None:
             raise QueueNotFound(name)
         return self._open(record, connection)
@@ -321,6 +320,8 @@ class Catalog:
         return self._open(record)
 
     def _record(self, name: str, on: Connection | None = None) -> QueueRecord | None:
+        if not may_be_name(name):
+            return None
         system, prefix = self.system(), self._settings.table_prefix
         return self._look(lambda c: registry.queue_record(c, system, prefix, name), on)
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import BindParameter, ClauseElement, Column, Table, bindparam, select
 from sqlalchemy.sql import visitors
 
+from queue_over_sql.payload import is_storable
+
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
 
@@ -110,7 +112,8 @@ def payload_path(path: Any, argument: str = "payload") -> list[str | int]:
     if steps[0] == "$" and len(steps) > 1:
         msg = f"{argument}: {path!r} is written without $ here, such as 'items.0.sku'"
         raise ValueError(msg)
-    if not all(steps) or any(forbidden in path for forbidden in _NOT_IN_PATHS):
+    unfit = not is_storable(path) or any(forbidden in path for forbidden in _NOT_IN_PATHS)
+    if not all(steps) or unfit:
         msg = (
             f"{argument}: {path!r} is no path: write keys and positions joined by dots, such as "
             "'address.city' or 'items.0.sku', without quotes, backslashes or empty steps"
@@ -125,13 +128,28 @@ def check_payload_value(path: str, value: Any, argument: str = "payload") -> Non
     Raises:
         ValueError: it is no JSON value, or one with parts; the text names the argument.
     """
-    plain = value is None or isinstance(value, str | int | float)
-    if not plain or (isinstance(value, float) and not math.isfinite(value)):
-        msg = (
-            f"{argument}: {path!r} can be compared with text, a finite number, True, False or "
-            f"None, not with {value!r}; name the fields inside of it one by one"
-        )
-        raise ValueError(msg)
+    # A NUL may be in a payload, unlike in other texts.
+    is_text = isinstance(value, str) and is_storable(value.replace("\0", ""))
+    if value is None or is_text or _is_finite(value):
+        return
+    msg = (
+        f"{argument}: {path!r} can be compared with text, a finite number, True, False or "
+        f"None, not with {type(value).__name__} {_shown(value)}; name the fields inside of it one "
+        "by one"
+    )
+    raise ValueError(msg)
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _shown(value: Any) -> str:
+    # Python refuses to write very large numbers.
+    return "of over 300 digits" if isinstance(value, int) else repr(value)[:100]
 
 
 def check_sendable(path: str, value: Any) -> None:

@@ -58,6 +58,14 @@ _PATIENCE_SECONDS = 30.0
 _RECONNECTS = 2
 
 
+# What drivers raise of their own for a number or a text that they cannot send.
+_UNSENDABLE = (OverflowError, UnicodeEncodeError)
+
+
+def _not_sent(error: Exception) -> PayloadInvalid:
+    return PayloadInvalid(f"The driver of the database cannot send a value: {error}.")
+
+
 def _answer(connection: Connection, question: str) -> Any:
     return connection.exec_driver_sql(question).scalar_one()
 
@@ -170,6 +178,8 @@ class Connections:
             except StatementError as error:
                 # An exception of the caller's own, such as a time-out that a signal raised.
                 raise error if error.orig is None else error.orig from error
+            except _UNSENDABLE as error:
+                raise _not_sent(error) from error
             # Jitter keeps writers that met once from meeting again in step.
             self.runtime.sleep(random.uniform(0.0001, 0.001 * min(tries + 1, 10)))  # noqa: S311
 
@@ -281,6 +291,8 @@ class Connections:
             yield
         except DBAPIError as error:
             raise self._in_our_words(error, self.dialect.classify(error)) from error
+        except _UNSENDABLE as error:
+            raise _not_sent(error) from error
 
     def close_to_others(self) -> None:
         """Let only this caller work from now on, and wait for acts of others that run."""

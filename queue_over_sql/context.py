@@ -249,6 +249,8 @@ def as_connection(connection: Any) -> Connection:
         "connection must be an SQLAlchemy Connection or Session with your transaction, not "
         f"{type(connection).__name__}"
     )
+    if type(connection).__module__.startswith("sqlalchemy.ext.asyncio"):
+        msg += ": use AsyncQueueService of queue_over_sql.aio with it"
     raise TypeError(msg)
 
 

@@ -141,12 +141,13 @@ class HandlerRun:
 
     def _call_in_transaction(self, argument: Any, messages: list[Message]) -> None:
         """The function's writes and the ack in one commit; an exception leaves neither."""
-        called = False
+        called = returned = False
         try:
             with self._connections.transaction(self._connection) as connection:
                 self._connections.reach(connection)
                 called = True
                 _refuse_awaitable(self._handler.function(argument, connection))
+                returned = True
                 unsettled = [message for message in messages if not message.settled]
                 if unsettled:
                     self._queue.ack(unsettled, connection=connection)
@@ -156,6 +157,8 @@ class HandlerRun:
                 message.settled = False
             if not called and isinstance(error, DatabaseUnavailable):
                 raise _NotCalled from error
+            if called == returned and isinstance(error, asyncio.CancelledError):
+                raise HandlerStopped from error
             raise
 
     def _fail(self, messages: Sequence[Message], error: BaseException) -> None:

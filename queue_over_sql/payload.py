@@ -232,3 +232,25 @@ def printable(text: str | None) -> str | None:
     if text is None:
         return None
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
+def is_storable(text: object) -> bool:
+    """Whether it is text that every database holds: without NUL and lone surrogates."""
+    return isinstance(text, str) and printable(text) == text
+
+
+def check_text(argument: str, value: Any, limit: int) -> str | None:
+    """Read a short text that may be left out.
+
+    Raises:
+        TypeError, ValueError: it is none; the text names the argument.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        msg = f"{argument} must be a str, not {type(value).__name__}"
+        raise TypeError(msg)
+    if not value or len(value) > limit or not is_storable(value):
+        msg = f"{argument} must be 1 to {limit} characters of text without NUL, not {value[:50]!r}"
+        raise ValueError(msg)
+    return value

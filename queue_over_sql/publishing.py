@@ -121,7 +121,7 @@ class Publisher:
         settings = self._context.settings
         nul = self._context.tables.dialect.nul_in_text
         content = {
-            "kind": _name("kind", publication.kind, KIND_LENGTH),
+            "kind": payloads.check_text("kind", publication.kind, KIND_LENGTH),
             "payload": payloads.encode(
                 settings.payload, publication.payload, settings.max_payload_bytes, nul=nul
             ),
@@ -133,7 +133,7 @@ class Publisher:
         }
         delay, at = due(publication.delay, publication.at)
         return NewMessage(
-            key=_name("key", publication.key, KEY_LENGTH),
+            key=payloads.check_text("key", publication.key, KEY_LENGTH),
             content=content,
             delay=delay,
             at=at,
@@ -245,18 +245,6 @@ def batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
     remaining = iter(items)
     while batch := list(itertools.islice(remaining, size)):
         yield batch
-
-
-def _name(argument: str, value: Any, limit: int) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        msg = f"{argument} must be a str, not {type(value).__name__}"
-        raise TypeError(msg)
-    if not value or len(value) > limit or payloads.printable(value) != value:
-        msg = f"{argument} must be 1 to {limit} characters of text without NUL, not {value[:50]!r}"
-        raise ValueError(msg)
-    return value
 
 
 def optional_whole(argument: str, value: Any) -> int | None:

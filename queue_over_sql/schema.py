@@ -120,6 +120,11 @@ class QueueTables:
         return tuple(self.live.c[key].name for key in self.own_columns)
 
 
+def may_be_name(name: object) -> bool:
+    """Whether there can be a queue or a topic of this name, of any version."""
+    return isinstance(name, str) and name.isascii() and name.isidentifier()
+
+
 def check_queue_name(name: object, prefix: str, identifier_limit: int) -> str:
     """Let a queue name pass, or say what is wrong with it.
 

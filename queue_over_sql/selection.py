@@ -18,6 +18,8 @@ from queue_over_sql.context import UNDECODABLE
 from queue_over_sql.durations import Duration, instant_to_microseconds, to_microseconds
 from queue_over_sql.errors import ClaimLost
 from queue_over_sql.message import Message, Outcome, Status
+from queue_over_sql.payload import check_text
+from queue_over_sql.schema import KEY_LENGTH, KIND_LENGTH
 from queue_over_sql.settings import check_choice, check_whole
 from queue_over_sql.store import Chosen, Edited
 
@@ -70,9 +72,9 @@ class Selection:
             conditions.append(self._status(status))
         if tables.adoption is not None:
             self._refuse(key=key, kind=kind, payload=payload)
-        if key is not None:
+        if check_text("key", key, KEY_LENGTH) is not None:
             conditions.append(self._table.c.message_key == key)
-        if kind is not None:
+        if check_text("kind", kind, KIND_LENGTH) is not None:
             conditions.append(self._table.c.kind == kind)
         if payload:
             conditions += self._fields(self._table.c.payload, payload)

@@ -318,14 +318,16 @@ class SettlerOfQueue:
             reason: why it failed.
             explicit: the delay that was asked for; None for that of the queue's policy.
         """
+        # Outside of the ``try``: what cannot be read, or is cancelled, is no failure of the policy.
+        policy = self._context.settings.retry
         if attempt >= allowed:
             return None
         if explicit is not None:
             return explicit
         try:
-            delay = self._context.settings.retry.next_delay(attempt, reason)
+            delay = policy.next_delay(attempt, reason)
             return None if delay is None else to_microseconds(delay, "next_delay", zero=True)
-        except BaseException:  # noqa: BLE001 - a user's policy must not keep a message unsettled
+        except (Exception, SystemExit):  # noqa: BLE001 - a user's policy must not keep a message
             _log.exception("The retry policy of queue %s failed.", self._context.name)
             return ExponentialBackoff().next_delay(attempt, reason) // MICROSECOND
 

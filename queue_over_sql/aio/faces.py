@@ -177,7 +177,8 @@ def _sync_side(connection: Any) -> Any:
     if not isinstance(connection, AsyncConnection):
         msg = (
             "connection must be an AsyncConnection or AsyncSession, not "
-            f"{type(connection).__name__}: a synchronous one would hold up the event loop"
+            f"{type(connection).__name__}: a synchronous one would hold up the event loop. Make it "
+            "with create_async_engine(), or use QueueService with it"
         )
         raise TypeError(msg)
     if connection.sync_connection is None:

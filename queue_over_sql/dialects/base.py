@@ -56,6 +56,15 @@ def microseconds(expression: str) -> ColumnElement[int]:
     return literal_column(expression, BigInteger())
 
 
+def sqlstate_of(error: BaseException | None) -> str:
+    """The SQLSTATE of a driver's error; empty where it has none."""
+    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    if state is None and error is not None and error.args and isinstance(error.args[0], dict):
+        # pg8000 gives the fields of the server's message as they are.
+        state = error.args[0].get("C")
+    return str(state or "")
+
+
 class QueueDialect(ReadsRows, TakesRows, HoldsRounds, Watches):
     """The portable dialect, and the base of those for known engines.
 
@@ -102,7 +111,10 @@ class QueueDialect(ReadsRows, TakesRows, HoldsRounds, Watches):
     """The move to the archive is one statement."""
     exchanges_at_once = False
     """Ack and claim are one statement."""
-    unreachable_hint = "is it running, and are its address and the password right?"
+    unreachable_hint = (
+        "is it running, are its address and the password right, and has it a connection left for "
+        "each thread?"
+    )
     """What to ask when the database cannot be reached."""
     locked_hint = ""
     """What else to say when the database stays locked."""
@@ -307,8 +319,7 @@ class QueueDialect(ReadsRows, TakesRows, HoldsRounds, Watches):
 
     def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
         """Tell what an error of the driver means, by its code."""
-        state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
-        return _STATES.get(str(state)[:5], ErrorKind.OTHER)
+        return _STATES.get(sqlstate_of(error)[:5], ErrorKind.OTHER)
 
     def value_hint(self, error: BaseException | None) -> str:
         """What else to say when the server refused a value."""
@@ -367,7 +378,9 @@ class QueueDialect(ReadsRows, TakesRows, HoldsRounds, Watches):
             mark.run(connection, id_values(batch) | request.stamp() | request.wanted())
         if not candidates:
             return []
-        return read_rows(sql, sql.get(claiming.stamped).run(connection, request.stamp()))
+        return read_rows(
+            connection, sql, sql.get(claiming.stamped).run(connection, request.stamp())
+        )
 
     def claim_locked(
         self, connection: Connection, sql: StatementCache, request: ClaimRequest
@@ -380,7 +393,7 @@ class QueueDialect(ReadsRows, TakesRows, HoldsRounds, Watches):
         for batch in batches([row[0] for row in picked]):
             mark = sql.get(claiming.mark, bucket_of(len(batch)))
             mark.run(connection, id_values(batch) | request.stamp() | {"p_now": now})
-        return [stamped_row(sql, row, request, now) for row in picked]
+        return [stamped_row(connection, sql, row, request, now) for row in picked]
 
     def archive(
         self, connection: Connection, sql: StatementCache, settlement: Settlement

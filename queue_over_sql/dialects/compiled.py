@@ -24,10 +24,21 @@ _MOST_KEPT = 512
 _PYFORMAT = re.compile(r"%%|%\(([^)]+)\)s")
 
 
+def same_driver(one: Dialect, other: Dialect) -> bool:
+    """Whether what was compiled for one of them is what the other's driver takes."""
+    return one is other or (type(one) is type(other) and one.paramstyle == other.paramstyle)
+
+
 class CompiledStatement:
-    """The text of a statement for one driver, with what its parameters need."""
+    """The text of a statement for one driver, with what its parameters need.
+
+    On a caller's connection that has another driver it is compiled for that one.
+    """
 
     def __init__(self, clause: ClauseElement, dialect: Dialect) -> None:
+        self._clause, self._dialect = clause, dialect
+        # For the drivers of callers' connections: the last one is the likely one.
+        self._elsewhere: tuple[Dialect, CompiledStatement] | None = None
         compiled: Any = clause.compile(dialect=dialect, compile_kwargs={"render_postcompile": True})
         self.text: str = compiled.string
         self._defaults: dict[str, Any] = dict(compiled.params)
@@ -40,8 +51,17 @@ class CompiledStatement:
         """Execute on a connection; ``values`` are the bind parameters by name."""
         calls = direct_calls(connection)
         if calls is None:
-            return connection.exec_driver_sql(*self.bound(values))
+            return connection.exec_driver_sql(*self.on(connection.dialect).bound(values))
         return calls.run(self, values)
+
+    def on(self, dialect: Dialect) -> CompiledStatement:
+        """The same statement for the driver of this dialect."""
+        if same_driver(dialect, self._dialect):
+            return self
+        elsewhere = self._elsewhere
+        if elsewhere is None or not same_driver(dialect, elsewhere[0]):
+            elsewhere = self._elsewhere = dialect, CompiledStatement(self._clause, dialect)
+        return elsewhere[1]
 
     @property
     def order(self) -> Sequence[str]:
@@ -136,15 +156,20 @@ class StatementCache:
         """What turns a Python value of this type into the driver's; None where nothing must."""
         return kind.dialect_impl(self._dialect).bind_processor(self._dialect)
 
-    @functools.cached_property
-    def own_converters(self) -> Sequence[Callable[[Any], Any] | None]:
-        """What turns the driver's values of the queue's own columns into Python's, by column."""
-        columns = self.subject.live.c
-        return [self._result_converter(columns[name].type) for name in self.subject.own_columns]
+    def own_converters(self, dialect: Dialect) -> Sequence[Callable[[Any], Any] | None]:
+        """What turns a driver's values of the queue's own columns into Python's, by column."""
+        if same_driver(dialect, self._dialect):
+            return self._own_converters
+        return self._converters_of(dialect)
 
-    def _result_converter(self, kind: TypeEngine[Any]) -> Callable[[Any], Any] | None:
-        code = self.subject.dialect.result_code(kind)
-        return kind.dialect_impl(self._dialect).result_processor(self._dialect, code)
+    @functools.cached_property
+    def _own_converters(self) -> Sequence[Callable[[Any], Any] | None]:
+        return self._converters_of(self._dialect)
+
+    def _converters_of(self, dialect: Dialect) -> Sequence[Callable[[Any], Any] | None]:
+        kinds = [self.subject.live.c[name].type for name in self.subject.own_columns]
+        code = self.subject.dialect.result_code
+        return [kind.dialect_impl(dialect).result_processor(dialect, code(kind)) for kind in kinds]
 
 
 def _converters(compiled: Any, dialect: Dialect) -> list[tuple[str, Callable[[Any], Any]]]:

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Numeric, String, Update, case, cast, false, literal_column, update
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect, microseconds
 from queue_over_sql.dialects.h2_json import JsonField
@@ -85,9 +85,12 @@ class H2Dialect(QueueDialect):
             time.sleep(random.uniform(0.01, 0.05))  # noqa: S311 - spreads creators, guards nothing
         try:
             yield
-        finally:
-            connection.exec_driver_sql(f"DELETE FROM {_CREATION}").close()
-            connection.exec_driver_sql("COMMIT").close()
+        except BaseException:
+            # The error of a connection that broke is the one to tell.
+            with contextlib.suppress(SQLAlchemyError):
+                _release(connection)
+            raise
+        _release(connection)
 
     def _took_creation_lock(self, connection: Connection) -> bool:
         now = "CAST(EXTRACT(EPOCH FROM CURRENT_TIMESTAMP) AS BIGINT)"
@@ -201,7 +204,13 @@ class H2Dialect(QueueDialect):
         marked = sql.get(mark_first).run(connection, values)
         if not marked.rowcount:
             return []
-        return read_rows(sql, sql.get(claim.stamped).run(connection, request.stamp()))
+        return read_rows(connection, sql, sql.get(claim.stamped).run(connection, request.stamp()))
+
+
+def _release(connection: Connection) -> None:
+    """Let the next creator of tables through."""
+    connection.exec_driver_sql(f"DELETE FROM {_CREATION}").close()
+    connection.exec_driver_sql("COMMIT").close()
 
 
 def mark_first(tables: QueueTables) -> Update:

@@ -34,7 +34,7 @@ from sqlalchemy.dialects import postgresql
 
 from queue_over_sql.dialects.arrow.reading_postgresql import ReadsColumns
 from queue_over_sql.dialects.arrow.taking_postgresql import TakesColumns
-from queue_over_sql.dialects.base import ErrorKind, QueueDialect, microseconds
+from queue_over_sql.dialects.base import ErrorKind, QueueDialect, microseconds, sqlstate_of
 from queue_over_sql.dialects.direct import direct_calls, run_text
 from queue_over_sql.dialects.driver_calls import driver_connection
 from queue_over_sql.dialects.inserting_postgresql import InsertsRows, JsonText
@@ -219,7 +219,7 @@ class PostgreSQLDialect(
 
     def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
         """By SQLSTATE; a server that shuts down counts as a lost connection."""
-        state = str(getattr(error, "sqlstate", None) or "")
+        state = sqlstate_of(error)
         if state.startswith("08") or state in {"57P01", "57P02", "57P03", "53300"}:
             return ErrorKind.DISCONNECT
         return super().classify_driver_error(error)
@@ -238,7 +238,9 @@ class PostgreSQLDialect(
     ) -> list[MessageRow]:
         """Claim in one statement."""
         values = request.stamp() | request.wanted()
-        return read_rows(sql, sql.get(claim_at_once, request.where).run(connection, values))
+        return read_rows(
+            connection, sql, sql.get(claim_at_once, request.where).run(connection, values)
+        )
 
     def claim_round(
         self, connection: Connection, sql: StatementCache, request: RoundRequest
@@ -295,7 +297,7 @@ class PostgreSQLDialect(
         settled = set(settlement.ids) if rows[0][1] is None else set(rows[0][1])
         if rows[0][0] == 0:
             settled = set()
-        return settled, read_rows(sql, [row[2:] for row in rows if row[2] is not None])
+        return settled, read_rows(connection, sql, [row[2:] for row in rows if row[2] is not None])
 
 
 def _readable(column: ColumnElement[Any]) -> ColumnElement[Any]:

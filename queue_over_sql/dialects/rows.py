@@ -12,7 +12,7 @@ from queue_over_sql.schema import ARCHIVE_COLUMNS, MESSAGE_COLUMNS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from sqlalchemy import Table
+    from sqlalchemy import Connection, Table
 
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.dialects.requests import ClaimRequest
@@ -69,18 +69,22 @@ def archive_columns(tables: QueueTables) -> list[ColumnElement[Any]]:
     return [*message_columns(tables, archive), *[archive.c[name] for name in ARCHIVE_COLUMNS]]
 
 
-def read_rows(sql: StatementCache, rows: Iterable[Sequence[Any]]) -> list[MessageRow]:
-    """Read rows selected as ``message_columns`` names them."""
+def read_rows(
+    connection: Connection, sql: StatementCache, rows: Iterable[Sequence[Any]]
+) -> list[MessageRow]:
+    """Read rows selected on a connection as ``message_columns`` names them."""
     tables: QueueTables = sql.subject
     if not tables.own_columns:
         return [_message_row(row, _NO_COLUMNS) for row in rows]
-    converters = sql.own_converters
+    converters = sql.own_converters(connection.dialect)
     return [_message_row(row, _own_values(tables, row, converters)) for row in rows]
 
 
-def read_archive_rows(sql: StatementCache, rows: Iterable[Sequence[Any]]) -> list[MessageRow]:
-    """Read rows selected as ``archive_columns`` names them."""
-    converters = sql.own_converters
+def read_archive_rows(
+    connection: Connection, sql: StatementCache, rows: Iterable[Sequence[Any]]
+) -> list[MessageRow]:
+    """Read rows selected on a connection as ``archive_columns`` names them."""
+    converters = sql.own_converters(connection.dialect)
     return [
         _message_row(row, _own_values(sql.subject, row, converters))._replace(
             finished_at=row[-2], outcome=row[-1], listed=True
@@ -90,14 +94,20 @@ def read_archive_rows(sql: StatementCache, rows: Iterable[Sequence[Any]]) -> lis
 
 
 def stamped_row(
-    sql: StatementCache, row: Sequence[Any], request: ClaimRequest, now: int
+    connection: Connection,
+    sql: StatementCache,
+    row: Sequence[Any],
+    request: ClaimRequest,
+    now: int,
 ) -> MessageRow:
     """A row that was read before it was marked, as it is after."""
     values = list(row[:_CORE])
     values[_ATTEMPT] += 1
     lease = request.lease_us or values[_LEASE] or request.queue_lease_us
     values[_STAMP] = (request.consumer_id, request.consumer_round, now, now + lease)
-    return _message_row(values, _own_values(sql.subject, row, sql.own_converters))
+    return _message_row(
+        values, _own_values(sql.subject, row, sql.own_converters(connection.dialect))
+    )
 
 
 _NO_COLUMNS: dict[str, Any] = {}

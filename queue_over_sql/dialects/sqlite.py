@@ -201,7 +201,9 @@ class SQLiteDialect(PartialIndexes, ReadsWideIntegers, WatchesTheFile, QueueDial
     ) -> list[MessageRow]:
         """Claim in one statement."""
         values = request.stamp() | request.wanted()
-        return read_rows(sql, sql.get(claim_at_once, request.where).run(connection, values).all())
+        return read_rows(
+            connection, sql, sql.get(claim_at_once, request.where).run(connection, values).all()
+        )
 
     def claim_round(
         self, connection: Connection, sql: StatementCache, request: RoundRequest

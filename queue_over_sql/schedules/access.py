@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from queue_over_sql.adoption import AdoptedQueue
 from queue_over_sql.errors import QueueNotFound, QueueSchemaMismatch
+from queue_over_sql.payload import is_storable
 from queue_over_sql.queue import Queue
 from queue_over_sql.schedules.acts import ScheduledMessages
 from queue_over_sql.schedules.definitions import Definition
@@ -41,7 +42,7 @@ class ScheduleAccess:
 
     def stored(self, name: str) -> ScheduleRecord | None:
         """The record of a schedule; None where there is none."""
-        if not isinstance(name, str):
+        if not is_storable(name):
             return None
         scope = self.scope()
         return self.run(lambda connection: store.schedule_record(connection, scope, name))

@@ -219,7 +219,7 @@ def check_schedule_name(name: Any) -> None:
     if not isinstance(name, str):
         msg = f"name must be a str, not {type(name).__name__}"
         raise TypeError(msg)
-    if not 1 <= len(name) <= _NAME_LENGTH or payloads.printable(name) != name:
+    if not 1 <= len(name) <= _NAME_LENGTH or not payloads.is_storable(name):
         msg = (
             f"the name of a schedule must be 1 to {_NAME_LENGTH} characters of text without NUL, "
             f"not {name[:50]!r}"

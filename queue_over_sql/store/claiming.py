@@ -107,7 +107,7 @@ def take(
         How many there were, and those that can be handed out.
     """
     sql.subject.dialect.lock_for_writing(connection, sql)
-    rows = read_rows(sql, sql.get(claim.pick_rows, where).run(connection, values).all())
+    rows = read_rows(connection, sql, sql.get(claim.pick_rows, where).run(connection, values).all())
     fates = [(row, fate(row)) for row in rows]
     end_locked(connection, sql, fates)
     handed_out = [row for row, end in fates if end.error is None and end.aside is None]

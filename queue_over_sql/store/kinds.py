@@ -55,6 +55,6 @@ def bury_unknown(
     sql.subject.dialect.lock_for_writing(connection, sql)
     wanted = {"p_priority": level, "p_due_for": due_for, "p_count": limit, "p_edits": ANY_EDITS}
     found: Sequence[Any] = sql.get(kinds.unknown).run(connection, wanted).all()
-    rows = read_rows(sql, found)
+    rows = read_rows(connection, sql, found)
     end_locked(connection, sql, [(row, fate(row)) for row in rows])
     return len(rows)

@@ -200,7 +200,9 @@ def _insert_keyed(
 
 
 def _live_by_key(connection: Connection, sql: StatementCache, key: str) -> MessageRow | None:
-    rows = read_rows(sql, sql.get(statements.live_by_key).run(connection, {"p_key": key}))
+    rows = read_rows(
+        connection, sql, sql.get(statements.live_by_key).run(connection, {"p_key": key})
+    )
     return rows[0] if rows else None
 
 

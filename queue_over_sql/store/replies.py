@@ -30,7 +30,9 @@ def find_reply(
     connection: Connection, sql: StatementCache, correlation_id: str
 ) -> MessageRow | None:
     """The reply to one request; None where there is none yet. Locks and changes nothing."""
-    rows = read_rows(sql, sql.get(replies.reply).run(connection, {"p_key": correlation_id}))
+    rows = read_rows(
+        connection, sql, sql.get(replies.reply).run(connection, {"p_key": correlation_id})
+    )
     return rows[0] if rows else None
 
 

@@ -262,7 +262,7 @@ def read_round(
 ) -> list[MessageRow]:
     """Read what a round has stamped and still holds, in no order."""
     values = rounds_values(consumer_id, consumer_round - 1, consumer_round)
-    return read_rows(sql, sql.get(rounds.read_round).run(connection, values).all())
+    return read_rows(connection, sql, sql.get(rounds.read_round).run(connection, values).all())
 
 
 def count_rounds(

@@ -61,8 +61,8 @@ def list_messages(
     page = selection.page(sql.subject, chosen.archived, chosen.conditions, limit, after)
     rows: Sequence[Any] = CompiledStatement(page, connection.dialect).run(connection).all()
     if chosen.archived:
-        return read_archive_rows(sql, rows)
-    return [row._replace(listed=True) for row in read_rows(sql, rows)]
+        return read_archive_rows(connection, sql, rows)
+    return [row._replace(listed=True) for row in read_rows(connection, sql, rows)]
 
 
 def count_messages(connection: Connection, sql: StatementCache, chosen: Chosen) -> int:
@@ -158,7 +158,7 @@ def requeue(
     tables.dialect.lock_for_writing(connection, sql)
     batch = selection.archived_batch(tables, chosen.conditions, up_to, limit)
     found: Sequence[Any] = CompiledStatement(batch, connection.dialect).run(connection).all()
-    rows = read_archive_rows(sql, found)
+    rows = read_archive_rows(connection, sql, found)
     if tables.adoption is not None:
         return _begin_anew(connection, sql, rows, priorities)
     # First the new lives: where a key is taken they are undone, and nothing else has happened.

@@ -32,7 +32,8 @@ from queue_over_sql.errors import (
 )
 from queue_over_sql.headers import ROUTING_KEY, TOPIC
 from queue_over_sql.publications import Published
-from queue_over_sql.publishing import ON_CONFLICT, due
+from queue_over_sql.publishing import ON_CONFLICT, due, optional_duration, optional_whole
+from queue_over_sql.schema import KEY_LENGTH, KIND_LENGTH
 from queue_over_sql.settings import check_choice
 from queue_over_sql.store import registry
 from queue_over_sql.topics.routing import (
@@ -134,6 +135,10 @@ class FanOut:
     def _addressed(self, publication: Publication, routing_key: str) -> Mail:
         """Check what is the same for all queues, for there may be none, and fill in the headers."""
         due(publication.delay, publication.at)
+        optional_whole("max_attempts", publication.max_attempts)
+        optional_duration("lease", publication.lease)
+        payloads.check_text("key", publication.key, KEY_LENGTH)
+        payloads.check_text("kind", publication.kind, KIND_LENGTH)
         payloads.encode_headers(publication.headers)
         headers = {**(publication.headers or {}), TOPIC: self._topic, ROUTING_KEY: routing_key}
         return Mail(dataclasses.replace(publication, headers=headers), routing_key)

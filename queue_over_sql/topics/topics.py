@@ -13,7 +13,7 @@ from queue_over_sql.durations import Duration, instant
 from queue_over_sql.errors import InvalidQueueName, QueueNotFound, TopicNotFound
 from queue_over_sql.publications import Publication, Published
 from queue_over_sql.queue import Queue
-from queue_over_sql.schema import check_queue_name
+from queue_over_sql.schema import check_queue_name, may_be_name
 from queue_over_sql.store import registry
 from queue_over_sql.topics.fan_out import FanOut
 from queue_over_sql.topics.routing import check_filter, check_routing_text, filter_of, filter_text
@@ -113,7 +113,7 @@ class Topic:
         if pattern is not None:
             check_routing_text("pattern", pattern)
         system, prefix = parts.system(), parts.settings.table_prefix
-        return parts.connections.run(
+        return may_be_name(name) and parts.connections.run(
             lambda target: store.remove_subscriptions(
                 target, system, prefix, self.name, queue=name, pattern=pattern
             )
@@ -237,7 +237,7 @@ class TopicProvisioning:
         if name in self._topics:
             return self._topics[name]
         system, prefix = parts.system(), parts.settings.table_prefix
-        found = isinstance(name, str) and parts.connections.run(
+        found = may_be_name(name) and parts.connections.run(
             lambda c: store.has_topic(c, system, prefix, name)
         )
         if not found:
@@ -261,7 +261,7 @@ class TopicProvisioning:
         parts.check_open()
         self._topics.pop(name, None)
         system, prefix = parts.system(), parts.settings.table_prefix
-        return parts.connections.run(
+        return may_be_name(name) and parts.connections.run(
             lambda c: store.remove_topic(c, system, prefix, name), atomic=True
         )
 

@@ -62,8 +62,10 @@ async def interrupt(coroutine: Coroutine[Any, Any, T], at: int, *, late: bool) -
 
     task = asyncio.create_task(run())
     try:
-        return interrupted.hit, await task
+        result = await task
     except asyncio.CancelledError:
         if not task.cancelled():
             raise
-    return True, None
+        return True, None
+    assert not interrupted.hit, f"the cancellation at await {at} was swallowed"
+    return False, result

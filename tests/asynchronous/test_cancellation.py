@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queue_over_sql import ClaimLost, FixedDelay
+from queue_over_sql import ClaimLost, FixedDelay, context
 from queue_over_sql.aio import AsyncMessage, AsyncQueue, AsyncQueueService
 from tests.asynchronous.interrupting import interrupt
 
@@ -18,6 +18,13 @@ mostly_on_one = pytest.mark.default_on("postgresql")
 
 MOST_AWAITS = 500
 PATIENCE = 30.0
+
+
+@pytest.fixture(autouse=True)
+def settings_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each act first reads the queue's settings again, so that this is cancelled, too."""
+    monkeypatch.setattr(context, "_LONGEST_REFRESH", 0.0)
+
 
 Check = Callable[[AsyncQueue, int, bool], Awaitable[bool]]
 """Lets an act be cancelled at one of its awaits, early or late; returns whether it was hit."""

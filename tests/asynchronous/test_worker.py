@@ -6,12 +6,15 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy import event
 
 from queue_over_sql import FixedDelay
 from queue_over_sql.aio import AsyncMessage, AsyncQueueService
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
 
 def database(tmp_path: Path) -> str:
@@ -67,6 +70,33 @@ def test_a_cancelled_run_gives_everything_back(tmp_path: Path) -> None:
                     await asyncio.sleep(0.05)
             assert {1} == {message.attempt for message in await queue.consume(6)}
             assert 1 <= cancelled <= 2
+
+    asyncio.run(main())
+
+
+def test_a_worker_that_is_cancelled_after_its_handler_counts_no_failure(tmp_path: Path) -> None:
+    """Its task is cancelled while it acks what a transactional handler has done."""
+
+    async def main() -> None:
+        async with AsyncQueueService(database(tmp_path)) as service:
+            queue = await service.create_queue("jobs", retry=FixedDelay(900))
+            await queue.publish("x")
+            worker = service.worker(concurrency=1)
+
+            @worker.handle("jobs", transactional=True)
+            async def handle(message: AsyncMessage, connection: AsyncConnection) -> None:
+                assert message.payload == "x"
+                sync = connection.sync_connection
+                task = asyncio.current_task()
+                assert sync is not None
+                assert task is not None
+                event.listen(sync, "before_cursor_execute", lambda *_: task.cancel())
+                worker.stop()
+
+            async with asyncio.timeout(30):
+                await worker.run()
+            (again,) = await queue.consume()
+            assert (1, None) == (again.attempt, again.last_error)
 
     asyncio.run(main())
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from queue_over_sql import QueueSettings
+from tests.chaos.roles import waiter
+from tests.chaos.waiting import eventually
+
 if TYPE_CHECKING:
     from queue_over_sql import QueueService
     from queue_over_sql.testing.plugin import TestDatabase
+    from tests.chaos.processes import Crew
 
 # H2's driver is Java: no handler of a Python signal runs inside it.
 pytestmark = [
@@ -41,3 +47,27 @@ def test_a_timeout_inside_an_act_leaves_no_lock_and_no_broken_connection(
     assert told["interrupted"] > 0
     # A publish whose answer was cut off may be there or not; each that was answered is.
     assert queue.stats().live >= told["published"] + 2
+
+
+def test_who_is_interrupted_while_it_waits_ends_by_that_and_takes_no_message_along(
+    service: QueueService, database: TestDatabase, crew: Crew
+) -> None:
+    """Ctrl-C in a waiting verb is KeyboardInterrupt, and what comes just then is free at once.
+
+    What nobody waits for any more, as the question of a request, is withdrawn.
+    """
+    queues = service.create_queues(dict.fromkeys(waiter.VERBS, QueueSettings()))
+    waiting = {verb: crew.spawn(waiter.Arguments(database.url, verb)) for verb in queues}
+    for process in waiting.values():
+        process.expect("waiting")
+    eventually(lambda: queues["request"].stats().ready == 1, "the question is asked")
+    eventually(lambda: len(service.consumers()) == len(waiting), "all have looked")
+    for verb, process in waiting.items():
+        queues[verb].publish("just now")
+        process.send(signal.SIGINT)
+    for verb, process in waiting.items():
+        assert -signal.SIGINT == process.join(), process.complaint(verb)
+        assert "KeyboardInterrupt" in process.errors(), verb
+        stats = queues[verb].stats()
+        assert (0, 1) == (stats.claimed, stats.ready), verb
+    assert [] == service.consumers()

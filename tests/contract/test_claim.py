@@ -197,6 +197,25 @@ def test_threads_of_one_service_never_share_a_message(queue: Queue) -> None:
     assert counts(queue) == (0, 0, 0)
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
+@pytest.mark.threads("tasks share a few connections")
+def test_a_hundred_waiting_threads_get_a_message_each(queue: Queue) -> None:
+    """None of them goes without while others wait for what it could have."""
+    started = threading.Barrier(101)
+
+    def take_one() -> list[int]:
+        started.wait(30)
+        messages = queue.consume(wait=60)
+        queue.ack(messages)
+        return payloads(messages)
+
+    with ThreadPoolExecutor(100) as pool:
+        taken = [pool.submit(take_one) for _ in range(100)]
+        started.wait(30)
+        queue.publish_many(range(100))
+        assert list(range(100)) == sorted(payload for each in taken for payload in each.result())
+
+
 @same_statements
 def test_late_and_back_dated_messages_are_found(queue: Queue, engine: Engine) -> None:
     """A message that appears behind what was claimed last is delivered all the same."""

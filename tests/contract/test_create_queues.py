@@ -18,11 +18,12 @@ from queue_over_sql import (
     QueueSchemaMismatch,
     QueueSettings,
 )
+from queue_over_sql.dialects.engines import dialect_of
 from tests.contract.looking import ARGUMENT_ERRORS, live_rows
 from tests.contract.refusing import refused
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
+    from sqlalchemy import Connection, Engine
 
     from queue_over_sql import Queue, QueueService
     from queue_over_sql.testing.plugin import MakeService
@@ -208,3 +209,20 @@ def test_verbs_on_a_dropped_queue_say_so(make_service: MakeService) -> None:
         queue.publish("nowhere to go")
     with pytest.raises(QueueError):
         queue.consume()
+
+
+@pytest.mark.empty_database
+@pytest.mark.threads("there a cancellation ends the connection, which this does by hand")
+def test_an_interrupted_creator_says_why(engine: Engine) -> None:
+    """That its connection is broken, too, is no news to whoever pressed Ctrl-C."""
+    with engine.connect() as connection:
+        dialect = dialect_of(connection)
+        connection.rollback()
+        with pytest.raises(KeyboardInterrupt), dialect.creating(connection, None):
+            interrupt(connection)
+
+
+def interrupt(connection: Connection) -> None:
+    """What a signal in the middle of a statement does."""
+    connection.invalidate()
+    raise KeyboardInterrupt

@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from queue_over_sql import QueueError, QueueNotFound
+from queue_over_sql import (
+    Publication,
+    QueueError,
+    QueueNotFound,
+    ScheduleNotFound,
+    TopicNotFound,
+)
 from tests.contract.looking import payloads
 
 if TYPE_CHECKING:
     from queue_over_sql import Queue, QueueService
 
+LONE = "\ud800"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EARLIER = [datetime(1, 1, 1, tzinfo=UTC), datetime(1960, 6, 1, tzinfo=UTC), EPOCH]
 
@@ -53,6 +60,7 @@ def test_numbers_beyond_a_database_are_refused(queue: Queue, service: QueueServi
     """Each with an error of ours that names the argument, whatever verb takes it."""
     huge, endless = 2**63, 10**5_000
     last = datetime.max.replace(tzinfo=timezone(-timedelta(hours=1)))
+    topic, column = service.create_topic("news"), queue.table.c.kind
     first = datetime.min.replace(tzinfo=timezone(timedelta(hours=1)))
     acts: list[tuple[str, Callable[..., Any], Any]] = [
         ("message_id", queue.delete, huge),
@@ -70,6 +78,29 @@ def test_numbers_beyond_a_database_are_refused(queue: Queue, service: QueueServi
         ("at", lambda value: queue.publish(1, at=value), first),
         ("at", lambda value: queue.messages().reschedule(at=value), last),
         ("lease", lambda value: service.create_queue("other", lease=value), 10**400),
+        ("key", lambda value: queue.messages(key=value).count(), LONE),
+        ("key", lambda value: queue.archive.messages(key=value).count(), "k" * 201),
+        ("kind", lambda value: queue.messages(kind=value).remove(), LONE),
+        ("payload", lambda value: queue.messages(payload={"a": value}).count(), LONE),
+        ("payload", lambda value: queue.messages(payload={"a": value}).count(), endless),
+        ("payload", lambda value: queue.messages(payload={value: 1}).count(), LONE),
+        ("priority", lambda value: queue.messages().prioritize(priority=value), endless),
+        ("delay", lambda value: queue.messages().reschedule(delay=value), 10**400),
+        ("at", lambda value: queue.publish_many([Publication(1, at=value)]), last),
+        ("at", lambda value: topic.publish(1, routing_key="a", at=value), first),
+        ("lease", lambda value: topic.publish(1, routing_key="a", lease=value), 10**400),
+        ("max_attempts", lambda value: topic.publish(1, routing_key="a", max_attempts=value), huge),
+        ("key", lambda value: topic.publish(1, routing_key="a", key=value), LONE),
+        ("kind", lambda value: topic.publish(1, routing_key="a", kind=value), LONE),
+        ("where", lambda value: topic.subscribe(queue, "a", where={"a": value}), endless),
+        ("send a value", lambda value: queue.messages(where=column == value).count(), LONE),
+        ("send a value", lambda value: queue.consume(where=column == value), huge),
+        ("count", lambda value: service.schedules.upcoming("s", count=value), endless),
+        (
+            "lease",
+            lambda value: service.schedules.add("s", "jobs", 1, every=1, lease=value),
+            endless,
+        ),
         ("every", lambda value: service.schedules.add("s", "jobs", 1, every=value), 10**400),
     ]
     told = [(argument, refusal(act, value)) for argument, act, value in acts]
@@ -79,10 +110,21 @@ def test_numbers_beyond_a_database_are_refused(queue: Queue, service: QueueServi
 
 @pytest.mark.engines("sqlite", "postgresql")
 def test_a_name_that_no_queue_can_have_is_not_found(service: QueueService) -> None:
-    """Neither a lone surrogate nor a NUL reaches the database."""
-    names: list[Any] = ["\ud800", "a\x00b", "", "Emails", 'x"; --', 5]
+    """Neither a lone surrogate nor a NUL reaches the database; so it is with other names."""
+    names: list[Any] = [LONE, "a\x00b", "", "Emails", 'x"; --', 5]
+    topic = service.create_topic("news")
     for name in names:
         with pytest.raises(QueueNotFound):
             service.queue(name)
         with pytest.raises(QueueError):
             service.create_queue(name)
+        with pytest.raises(TopicNotFound):
+            service.topic(name)
+        with pytest.raises(ScheduleNotFound):
+            service.schedules.get(name)
+        with pytest.raises(ScheduleNotFound):
+            service.schedules.pause(name)
+        assert not service.schedules.remove(name), name
+        assert not service.drop_queue(name), name
+        assert not service.drop_topic(name), name
+        assert name == 5 or not topic.unsubscribe(name), name

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import datetime
+from decimal import Decimal
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy import Column, DateTime, Engine, Numeric, create_engine, make_url, text
 
-from queue_over_sql import ClaimLost, DuplicateKey, Message, Publication, Queue
+from queue_over_sql import (
+    ClaimLost,
+    DuplicateKey,
+    Message,
+    PayloadInvalid,
+    Publication,
+    Queue,
+    QueueService,
+)
 from tests.contract.callers import OPENERS, Caller, opened
 from tests.contract.looking import add_effect, counts, effect_count, ids, live_rows, payloads
 from tests.contract.waiting import consume_exactly
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
-
-    from queue_over_sql import QueueService
+    from queue_over_sql.testing.plugin import TestDatabase
 
 Verb = Callable[[Queue, list[Message], Caller], object]
 
@@ -116,6 +126,53 @@ def test_a_lost_claim_leaves_the_transaction_usable(queue: Queue, effects_engine
         caller.commit()
     assert effect_count(effects_engine) == len(VERBS) + 1
     assert counts(queue) == (1, 0, 0)
+
+
+@pytest.mark.threads("the caller's engine here is a synchronous one")
+@pytest.mark.engines("postgresql")
+def test_the_callers_connection_may_have_another_driver(database: TestDatabase) -> None:
+    """Each verb works there as on the service's own driver, whichever of the two that is.
+
+    Of PostgreSQL: its drivers write parameters each in another form.
+    """
+    url = make_url(database.url)
+    with ExitStack() as stack:
+        engines = create_engine(url), create_engine(url.set(drivername="postgresql+pg8000"))
+        for engine in engines:
+            stack.callback(engine.dispose)
+        for number, (own, other) in enumerate((engines, engines[::-1])):
+            service = stack.enter_context(QueueService(own))
+            columns: list[Column[Any]] = [Column("price", Numeric(10, 2)), Column("sold", DateTime)]
+            queue = service.create_queue(f"jobs_{number}", columns=columns, archive="all")
+            assert_works_through(queue, other)
+
+
+def assert_works_through(queue: Queue, engine: Engine) -> None:
+    """Publish, settle, edit, send again and take in transactions of this engine."""
+    mine: dict[str, Any] = {"price": Decimal("1.50"), "sold": datetime(2020, 1, 2, 3, 4, 5)}  # noqa: DTZ001
+    for verb in VERBS.values():
+        with engine.begin() as caller:
+            queue.publish({"100 %": ":x %s $1"}, **mine, connection=caller)
+        with engine.begin() as caller:
+            verb(queue, queue.consume(), caller)
+        with engine.begin() as caller:
+            queue.messages().remove(connection=caller)
+    with engine.begin() as caller:
+        queue.archive.messages().requeue(connection=caller)
+        for on_conflict in ("raise", "replace", "skip"):
+            queue.publish("k", key="k", on_conflict=on_conflict, connection=caller)
+        with pytest.raises(DuplicateKey):
+            queue.publish("k", key="k", connection=caller)
+        queue.publish_many([Publication("many", columns=mine) for _ in range(3)], connection=caller)
+    with engine.begin() as caller:
+        queue.messages(payload={"100 %": ":x %s $1"}).reschedule(delay=60, connection=caller)
+        taken = queue.take(9, connection=caller)
+    assert ["k", "many", "many", "many"] == payloads(taken)
+    assert mine == taken[-1].columns
+    with engine.begin() as caller:
+        caller.execute(text(f"ALTER TABLE {queue.table} ADD CHECK (price > 0)"))
+    with engine.connect() as caller, pytest.raises(PayloadInvalid):
+        queue.publish("x", price=0, connection=caller)
 
 
 @pytest.mark.threads("the connection is used as in the tests above")

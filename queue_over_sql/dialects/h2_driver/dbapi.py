@@ -339,8 +339,9 @@ class Cursor(jaydebeapi.Cursor):  # type: ignore[misc]
     def _drop(self) -> None:
         statement = self._prep
         self._rs = self._prep = None
-        with contextlib.suppress(JException, JVMNotRunning):
-            statement.close()
+        if statement is not None:
+            with contextlib.suppress(JException, JVMNotRunning):
+                statement.close()
 
 
 def _update_count(statement: Any) -> int:
