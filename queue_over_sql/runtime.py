@@ -7,6 +7,7 @@ runtime of ``QueueService``; that of an event loop is in ``queue_over_sql.aio``.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import signal
 import threading
@@ -117,6 +118,10 @@ class Runtime(Protocol):
         """What runs jobs at their intervals."""
         ...
 
+    def at_exit(self, function: Callable[[], object]) -> None:
+        """Have a function called in the end, where nobody has ended things before."""
+        ...
+
     def on_signals(
         self, numbers: tuple[signal.Signals, ...], handler: Callable[[int], None]
     ) -> contextlib.AbstractContextManager[None]:
@@ -178,6 +183,10 @@ class Threads:
     def background(self) -> Background:
         """Jobs in threads."""
         return Background()
+
+    def at_exit(self, function: Callable[[], object]) -> None:
+        """Call it when the process ends."""
+        atexit.register(function)
 
     @contextlib.contextmanager
     def on_signals(

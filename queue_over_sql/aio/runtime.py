@@ -7,7 +7,7 @@ import contextlib
 import logging
 import signal
 import weakref
-from collections.abc import Callable, Coroutine, Hashable, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Hashable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy.util import await_only, greenlet_spawn
@@ -54,6 +54,7 @@ class EventLoop:
     def __init__(self, max_connections: int) -> None:
         self._max_connections = check_whole("max_connections", max_connections)
         self._tasks: set[asyncio.Task[object]] = set()
+        self._leaving: list[AsyncGenerator[None, None]] = []
         self._jobs: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self._acting_for: weakref.WeakKeyDictionary[asyncio.Task[Any], Hashable] = (
             weakref.WeakKeyDictionary()
@@ -142,6 +143,19 @@ class EventLoop:
             for number in taken:
                 loop.remove_signal_handler(number)
                 signal.signal(number, before[number])
+
+    def at_exit(self, function: Callable[[], object]) -> None:
+        """Call it when the loop ends: ``asyncio.run()`` closes generators last of all."""
+
+        async def leaving() -> AsyncGenerator[None, None]:
+            try:
+                yield
+            finally:
+                await greenlet_spawn(function)
+
+        generator = leaving()
+        self._leaving.append(generator)
+        await_only(anext(generator))
 
     def _is_job(self) -> bool:
         return asyncio.current_task() in self._jobs
