@@ -103,7 +103,11 @@ class Runtime(Protocol):
         ...
 
     def obtained(self, get: Callable[[], T], give_back: Callable[[T], object]) -> T:
-        """Get something; what a caller that was told to stop cannot take is given back."""
+        """Get something; what a caller that was told to stop cannot take is given back.
+
+        Raises:
+            TimeoutError: it took too long.
+        """
         ...
 
     def start(self, name: str, function: Callable[..., object], *arguments: object) -> Running:

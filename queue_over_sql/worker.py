@@ -44,6 +44,8 @@ _log = logging.getLogger(__name__)
 # How long a thread stays with one queue before it looks at the worker's others.
 _TURN_SECONDS = 1.0
 _FIRST_RECONNECT, _LAST_RECONNECT = 0.1, 5.0
+# How long it takes to give back what it abandons.
+_ABANDON_SECONDS = 10.0
 # How long it waits for a stopped task to end.
 _END_SECONDS = 5.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -208,7 +210,8 @@ class Worker:
         finally:
             self._keeper.stop()
             if self._aborting.is_set():
-                self._leave(threads)
+                connections = self._parts.connections
+                connections.within(_ABANDON_SECONDS, lambda: self._leave(threads))
 
     def _leave(self, threads: Sequence[Running]) -> None:
         """Give back what is at hand, and end what can be ended."""
@@ -350,6 +353,7 @@ class Worker:
         name = signal.Signals(number).name
         if self._draining.is_set():
             _log.warning("%s again: stopping at once.", name)
+            self._parts.connections.watchdog.hurry()
             self._aborting.set()
             return
         _log.info("%s: finishing what runs. Once more stops at once.", name)

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+# How long it may take to connect. Drivers give up earlier, but aiomysql not on a server that lets
+# it connect and then says nothing.
+_OBTAIN_SECONDS = 15.0
+
 
 class TaskRunning:
     """Work in a task of its own."""
@@ -101,11 +105,18 @@ class EventLoop:
         task = asyncio.get_running_loop().create_task(greenlet_spawn(get))
         self._acting_for[task] = self.me()
         try:
-            return await_only(asyncio.shield(task))
+            await_only(asyncio.wait([task], timeout=_OBTAIN_SECONDS))
         except asyncio.CancelledError:
             self._keep(task)
             task.add_done_callback(lambda ended: self._return(ended, give_back))
             raise
+        if task.done():
+            return task.result()
+        self._keep(task)
+        task.add_done_callback(lambda ended: self._return(ended, give_back))
+        task.cancel()
+        msg = f"no answer within {_OBTAIN_SECONDS:.0f} s"
+        raise TimeoutError(msg)
 
     def start(self, name: str, function: Callable[..., object], *arguments: object) -> Running:
         """A task, which is cancelled when its loop ends."""
