@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import logging
+import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -23,6 +26,7 @@ from tests.chaos.proxy import Proxy
 from tests.chaos.roles import worker
 from tests.chaos.waiting import eventually
 from tests.contract.bridge import Bridge
+from tests.interfaces.command_line import started
 
 pytestmark = [
     pytest.mark.chaos,
@@ -30,6 +34,8 @@ pytestmark = [
     pytest.mark.timeout(120),
 ]
 ASYNCHRONOUS = ("postgresql", "mariadb", "mysql")
+# A bound for what takes less than one: the machine may be short of time.
+A_SECOND = 4.0
 # Those of the drivers for a connect come on top of the service's own.
 BOUND = 60.0
 TIMEOUT = 5.0
@@ -260,3 +266,56 @@ def test_a_silent_loop_hands_over_and_comes_back(
 ) -> None:
     """On an event loop."""
     check_that_it_hands_over(proxy, database.url, sql, loops)
+
+
+def check_that_it_ends_at_once(proxy: Proxy, workers: Workers) -> None:
+    """In the middle of its work, and while it waits for its first answer."""
+    workers.queue.publish_many([{"token": f"task-{number:03}"} for number in range(1000)])
+
+    def end(process: Process) -> None:
+        process.send(signal.SIGTERM)
+        with pytest.raises(AssertionError, match="still running"):
+            process.join(within=1.0)
+        process.send(signal.SIGTERM)
+        assert process.join(within=A_SECOND) == 0
+
+    busy = workers.start(proxy.url, seconds=0.01)
+    finished = workers.crew.account
+    eventually(lambda: len(finished().tokens("finished")) >= 10, "it works")
+    proxy.fall_silent()
+    end(busy)
+    before = proxy.swallowed
+    beginning = workers.start(proxy.url, seconds=0.01)
+    eventually(lambda: proxy.swallowed > before, "it waits for an answer")
+    end(beginning)
+
+
+def test_a_worker_that_is_told_twice_ends_at_once(proxy: Proxy, workers: Workers) -> None:
+    """In threads."""
+    check_that_it_ends_at_once(proxy, workers)
+
+
+@pytest.mark.engines(*ASYNCHRONOUS)
+def test_a_loop_that_is_told_twice_ends_at_once(proxy: Proxy, loops: Workers) -> None:
+    """On an event loop."""
+    check_that_it_ends_at_once(proxy, loops)
+
+
+@pytest.mark.parametrize("arguments", [("consume", "jobs", "--follow"), ("reaper",)])
+def test_a_command_that_is_told_twice_ends_at_once(
+    arguments: tuple[str, ...],
+    proxy: Proxy,
+    make_service: MakeService,
+    tmp_path: Path,
+) -> None:
+    """It waits for nothing more, whatever it waits for."""
+    service = make_service()
+    service.create_queue("jobs")
+    with started(*arguments, url=proxy.url, log=tmp_path / "log") as process:
+        eventually(lambda: len(service.consumers()) == 1, "it is there")
+        proxy.fall_silent()
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1.0)
+        process.send_signal(signal.SIGTERM)
+        process.wait(A_SECOND)
