@@ -31,6 +31,8 @@ from tests.interfaces.command_line import started
 pytestmark = [
     pytest.mark.chaos,
     pytest.mark.engines("postgresql", "mariadb", "mysql", "h2"),
+    # Whose driver has no bound of its own at all.
+    pytest.mark.default_on("mariadb"),
     pytest.mark.timeout(120),
 ]
 ASYNCHRONOUS = ("postgresql", "mariadb", "mysql")
@@ -128,6 +130,7 @@ def test_every_wait_ends(proxy: Proxy) -> None:
     check_that_every_wait_ends(QueueService(proxy.url, consumer_timeout=TIMEOUT), proxy)
 
 
+@pytest.mark.full
 @pytest.mark.engines(*ASYNCHRONOUS)
 def test_every_wait_ends_on_an_event_loop(proxy: Proxy, bridge: Bridge) -> None:
     """The same, awaited."""
@@ -260,6 +263,7 @@ def test_a_silent_worker_hands_over_and_comes_back(
     check_that_it_hands_over(proxy, database.url, sql, workers)
 
 
+@pytest.mark.full
 @pytest.mark.engines(*ASYNCHRONOUS)
 def test_a_silent_loop_hands_over_and_comes_back(
     proxy: Proxy, database: TestDatabase, sql: Engine, loops: Workers
