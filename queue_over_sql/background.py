@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import threading
 from collections.abc import Callable, Mapping
+from concurrent import futures
 from typing import Any, Final
 
-from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.executors.pool import BasePoolExecutor
 from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 
@@ -52,7 +54,7 @@ class Background:
         Each job has a thread, and so a connection, of its own: a long pass of the reaper must not
         delay a heartbeat.
         """
-        executors = {name: ThreadPoolExecutor(1) for name in JOBS}
+        executors = {name: _Thread() for name in JOBS}
         return BackgroundScheduler(daemon=True, executors=executors, **OPTIONS)
 
     def _running(self) -> Any:
@@ -62,6 +64,53 @@ class Background:
             self._scheduler = self.scheduler()
             self._scheduler.start()
         return self._scheduler
+
+
+class _Thread(BasePoolExecutor):  # type: ignore[misc] # its package has no types
+    """Runs a job in one thread, which does not keep the process from ending.
+
+    Those of a pool do: a process could not end while its job waits for a silent database.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_Work())
+
+
+class _Work(futures.Executor):
+    """What one thread has to do, one after the other."""
+
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(
+        self, function: Callable[..., Any], /, *arguments: Any, **options: Any
+    ) -> futures.Future[Any]:
+        """Have it done."""
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._run, name="queue-over-sql-job", daemon=True
+            )
+            self._thread.start()
+        future: futures.Future[Any] = futures.Future()
+
+        def work() -> None:
+            try:
+                future.set_result(function(*arguments, **options))
+            except BaseException as error:  # noqa: BLE001 - it is told to who asked
+                future.set_exception(error)
+
+        self._work.put(work)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the thread when it has done what it has to."""
+        del wait, cancel_futures
+        self._work.put(None)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
 
 
 def _alone(scheduler: Any, name: str, job: Callable[[], object]) -> None:

@@ -41,6 +41,7 @@ from queue_over_sql.errors import (
 from queue_over_sql.kept_connection import KeptConnection, committing
 from queue_over_sql.lanes import Lane, Lanes, OneLane
 from queue_over_sql.runtime import THREADS, Runtime
+from queue_over_sql.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
@@ -71,13 +72,24 @@ def _answer(connection: Connection, question: str) -> Any:
 
 
 class Connections:
-    """All connections of a service to its database."""
+    """All connections of a service to its database.
 
-    def __init__(self, database: Any, runtime: Runtime = THREADS) -> None:
+    Args:
+        database: a URL or an engine.
+        runtime: of the service.
+        patience: seconds without any answer after which nobody waits any longer.
+    """
+
+    def __init__(
+        self, database: Any, runtime: Runtime = THREADS, *, patience: float = 30.0
+    ) -> None:
         self.runtime = runtime
         self._opened: OpenedEngine = runtime.open_engine(database)
         self._dialect: QueueDialect | None = None
         self._lock = runtime.lock()
+        self.watchdog = Watchdog(runtime, patience, self._ask)
+        if not self._opened.borrowed:
+            self.watchdog.follow(self._opened.engine)
         shared = self._opened.shared
         self._lanes: Lanes = (
             OneLane(self._new_lane, runtime.lock)
@@ -166,9 +178,10 @@ class Connections:
                 return self._once(act, atomic=atomic, durable=durable)
             except DBAPIError as error:
                 kind = self.dialect.classify(error)
-                if kind is ErrorKind.TRANSIENT and time.monotonic() < deadline:
+                hopeless = self.watchdog.gave_up
+                if kind is ErrorKind.TRANSIENT and time.monotonic() < deadline and not hopeless:
                     tries += 1
-                elif kind is ErrorKind.DISCONNECT and reconnects:
+                elif kind is ErrorKind.DISCONNECT and reconnects and not hopeless:
                     reconnects -= 1
                     self.runtime.sleep(0.05)
                 else:
@@ -194,7 +207,7 @@ class Connections:
             kept: of this caller alone, what keeps the connection for the next transaction.
         """
         self._check_open()
-        with self._guard():
+        with self._guard(), self.watchdog.waiting():
             connection = self._connect() if kept is None else kept.take()
             with committing(connection):
                 yield connection
@@ -221,7 +234,7 @@ class Connections:
             DatabaseRefused: it answered with another error.
         """
         self._check_open()
-        with self._guard(), self._connect() as connection:
+        with self._guard(), self.watchdog.waiting(), self._connect() as connection:
             connection.execution_options(**self._opened.lane_options)
             with self.translated():
                 yield connection
@@ -294,14 +307,30 @@ class Connections:
         except _UNSENDABLE as error:
             raise _not_sent(error) from error
 
-    def close_to_others(self) -> None:
-        """Let only this caller work from now on, and wait for acts of others that run."""
+    def close_to_others(self, seconds: float) -> None:
+        """Let only this caller work from now on, and wait so long for acts of others that run."""
         self._left_to = self.runtime.me()
-        self._lanes.drain(_DRAIN_SECONDS)
+        self._lanes.drain(min(_DRAIN_SECONDS, seconds))
+
+    def within(self, seconds: float, act: Callable[[], object]) -> bool:
+        """Do something for which the database may take so long; whether it was done.
+
+        What is left undone meets broken connections, and gets no others.
+        """
+        if self.background:
+            return self.watchdog.within(seconds, act)
+        # A connection of the user's own may be bound to this thread; it has no network.
+        act()
+        return True
+
+    def refuse(self) -> None:
+        """Do nothing any more; what waits for the database is left behind."""
+        self._closed = True
+        self.watchdog.stop()
 
     def close(self) -> None:
         """Give all connections back, and dispose the engine where it is ours."""
-        self._closed = True
+        self.refuse()
         self._lanes.close()
         if self._opened.owned:
             self.engine.dispose(close=self._pid == os.getpid())
@@ -312,6 +341,16 @@ class Connections:
             with self._lock, self.engine.begin() as connection:
                 return act(connection)
         self._check_open()
+        waits, wait = self.watchdog.waits, object()
+        waits.add(wait)
+        try:
+            result = self._run_on_lane(act, atomic=atomic, durable=durable)
+        finally:
+            waits.discard(wait)
+        self.watchdog.answers += 1
+        return result
+
+    def _run_on_lane(self, act: Callable[[Connection], T], *, atomic: bool, durable: bool) -> T:
         lane = self._lanes.borrow(durable=durable and self.dialect.separate_durable_lanes)
         try:
             if self._closed:
@@ -386,9 +425,20 @@ class Connections:
             lane.connection.invalidate()
         lane.close()
 
+    def _ask(self) -> None:
+        """Make the database answer, on a connection that nobody else has."""
+        with self._connect() as connection, self.translated():
+            connection.exec_driver_sql("SELECT 1").close()
+
     def _connect(self) -> Connection:
+        if self.watchdog.gave_up:
+            msg = f"The database {self.where} did not answer in the time that was left for it."
+            raise DatabaseUnavailable(msg)
         try:
-            return self.runtime.obtained(self.engine.connect, lambda unused: unused.close())
+            with self.watchdog.waiting():
+                return self.runtime.obtained(self.engine.connect, lambda unused: unused.close())
+        except TimeoutError as error:
+            raise self._unavailable(error) from error
         except PoolTimeout as error:
             raise self._unavailable(error) from error
         except DBAPIError as error:
@@ -397,7 +447,7 @@ class Connections:
                 raise interruption from error
             raise self._unavailable(error) from error
 
-    def _unavailable(self, error: DBAPIError | PoolTimeout) -> QueueError:
+    def _unavailable(self, error: DBAPIError | PoolTimeout | TimeoutError) -> QueueError:
         cause = error.orig if isinstance(error, DBAPIError) else error
         unfit = unfit_way(self.engine, cause)
         if unfit is not None:

@@ -99,7 +99,7 @@ class Lanes(Protocol):
         ...
 
     def drain(self, seconds: float) -> None:
-        """Wait until others have given back what they borrowed, at most so long for each."""
+        """Wait until others have given back what they borrowed, at most so long."""
         ...
 
     def close(self) -> None:
@@ -162,8 +162,9 @@ class LanesOfThreads:
 
     def drain(self, seconds: float) -> None:
         """Wait for the acts of other threads."""
+        deadline = time.monotonic() + seconds
         for lane in self._own():
-            if lane.lock.acquire(timeout=seconds):
+            if lane.lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
                 lane.lock.release()
 
     def close(self) -> None:

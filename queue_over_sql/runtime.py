@@ -7,6 +7,7 @@ runtime of ``QueueService``; that of an event loop is in ``queue_over_sql.aio``.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import signal
 import threading
@@ -102,7 +103,11 @@ class Runtime(Protocol):
         ...
 
     def obtained(self, get: Callable[[], T], give_back: Callable[[T], object]) -> T:
-        """Get something; what a caller that was told to stop cannot take is given back."""
+        """Get something; what a caller that was told to stop cannot take is given back.
+
+        Raises:
+            TimeoutError: it took too long.
+        """
         ...
 
     def start(self, name: str, function: Callable[..., object], *arguments: object) -> Running:
@@ -115,6 +120,10 @@ class Runtime(Protocol):
 
     def background(self) -> Background:
         """What runs jobs at their intervals."""
+        ...
+
+    def at_exit(self, function: Callable[[], object]) -> None:
+        """Have a function called in the end, where nobody has ended things before."""
         ...
 
     def on_signals(
@@ -178,6 +187,10 @@ class Threads:
     def background(self) -> Background:
         """Jobs in threads."""
         return Background()
+
+    def at_exit(self, function: Callable[[], object]) -> None:
+        """Call it when the process ends."""
+        atexit.register(function)
 
     @contextlib.contextmanager
     def on_signals(

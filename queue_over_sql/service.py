@@ -11,7 +11,7 @@ from queue_over_sql.catalog import Catalog
 from queue_over_sql.connections import Connections
 from queue_over_sql.consumers import Consumer
 from queue_over_sql.context import QueueContext
-from queue_over_sql.durations import Duration
+from queue_over_sql.durations import Duration, to_timedelta
 from queue_over_sql.errors import ConsumerNotFound, QueueError, QueueNotFound
 from queue_over_sql.parts import ServiceParts
 from queue_over_sql.provisioning import Provisioning
@@ -56,7 +56,8 @@ class QueueService(Provisioning, TopicProvisioning):
         schema: database schema that holds all tables; None for the connection's default.
         table_prefix: what the table of each queue begins with.
         consumer_name: a name for people; the host's by default.
-        consumer_timeout: how long this consumer counts as alive without a heartbeat.
+        consumer_timeout: how long this consumer counts as alive without a heartbeat, and how long
+            anything waits for a database that does not answer at all (five seconds at least).
         reaper_interval: how often the reaper looks for messages to give back.
         notify: whether consumers are woken by what other processes publish: on PostgreSQL by
             LISTEN and NOTIFY, on SQLite by watching the file. They poll underneath in any case,
@@ -92,7 +93,8 @@ class QueueService(Provisioning, TopicProvisioning):
             retry_policies=RetryPolicies(retry_policies),
         )
         self._settings = settings
-        self.connections = connections = Connections(database, self._runtime())
+        patience = settings.consumer_timeout_us / 1_000_000
+        self.connections = connections = Connections(database, self._runtime(), patience=patience)
         runtime = connections.runtime
         catalog = Catalog(connections, settings, self._make_queue)
         consumer = Consumer(connections, catalog.system, settings, self._start_heartbeat)
@@ -104,6 +106,9 @@ class QueueService(Provisioning, TopicProvisioning):
         self._replies = ReplyQueues(parts)
         self._lock = runtime.lock()
         self._started = False
+        # By stop(): what is given back already, and whether the log says what is not.
+        self._released: list[str] = []
+        self._told_what_is_left = False
         self._background = runtime.background()
         self._schedules = Schedules(self._parts)
         sweeper = StageSweeper(self._parts)
@@ -158,23 +163,28 @@ class QueueService(Provisioning, TopicProvisioning):
         """Whether ``start()`` was called."""
         return self._started
 
-    def stop(self) -> None:
+    def stop(self, timeout: Duration = 10.0) -> None:
         """Give back what this consumer still holds and disconnect; final, and again does nothing.
 
-        Where the database cannot be reached, its messages come back through another's reaper.
+        Where the database cannot be reached, or does not answer in time, the log says what is left
+        behind, and it comes back through another's reaper. That is no error.
+
+        Args:
+            timeout: how long the database may take, in seconds or as a ``timedelta``. Then all
+                connections are ended, also those on which other threads still work.
+
+        Raises:
+            TypeError, ValueError: the time-out is no duration above zero.
         """
-        with self._lock:
-            if self._parts.closed:
-                return
+        seconds = to_timedelta(timeout, "timeout").total_seconds()
+        if self._parts.closed:
+            return
+        consumer_id = self.consumer_id
+        if not self.connections.within(seconds, lambda: self._leave(seconds)):
             self._parts.closed = True
-        self._background.stop()
-        self._parts.wakeups.stop()
-        self.connections.close_to_others()
-        try:
-            self._retire_consumer()
-        except QueueError as error:
-            _log.warning("Stopping without the database; the reaper gives back the rest: %s", error)
-        self.connections.close()
+            self._background.stop()
+            self._tell_what_is_left(consumer_id, "it did not answer in time")
+            self.connections.refuse()
         self._parts.wake()
 
     def __enter__(self) -> Self:
@@ -303,6 +313,22 @@ class QueueService(Provisioning, TopicProvisioning):
             seconds = self._settings.consumer_timeout_us / 3_000_000
             self._background.every(seconds, "heartbeat", self._parts.consumer.heartbeat)
 
+    def _leave(self, seconds: float) -> None:
+        with self._lock:
+            if self._parts.closed:
+                return
+            self._parts.closed = True
+        consumer_id = self.consumer_id
+        self._background.stop()
+        self._parts.wakeups.stop()
+        # Half of the time is left for what this consumer itself holds.
+        self.connections.close_to_others(seconds / 2)
+        try:
+            self._retire_consumer()
+        except QueueError as error:
+            self._tell_what_is_left(consumer_id, str(error))
+        self.connections.close()
+
     def _retire_consumer(self) -> None:
         consumer_id = self._parts.consumer.close()
         if consumer_id is None:
@@ -312,8 +338,27 @@ class QueueService(Provisioning, TopicProvisioning):
                 queue.release_all(consumer_id)
             except QueueNotFound:
                 _log.debug("Queue %s was dropped meanwhile.", queue.name)
+            self._released.append(queue.name)
         self._replies.drop_own(consumer_id)
         self._forget_consumer(consumer_id)
+
+    def _tell_what_is_left(self, consumer_id: str | None, reason: str) -> None:
+        if self._told_what_is_left:
+            return
+        self._told_what_is_left = True
+        left = [q.name for q in self._parts.catalog.opened if q.name not in self._released]
+        seconds = self._settings.consumer_timeout_us / 1_000_000
+        if consumer_id is None:
+            _log.warning("Stopped without the database: %s", reason)
+            return
+        _log.warning(
+            "Stopped without the database. Consumer %s leaves behind its registration%s; "
+            "another's reaper gives that back within %g s: %s",
+            consumer_id,
+            f" and what it holds in {', '.join(left)}" if left else "",
+            seconds,
+            reason,
+        )
 
     def _durable_consumer(self, consumer_id: str) -> DurableRegistration:
         known = {consumer.consumer_id: consumer for consumer in self.consumers()}

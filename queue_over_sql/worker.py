@@ -6,7 +6,6 @@ the next are one transaction, which is what a durable queue's speed is made of.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
 import random
@@ -45,6 +44,8 @@ _log = logging.getLogger(__name__)
 # How long a thread stays with one queue before it looks at the worker's others.
 _TURN_SECONDS = 1.0
 _FIRST_RECONNECT, _LAST_RECONNECT = 0.1, 5.0
+# How long it takes to give back what it abandons.
+_ABANDON_SECONDS = 10.0
 # How long it waits for a stopped task to end.
 _END_SECONDS = 5.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -162,14 +163,40 @@ class Worker:
         if not self._handlers:
             msg = "this worker has no handler: add one with @worker.handle('queue')"
             raise ValueError(msg)
+        with self._runtime.on_signals(_SIGNALS if signals else (), self._on_signal):
+            self._begin()
+            if not self._draining.is_set():
+                self._run_threads()
+
+    def _begin(self) -> None:
+        """Get ready, beside this thread, which has to hear of signals even in a silent network."""
+        if not self._parts.connections.background:
+            self._prepare()
+            return
+        failed: list[BaseException] = []
+
+        def prepare() -> None:
+            try:
+                self._prepare()
+            except BaseException as error:  # noqa: BLE001 - it is raised by who waits
+                failed.append(error)
+
+        running = self._runtime.start("queue-over-sql-worker-start", prepare)
+        while running.is_alive() and not self._aborting.is_set():
+            running.join(0.05)
+        if not failed:
+            return
+        if not (self._draining.is_set() and isinstance(failed[0], DatabaseUnavailable)):
+            raise failed[0]
+        _log.warning("The worker ends before it has begun: %s", failed[0])
+
+    def _prepare(self) -> None:
         if not self._service.started:
-            self._service.start()
             # The service outlives this call; who ends here without stop() still leaves in order.
-            atexit.register(self._service.stop)
+            self._runtime.at_exit(self._service.stop)
+            self._service.start()
         for handler in self._handlers:
             self._parts.queue(handler.queue)
-        with self._runtime.on_signals(_SIGNALS if signals else (), self._on_signal):
-            self._run_threads()
 
     def _run_threads(self) -> None:
         """Work until told to drain or to abort, which an exception in this thread does, too."""
@@ -187,11 +214,14 @@ class Worker:
         finally:
             self._keeper.stop()
             if self._aborting.is_set():
-                self._abandon()
-                self._end([thread for thread in threads if self._runtime.stop(thread)])
+                connections = self._parts.connections
+                connections.within(_ABANDON_SECONDS, lambda: self._leave(threads))
 
-    def _end(self, stopped: Sequence[Running]) -> None:
-        """Wait for what was stopped; it may have got messages while others were given back."""
+    def _leave(self, threads: Sequence[Running]) -> None:
+        """Give back what is at hand, and end what can be ended."""
+        self._abandon()
+        stopped = [thread for thread in threads if self._runtime.stop(thread)]
+        # They may have got messages while others were given back.
         for each in stopped:
             each.join(_END_SECONDS)
         if stopped:
@@ -327,6 +357,7 @@ class Worker:
         name = signal.Signals(number).name
         if self._draining.is_set():
             _log.warning("%s again: stopping at once.", name)
+            self._parts.connections.watchdog.hurry()
             self._aborting.set()
             return
         _log.info("%s: finishing what runs. Once more stops at once.", name)

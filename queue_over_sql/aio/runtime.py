@@ -7,7 +7,7 @@ import contextlib
 import logging
 import signal
 import weakref
-from collections.abc import Callable, Coroutine, Hashable, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Hashable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy.util import await_only, greenlet_spawn
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+# How long it may take to connect. Drivers give up earlier, but aiomysql not on a server that lets
+# it connect and then says nothing.
+_OBTAIN_SECONDS = 15.0
 
 
 class TaskRunning:
@@ -54,6 +58,7 @@ class EventLoop:
     def __init__(self, max_connections: int) -> None:
         self._max_connections = check_whole("max_connections", max_connections)
         self._tasks: set[asyncio.Task[object]] = set()
+        self._leaving: list[AsyncGenerator[None, None]] = []
         self._jobs: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self._acting_for: weakref.WeakKeyDictionary[asyncio.Task[Any], Hashable] = (
             weakref.WeakKeyDictionary()
@@ -100,11 +105,18 @@ class EventLoop:
         task = asyncio.get_running_loop().create_task(greenlet_spawn(get))
         self._acting_for[task] = self.me()
         try:
-            return await_only(asyncio.shield(task))
+            await_only(asyncio.wait([task], timeout=_OBTAIN_SECONDS))
         except asyncio.CancelledError:
             self._keep(task)
             task.add_done_callback(lambda ended: self._return(ended, give_back))
             raise
+        if task.done():
+            return task.result()
+        self._keep(task)
+        task.add_done_callback(lambda ended: self._return(ended, give_back))
+        task.cancel()
+        msg = f"no answer within {_OBTAIN_SECONDS:.0f} s"
+        raise TimeoutError(msg)
 
     def start(self, name: str, function: Callable[..., object], *arguments: object) -> Running:
         """A task, which is cancelled when its loop ends."""
@@ -142,6 +154,19 @@ class EventLoop:
             for number in taken:
                 loop.remove_signal_handler(number)
                 signal.signal(number, before[number])
+
+    def at_exit(self, function: Callable[[], object]) -> None:
+        """Call it when the loop ends: ``asyncio.run()`` closes generators last of all."""
+
+        async def leaving() -> AsyncGenerator[None, None]:
+            try:
+                yield
+            finally:
+                await greenlet_spawn(function)
+
+        generator = leaving()
+        self._leaving.append(generator)
+        await_only(anext(generator))
 
     def _is_job(self) -> bool:
         return asyncio.current_task() in self._jobs

@@ -47,8 +47,9 @@ class AsyncQueueService(Face[QueueService]):
         schema: database schema that holds all tables; None for the connection's default.
         table_prefix: what the table of each queue begins with.
         consumer_name: a name for people; the host's by default.
-        consumer_timeout: how long this consumer counts as alive without a heartbeat. A loop that
-            is blocked for longer loses what it holds.
+        consumer_timeout: how long this consumer counts as alive without a heartbeat, and how long
+            anything waits for a database that does not answer at all (five seconds at least). A
+            loop that is blocked for longer loses what it holds.
         reaper_interval: how often the reaper looks for messages to give back.
         notify: whether consumers are woken by what other processes publish: on PostgreSQL by
             LISTEN and NOTIFY, on SQLite by watching the file. They poll underneath in any case,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -25,12 +25,11 @@ F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 class AsyncWorker(Face[Worker]):
     """Runs coroutine functions over the messages of queues. Made by ``service.worker()``."""
 
-    __slots__ = ("_leaving", "_service")
+    __slots__ = ("_service",)
 
     def __init__(self, core: Worker, service: QueueService) -> None:
         super().__init__(core)
         self._service = service
-        self._leaving: AsyncGenerator[None, None] | None = None
 
     def handle(
         self,
@@ -95,11 +94,6 @@ class AsyncWorker(Face[Worker]):
             DatabaseUnavailable: the database cannot be reached at the start. Once running, the
                 worker waits for a database that goes away.
         """
-        if not self._service.started and self._sync.handlers:
-            await run(self._service.start)
-            # asyncio.run() closes the generators that are open, which is the last that it awaits.
-            self._leaving = self._stop_at_the_end()
-            await anext(self._leaving)
         await run(self._sync.run, signals=signals)
 
     def stop(self) -> None:
@@ -128,12 +122,6 @@ class AsyncWorker(Face[Worker]):
                 raise
 
         return handler
-
-    async def _stop_at_the_end(self) -> AsyncGenerator[None, None]:
-        try:
-            yield
-        finally:
-            await run(self._service.stop)
 
 
 async def _awaited(function: Callable[..., Awaitable[Any]], *arguments: Any) -> None:

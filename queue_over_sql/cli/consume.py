@@ -75,7 +75,8 @@ def consume(
     Exit code 3 when there was no message at all, 5 when a command failed.
     """
     limits = Limits(count=count, wait=None if follow else wait, batch=batch, lease=lease)
-    with stop_on_signals() as stop, session.service(consumer_timeout=consumer_timeout) as service:
+    made = session.service(consumer_timeout=consumer_timeout)
+    with stop_on_signals(at_once=True) as stop, made as service:
         source = service.queue(queue)
         handler = (
             Printing(session.output, source)

@@ -119,8 +119,10 @@ def _wait(process: subprocess.Popen[bytes], stop: Stop, on_stop: Callable[[], No
             process.wait(POLL_SECONDS)
         except subprocess.TimeoutExpired:
             if stop.now.is_set():
+                stop.awaits_command = True
                 os.killpg(process.pid, signal.SIGTERM)
                 process.wait()
+                stop.awaits_command = False
                 raise CommandStoppedError from None
             if stop.asked.is_set() and not told:
                 told = True

@@ -101,7 +101,7 @@ def reaper(
     service = session.service(
         consumer_name="reaper", consumer_timeout=consumer_timeout, reaper_interval=interval
     )
-    with stop_on_signals() as stop, service:
+    with stop_on_signals(at_once=True) as stop, service:
         logger.info("The reaper runs in process %s, every %g s.", os.getpid(), interval)
         stop.asked.wait()
         logger.info("The reaper stops.")

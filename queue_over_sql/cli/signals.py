@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
+import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 
+from queue_over_sql.cli.exits import ExitCode
+
 _POLL_SECONDS = 0.05
+# How long a process goes on that was told to stop at once: enough for a database that answers.
+_AT_ONCE_SECONDS = 0.7
+_TWICE = 2
 
 
 class Flag:
@@ -41,11 +50,18 @@ class Flag:
 
 
 class Stop:
-    """Whether this process was asked to stop, and whether it was asked again, to stop now."""
+    """Whether this process was asked to stop, and whether it was asked again, to stop now.
+
+    Attributes:
+        asked: set by the first request.
+        now: set by the second one.
+        awaits_command: whether a command was told to end, and is given the time to.
+    """
 
     def __init__(self) -> None:
         self.asked = Flag()
         self.now = Flag()
+        self.awaits_command = False
 
     def ask(self) -> None:
         """Note one more request: the first asks to finish and stop, the second to stop now."""
@@ -53,8 +69,12 @@ class Stop:
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[Stop]:
-    """Inside, SIGINT and SIGTERM only set the `Stop`; afterwards they mean what they did before."""
+def stop_on_signals(*, at_once: bool = False) -> Iterator[Stop]:
+    """Inside, SIGINT and SIGTERM only set the `Stop`; afterwards they mean what they did before.
+
+    Args:
+        at_once: a process that was asked twice, and waits for a database, is ended.
+    """
     stop = Stop()
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -63,7 +83,44 @@ def stop_on_signals() -> Iterator[Stop]:
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield stop
+        with _ending_at_once(stop) if at_once else nullcontext():
+            yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _ending_at_once(stop: Stop) -> Iterator[None]:
+    """Hear of signals in a thread, too: the main one hears nothing while it is inside of Java."""
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)  # noqa: FBT003 - its only form
+    left = threading.Event()
+    before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+    listener = threading.Thread(target=_end_at_once, args=(stop, ours, left), daemon=True)
+    listener.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        left.set()
+        theirs.close()
+        listener.join()
+        ours.close()
+
+
+def _end_at_once(stop: Stop, signals: socket.socket, left: threading.Event) -> None:
+    asked = 0
+    while asked < _TWICE:
+        numbers = signals.recv(100)
+        if not numbers:
+            return
+        asked += sum(number in {signal.SIGINT, signal.SIGTERM} for number in numbers)
+    deadline = time.monotonic() + _AT_ONCE_SECONDS
+    while time.monotonic() < deadline:
+        if left.wait(_POLL_SECONDS):
+            return
+        if stop.awaits_command:
+            deadline = time.monotonic() + _AT_ONCE_SECONDS
+    sys.stderr.write("Stopped at once, waiting for nothing: what was held comes back by itself.\n")
+    os._exit(ExitCode.INTERRUPTED)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.exc import DBAPIError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Dialect
 
 
 def driver_connection(connection: Connection) -> Any:
@@ -35,6 +37,94 @@ def driver_errors(connection: Connection, statement: str) -> Iterator[None]:
             connection_invalidated=connection.dialect.is_disconnect(error, raw, None),
             dialect=connection.dialect,
         ) from error
+
+
+# Seconds without a word after which the operating system asks, and of waiting for what was sent.
+_IDLE: Final = 10
+_INTERVAL: Final = 5
+_COUNT: Final = 3
+_UNACKNOWLEDGED: Final = 25
+KEEPALIVES: Final[Mapping[str, int]] = {
+    "keepalives_idle": _IDLE,
+    "keepalives_interval": _INTERVAL,
+    "keepalives_count": _COUNT,
+    "tcp_user_timeout": _UNACKNOWLEDGED * 1000,
+}
+"""What libpq calls these bounds; it sets them itself, where the user did not."""
+_OPTIONS: Final = {
+    "TCP_KEEPIDLE": _IDLE,
+    "TCP_KEEPINTVL": _INTERVAL,
+    "TCP_KEEPCNT": _COUNT,
+    "TCP_USER_TIMEOUT": _UNACKNOWLEDGED * 1000,
+}
+
+
+def watch_network(dialect: Dialect, connection: Any) -> bool:
+    """Let the operating system notice when a connection's peer is gone; whether it has a network.
+
+    Args:
+        dialect: of the connection.
+        connection: as the pool has it.
+    """
+    driver = dialect.get_driver_connection(connection)
+    own: Callable[[], bool] | None = getattr(driver, "has_network", None)
+    if own is not None:
+        return own()
+    with _socket_of(driver) as found:
+        if found is None:
+            return False
+        if dialect.driver != "psycopg" and found.family in {socket.AF_INET, socket.AF_INET6}:
+            with contextlib.suppress(OSError):
+                found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                for name, value in _OPTIONS.items():
+                    if hasattr(socket, name):
+                        found.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        return True
+
+
+def sever(dialect: Dialect, connection: Any) -> None:
+    """Shut down the socket of a connection: who waits on it, in whatever thread, gets an error.
+
+    Args:
+        dialect: of the connection.
+        connection: as the pool has it; may just be closed by another thread.
+    """
+    driver = dialect.get_driver_connection(connection)
+    own: Callable[[], None] | None = getattr(driver, "sever", None)
+    if own is not None:
+        own()
+        return
+    with _socket_of(driver) as found:
+        if found is not None:
+            with contextlib.suppress(OSError):
+                found.shutdown(socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def _socket_of(driver: Any) -> Iterator[socket.socket | None]:
+    """A copy of a driver's socket, for the moment; None where it has none."""
+    copy, found = -1, None
+    with contextlib.ExitStack() as stack:
+        # Drivers raise what they like where there is no socket, or not any more.
+        with contextlib.suppress(Exception):
+            number = _descriptor(driver)
+            copy = os.dup(number)
+            stack.callback(os.close, copy)
+            # Where it was closed in between, the number may have been another's already.
+            if _descriptor(driver) == number:
+                found = socket.socket(fileno=copy)
+                stack.callback(found.detach)
+        yield found
+
+
+def _descriptor(driver: Any) -> int:
+    """The descriptor of a driver's socket: of psycopg and its like, PyMySQL, asyncio's drivers."""
+    if hasattr(driver, "fileno"):
+        return int(driver.fileno())
+    if hasattr(driver, "_sock"):
+        return int(driver._sock.fileno())  # noqa: SLF001 - it has no other way
+    transport = getattr(driver, "_writer", None) or driver._transport  # noqa: SLF001 - likewise
+    return int(transport.get_extra_info("socket").fileno())
 
 
 # Whose errors come of their own exceptions, of Python's and of the operating system's alone.

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import unquote, urlsplit
 
-from sqlalchemy import URL, Engine, create_engine, make_url
+from sqlalchemy import URL, Engine, create_engine, event, make_url
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import Pool, QueuePool, StaticPool
 
 import queue_over_sql.dialects.h2_driver  # noqa: F401 - registers the dialect of H2
 from queue_over_sql.dialects.base import QueueDialect
+from queue_over_sql.dialects.driver_calls import KEEPALIVES
 from queue_over_sql.dialects.h2 import H2Dialect
 from queue_over_sql.dialects.h2_driver.urls import database_file
 from queue_over_sql.dialects.mariadb import MariaDBDialect
@@ -58,15 +59,16 @@ _POOL: Mapping[str, Any] = {
     "pool_pre_ping": True,
 }
 # A server that vanished without a word must not hold a heartbeat for longer than it can last.
-# PyMySQL waits 10 s for a connection by itself, and offers no bound that spares long statements.
+_CONNECT_SECONDS: Final = 10
+# PyMySQL's bound of a connect ends before its greeting. Those of what it reads and writes are taken
+# off afterwards: they would end long statements, too, and the watchdog asks before it does that.
+_PYMYSQL: Mapping[str, Any] = dict.fromkeys(
+    ("connect_timeout", "read_timeout", "write_timeout"), _CONNECT_SECONDS
+)
 _PATIENCE_OF_DRIVERS: Mapping[str, Mapping[str, Any]] = {
-    "postgresql+psycopg": {
-        "connect_timeout": 10,
-        "keepalives_idle": 10,
-        "keepalives_interval": 5,
-        "keepalives_count": 3,
-        "tcp_user_timeout": 25_000,
-    }
+    "postgresql+psycopg": {"connect_timeout": _CONNECT_SECONDS, **KEEPALIVES},
+    "mysql+pymysql": _PYMYSQL,
+    "mariadb+pymysql": _PYMYSQL,
 }
 
 
@@ -130,8 +132,18 @@ class EngineForm:
             return self._open_sqlite(url)
         arguments = _PATIENCE_OF_DRIVERS.get(url.drivername, {})
         given = {key: value for key, value in arguments.items() if key not in url.query}
+        taken_off = [f"_{name}" for name in ("read_timeout", "write_timeout") if name in given]
         given |= _prepare_threshold(url)
-        return OpenedEngine(self.create(url, connect_args=given, poolclass=self.pool, **_POOL))
+        engine = self.create(url, connect_args=given, poolclass=self.pool, **_POOL)
+        if taken_off:
+
+            def connected(connection: Any, entry: object) -> None:
+                del entry
+                for name in taken_off:
+                    setattr(connection, name, None)
+
+            event.listen(engine, "connect", connected)
+        return OpenedEngine(engine)
 
     def beside(self, engine: Engine) -> OpenedEngine:
         """An engine of ours beside the user's, opening connections as theirs does."""

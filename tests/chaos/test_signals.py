@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +15,62 @@ from tests.chaos.waiting import eventually
 from tests.chaos.working import TOKENS, drain, publish_tasks, start_worker
 
 pytestmark = [pytest.mark.chaos, pytest.mark.default_on("sqlite"), pytest.mark.timeout(90)]
+
+
+STRUCK = """
+import asyncio, os, signal, sys
+from queue_over_sql import QueueService
+from queue_over_sql.aio import AsyncQueueService
+
+plain = QueueService.start
+
+def start(self):
+    plain(self)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+QueueService.start = start
+
+async def on_loop(url):
+    worker = AsyncQueueService(url).worker()
+
+    @worker.handle("jobs")
+    async def never(message):
+        raise SystemExit(7)
+
+    await worker.run()
+
+def in_threads(url):
+    worker = QueueService(url).worker()
+    worker.handle("jobs")(lambda message: sys.exit(7))
+    worker.run()
+
+if sys.argv[1] == "asyncio":
+    asyncio.run(on_loop(sys.argv[2]))
+else:
+    in_threads(sys.argv[2])
+print("drained")
+"""
+
+
+@pytest.mark.parametrize("runtime", ["threads", "asyncio"])
+def test_a_signal_in_the_middle_of_the_start_drains(
+    runtime: str, make_service: MakeService, database: TestDatabase
+) -> None:
+    """As soon as the consumer is registered: it handles nothing, and leaves in order."""
+    service = make_service()
+    service.create_queue("jobs").publish({})
+    ended = subprocess.run(
+        [sys.executable, "-c", STRUCK, runtime, database.url.replace("+pysqlite", "")],
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (0, "drained\n") == (ended.returncode, ended.stdout), ended.stderr
+    assert [] == service.consumers()
+    assert 1 == service.queue("jobs").stats().ready
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

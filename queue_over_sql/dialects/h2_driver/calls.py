@@ -25,6 +25,10 @@ _LOOK_AGAIN: Final = 0.005  # seconds
 
 
 class _Cancellable(Protocol):
+    @property
+    def reaches_out(self) -> bool:
+        """Whether it only tries to connect to a server."""
+
     def cancel(self) -> None:
         """Ask what runs to stop soon."""
 
@@ -135,8 +139,9 @@ def _emptied() -> bool:
         if thread != me:
             with contextlib.suppress(JException, JVMNotRunning):
                 running.cancel()
-    while _inside.keys() - {me}:
-        if time.monotonic() > deadline:
+    while others := [running for thread, running in list(_inside.items()) if thread != me]:
+        # Nothing ends an attempt to connect, and there is nothing that it could spoil.
+        if time.monotonic() > deadline or all(running.reaches_out for running in others):
             return False
         time.sleep(_LOOK_AGAIN)
     return True

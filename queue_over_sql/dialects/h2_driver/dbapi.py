@@ -71,6 +71,9 @@ paramstyle = "qmark"
 Binary, Date, Time, Timestamp = bytes, dt.date, dt.time, dt.datetime
 STRING, BINARY, NUMBER, DATETIME, ROWID = str, bytes, int, dt.datetime, int
 
+_REMOTE = ("jdbc:h2:tcp:", "jdbc:h2:ssl:")
+_CONNECT_MILLISECONDS = "10000"
+
 _without_admin_rights: set[tuple[str, str]] = set()
 
 
@@ -109,6 +112,7 @@ class Connection(jaydebeapi.Connection):  # type: ignore[misc]
     """A connection to H2; ``jconn`` is its ``java.sql.Connection``."""
 
     jconn: Any
+    reaches_out = False
     _closed: bool
 
     def __init__(self, url: str, user: str, password: str) -> None:
@@ -124,9 +128,45 @@ class Connection(jaydebeapi.Connection):  # type: ignore[misc]
         properties = java.Properties()
         properties.setProperty("user", user)
         properties.setProperty("password", password)
+        bounded = url.startswith(_REMOTE) and "NETWORK_TIMEOUT=" not in url
+        if bounded:
+            # H2 bounds only the way to the server by itself, and not what the server says then.
+            properties.setProperty("NETWORK_TIMEOUT", _CONNECT_MILLISECONDS)
+        self.reaches_out = url.startswith(_REMOTE)
         # The driver itself: DriverManager hides drivers from a foreign class loader.
         self.jconn = java.Driver().connect(url, properties)
+        self.reaches_out = False
         self.jconn.setAutoCommit(False)
+        if bounded:
+            # Statements may take as long as they like.
+            for socket in self._sockets():
+                socket.setSoTimeout(0)
+
+    @java_call
+    def has_network(self) -> bool:
+        """Whether there is a server at the other end, and not the database itself."""
+        return bool(self._sockets())
+
+    def sever(self) -> None:
+        """Close the sockets, from any thread: a statement that waits for its answer fails."""
+        if calls.possible():
+            # One that is just being closed has none any more.
+            with contextlib.suppress(Error):
+                self._sever()
+
+    @java_call
+    def _sever(self) -> None:
+        for socket in self._sockets():
+            socket.close()
+
+    def _sockets(self) -> list[Any]:
+        """The sockets to the servers; H2 has no way to them that waits for no statement."""
+        session = self.usable().getSession()
+        if session.getClass().getName() != "org.h2.engine.SessionRemote":
+            return []
+        field = session.getClass().getDeclaredField("transferList")
+        field.setAccessible(True)
+        return [transfer.getSocket() for transfer in list(field.get(session))]
 
     def usable(self) -> Any:
         """Return the Java connection; InterfaceError when it was closed."""
@@ -203,6 +243,7 @@ class Cursor(jaydebeapi.Cursor):  # type: ignore[misc]
     """Runs one statement at a time and reads its rows."""
 
     arraysize = 100
+    reaches_out = False
     _connection: Connection | None
     _rs: Any
     _prep: Any

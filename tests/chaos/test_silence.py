@@ -1,0 +1,325 @@
+"""The network falls silent: the peer acknowledges what is sent, and nobody answers ever again."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from sqlalchemy import Engine
+
+from queue_over_sql import ClaimLost, DatabaseUnavailable, Queue, QueueError, QueueService
+from queue_over_sql.testing.plugin import MakeService, TestDatabase
+from tests.chaos.account import create_effects, effects, live_tokens
+from tests.chaos.processes import Crew, Process
+from tests.chaos.proxy import Proxy
+from tests.chaos.roles import worker
+from tests.chaos.waiting import eventually
+from tests.contract.bridge import Bridge
+from tests.interfaces.command_line import started
+
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.engines("postgresql", "mariadb", "mysql", "h2"),
+    # Whose driver has no bound of its own at all.
+    pytest.mark.default_on("mariadb"),
+    pytest.mark.timeout(120),
+]
+ASYNCHRONOUS = ("postgresql", "mariadb", "mysql")
+# A bound for what takes less than one: the machine may be short of time.
+A_SECOND = 4.0
+# Those of the drivers for a connect come on top of the service's own.
+BOUND = 60.0
+TIMEOUT = 5.0
+
+
+@pytest.fixture
+def proxy(database: TestDatabase) -> Iterator[Proxy]:
+    """Before the test's server."""
+    proxy = Proxy(database.url)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def bridge() -> Iterator[Bridge]:
+    """Asynchronous services under synchronous names."""
+    bridge = Bridge()
+    yield bridge
+    bridge.close()
+
+
+def in_daemon(act: Callable[[], object]) -> Future[object]:
+    """Call it in a thread that does not keep a failed test from ending."""
+    future: Future[object] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(act())
+        except BaseException as error:  # noqa: BLE001 - it is looked at by the test
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def check_that_every_wait_ends(service: Any, proxy: Proxy) -> None:
+    """Each verb that waits raises, and afterwards the same objects work again."""
+    service.start()
+    queue = service.create_queue("jobs")
+    queue.publish_many([{"number": number} for number in range(10)])
+    acked, nacked, extended, released = queue.consume(4)
+    service.schedules.add("often", "jobs", {}, every=timedelta(hours=1))
+    verbs: dict[str, Callable[[], object]] = {
+        "publish": lambda: queue.publish({}),
+        "publish_many": lambda: queue.publish_many([{}] * 100),
+        "consume": queue.consume,
+        "ack": acked.ack,
+        "nack": nacked.nack,
+        "extend": lambda: extended.extend(60),
+        "release": released.release,
+        "stats": queue.stats,
+        "queues": service.queues,
+        "reap": service.reap,
+        "schedules": service.schedules.list,
+        "consumers": service.consumers,
+    }
+    # Each with a connection of its own that was used lately.
+    ready = threading.Barrier(len(verbs) + 1)
+    silent = threading.Event()
+
+    def call(verb: Callable[[], object]) -> object:
+        queue.stats()
+        ready.wait(BOUND)
+        silent.wait(BOUND)
+        return verb()
+
+    calls = {name: in_daemon(functools.partial(call, verb)) for name, verb in verbs.items()}
+    ready.wait(BOUND)
+    proxy.fall_silent()
+    silent.set()
+    deadline = time.monotonic() + BOUND
+    for name, called in calls.items():
+        error = called.exception(max(0.0, deadline - time.monotonic()))
+        assert isinstance(error, DatabaseUnavailable | ClaimLost), (name, error)
+
+    proxy.recover()
+
+    def back() -> bool:
+        try:
+            return bool(queue.consume())
+        except DatabaseUnavailable:
+            return False
+
+    eventually(back, "it works again", within=BOUND)
+    service.stop()
+
+
+def test_every_wait_ends(proxy: Proxy) -> None:
+    """Of publishers, consumers, the reaper, schedules and the heartbeat, on threads."""
+    check_that_every_wait_ends(QueueService(proxy.url, consumer_timeout=TIMEOUT), proxy)
+
+
+@pytest.mark.full
+@pytest.mark.engines(*ASYNCHRONOUS)
+def test_every_wait_ends_on_an_event_loop(proxy: Proxy, bridge: Bridge) -> None:
+    """The same, awaited."""
+    given = proxy.url.replace("+pymysql", "").replace("+psycopg", "")
+    check_that_every_wait_ends(bridge.service(given, consumer_timeout=TIMEOUT), proxy)
+
+
+def test_what_has_reason_to_last_is_spared(
+    make_service: MakeService, sql: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A publish that waits for the lock of another transaction: the database is asked, and there.
+
+    So is what a transactional handler does for long on its own connection.
+    """
+    service = make_service(consumer_timeout=TIMEOUT)
+    queue = service.create_queue("jobs")
+    watchdog = service.connections.watchdog
+    ask, answered = watchdog._ask, threading.Semaphore(0)
+
+    def asked() -> None:
+        ask()
+        answered.release()
+
+    with (
+        mock.patch.object(watchdog, "_ask", asked),
+        service.connections.transaction() as own,
+        sql.connect() as other,
+    ):
+        queue.publish({}, connection=own)
+        queue.publish({}, key="same", connection=other)
+        waiting = in_daemon(lambda: queue.publish({}, key="same"))
+        for _ in range(2):
+            assert answered.acquire(timeout=BOUND)
+        assert not waiting.done()
+        other.rollback()
+        assert waiting.exception(BOUND) is None
+    assert 2 == queue.stats().ready
+    assert "has not answered" not in caplog.text
+
+
+def test_a_stop_ends_and_says_what_it_leaves_behind(
+    proxy: Proxy,
+    make_service: MakeService,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Another gets the messages within the consumer's timeout, and the silent one settles none."""
+    queue = make_service(reaper_interval=0.2).create_queue("jobs")
+    queue.publish_many([{"number": number} for number in range(3)])
+    silent = QueueService(proxy.url, consumer_timeout=TIMEOUT)
+    silent.start()
+    messages = silent.queue("jobs").consume(3)
+    consumer_id = silent.consumer_id
+    proxy.fall_silent()
+    in_daemon(messages[0].ack)
+    with caplog.at_level(logging.WARNING):
+        assert in_daemon(lambda: silent.stop(timeout=1.0)).exception(BOUND) is None
+    assert f"{consumer_id} leaves behind its registration and what it holds in jobs" in caplog.text
+
+    with make_service(reaper_interval=0.2):
+        found = eventually(lambda: queue.consume(3), "they came back", within=TIMEOUT + 15)
+        queue.ack(found + queue.consume(3, wait=TIMEOUT))
+    assert 0 == queue.stats().claimed + queue.stats().ready
+    # Give-backs that are swallowed are lost; the service itself is closed for good.
+    with pytest.raises(QueueError):
+        messages[1].ack()
+
+
+class Workers:
+    """Starts workers on a queue, each in a process of its own."""
+
+    def __init__(self, crew: Crew, queue: Queue, *, asynchronous: bool) -> None:
+        self.crew = crew
+        self.queue = queue
+        self._asynchronous = asynchronous
+
+    def start(self, url: str, *, seconds: float, transactional: bool = False) -> Process:
+        """One that has not begun yet."""
+        process = self.crew.spawn(
+            worker.Arguments(
+                url,
+                str(self.crew.journals),
+                seconds=seconds,
+                transactional=transactional,
+                consumer_timeout=TIMEOUT,
+                asynchronous=self._asynchronous,
+            )
+        )
+        process.expect("ready")
+        return process
+
+
+@pytest.fixture
+def workers(crew: Crew, make_service: MakeService) -> Workers:
+    """In threads."""
+    queue = make_service().create_queue("jobs", max_attempts=100)
+    return Workers(crew, queue, asynchronous=False)
+
+
+@pytest.fixture
+def loops(crew: Crew, make_service: MakeService) -> Workers:
+    """On event loops."""
+    queue = make_service().create_queue("jobs", max_attempts=100)
+    return Workers(crew, queue, asynchronous=True)
+
+
+def check_that_it_hands_over(proxy: Proxy, url: str, sql: Engine, workers: Workers) -> None:
+    """Each effect is there once, although the first worker goes on when the network is back."""
+    create_effects(sql)
+    tokens = [f"task-{number:03}" for number in range(60)]
+    workers.queue.publish_many([{"token": token} for token in tokens])
+    silent = workers.start(proxy.url, seconds=0.05, transactional=True)
+    eventually(lambda: len(effects(sql)) >= 10, "the first has begun")
+    proxy.fall_silent()
+    other = workers.start(url, seconds=0.05, transactional=True)
+    eventually(lambda: not live_tokens(sql), "the other has done the rest", within=BOUND)
+    assert tokens == [token for token, _ in effects(sql)]
+
+    proxy.recover()
+    other.kill()
+    workers.queue.publish({"token": "later"})
+    eventually(lambda: not live_tokens(sql), "the first works again", within=BOUND)
+    assert sorted(["later", *tokens]) == sorted(token for token, _ in effects(sql))
+    silent.check_alive()
+
+
+def test_a_silent_worker_hands_over_and_comes_back(
+    proxy: Proxy, database: TestDatabase, sql: Engine, workers: Workers
+) -> None:
+    """In threads."""
+    check_that_it_hands_over(proxy, database.url, sql, workers)
+
+
+@pytest.mark.full
+@pytest.mark.engines(*ASYNCHRONOUS)
+def test_a_silent_loop_hands_over_and_comes_back(
+    proxy: Proxy, database: TestDatabase, sql: Engine, loops: Workers
+) -> None:
+    """On an event loop."""
+    check_that_it_hands_over(proxy, database.url, sql, loops)
+
+
+def check_that_it_ends_at_once(proxy: Proxy, workers: Workers) -> None:
+    """In the middle of its work, and while it waits for its first answer."""
+    workers.queue.publish_many([{"token": f"task-{number:03}"} for number in range(1000)])
+
+    def end(process: Process) -> None:
+        process.send(signal.SIGTERM)
+        with pytest.raises(AssertionError, match="still running"):
+            process.join(within=1.0)
+        process.send(signal.SIGTERM)
+        assert process.join(within=A_SECOND) == 0
+
+    busy = workers.start(proxy.url, seconds=0.01)
+    finished = workers.crew.account
+    eventually(lambda: len(finished().tokens("finished")) >= 10, "it works")
+    proxy.fall_silent()
+    end(busy)
+    before = proxy.swallowed
+    beginning = workers.start(proxy.url, seconds=0.01)
+    eventually(lambda: proxy.swallowed > before, "it waits for an answer")
+    end(beginning)
+
+
+def test_a_worker_that_is_told_twice_ends_at_once(proxy: Proxy, workers: Workers) -> None:
+    """In threads."""
+    check_that_it_ends_at_once(proxy, workers)
+
+
+@pytest.mark.engines(*ASYNCHRONOUS)
+def test_a_loop_that_is_told_twice_ends_at_once(proxy: Proxy, loops: Workers) -> None:
+    """On an event loop."""
+    check_that_it_ends_at_once(proxy, loops)
+
+
+@pytest.mark.parametrize("arguments", [("consume", "jobs", "--follow"), ("reaper",)])
+def test_a_command_that_is_told_twice_ends_at_once(
+    arguments: tuple[str, ...],
+    proxy: Proxy,
+    make_service: MakeService,
+    tmp_path: Path,
+) -> None:
+    """It waits for nothing more, whatever it waits for."""
+    service = make_service()
+    service.create_queue("jobs")
+    with started(*arguments, url=proxy.url, log=tmp_path / "log") as process:
+        eventually(lambda: len(service.consumers()) == 1, "it is there")
+        proxy.fall_silent()
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1.0)
+        process.send_signal(signal.SIGTERM)
+        process.wait(A_SECOND)
