@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from queue_over_sql.durations import Duration, instant, optional_instant, stored_number
+from queue_over_sql.errors import QueueError
 from queue_over_sql.headers import CORRELATION_ID, REPLY_TO
 
 if TYPE_CHECKING:
@@ -260,8 +261,16 @@ class Message:
 
     @property
     def outcome(self) -> Outcome | None:
-        """How it ended; None on a live message."""
-        return None if self._row.outcome is None else Outcome(self._row.outcome)
+        """How it ended; None on a live message.
+
+        Raises:
+            QueueError: the archive holds something else.
+        """
+        try:
+            return None if self._row.outcome is None else Outcome(self._row.outcome)
+        except ValueError as error:
+            msg = f"Message {self.id} of queue {self.queue!r} is archived with no outcome: {error}"
+            raise QueueError(msg) from error
 
     def ack(self, connection: Connection | Session | None = None) -> None:
         """Finish the message: it is removed, or archived where the queue keeps finished ones.

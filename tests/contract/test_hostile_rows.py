@@ -242,10 +242,11 @@ def test_messages(make_service: MakeService, engine: Engine) -> None:
     cases += [("headers", value) for value in TEXTS_OR_BYTES]
     cases += [(column, value) for column in ("kind", "message_key") for value in NAMES]
     cases += [("consumer_id", "os:system")]
+    of_archive = [("outcome", name) for name in NAMES] + [("finished_at", n) for n in NUMBERS]
     service = make_service()
     bad = service.queue("bad")
     for where in ("queue_bad", "queue_bad_archive"):
-        for column, value in cases:
+        for column, value in cases + (of_archive if where.endswith("archive") else []):
             bad.purge(claimed=True)
             bad.publish({"n": 1}, headers={"a": 1}, kind="k", key="k")
             if where == "queue_bad_archive":

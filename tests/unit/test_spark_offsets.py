@@ -51,6 +51,21 @@ def test_one_database_is_not_several() -> None:
         read_offset({"rounds": {"a": 3}}, [""])
 
 
+def test_a_checkpoint_that_holds_anything_is_told() -> None:
+    """It is a file, and may have been changed by anybody."""
+    for written in (
+        {"round": "os:system"},
+        {"round": 1e400},
+        {"round": [1]},
+        {"round": 1, "after": {"a": 1}},
+        {"round": 1, "registered": "x"},
+    ):
+        with pytest.raises(ValueError, match="The checkpoint holds"):
+            read_offset(written, [""])
+    with pytest.raises(ValueError, match="The checkpoint holds"):
+        read_offset({"rounds": {"a": 1}, "after": 7}, ["a"])
+
+
 def test_rounds_of_another_registration_are_another_place() -> None:
     """Where nobody noted the registration, the round alone says where it is."""
     here = Offset({"": 7}, {"": 7}, {"": 17})
