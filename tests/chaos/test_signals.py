@@ -52,6 +52,7 @@ print("drained")
 """
 
 
+@pytest.mark.engines("sqlite")
 @pytest.mark.parametrize("runtime", ["threads", "asyncio"])
 def test_a_signal_in_the_middle_of_the_start_drains(
     runtime: str, make_service: MakeService, database: TestDatabase
@@ -60,7 +61,7 @@ def test_a_signal_in_the_middle_of_the_start_drains(
     service = make_service()
     service.create_queue("jobs").publish({})
     ended = subprocess.run(
-        [sys.executable, "-c", STRUCK, runtime, database.url.replace("+pysqlite", "")],
+        [sys.executable, "-c", STRUCK, runtime, database.url],
         cwd=Path(__file__).parents[2],
         stdin=subprocess.DEVNULL,
         capture_output=True,
