@@ -16,7 +16,7 @@ import pytest
 import queue_over_sql
 from queue_over_sql.testing.plugin import TestDatabase
 from queue_over_sql.testing.servers import SERVER_ENGINES
-from tests.interfaces.command_line import ROOT
+from tests.interfaces.command_line import ROOT, environment
 from tests.interfaces.samples import (
     RUN,
     SECONDS,
@@ -71,6 +71,39 @@ def test_samples_run(page: str, tmp_path: Path) -> None:
     for before, after in pairwise(blocks(page)):
         if after.mark == "output":
             assert after.text == printed[before], f"{page}:{after.line}"
+
+
+@pytest.mark.full
+def test_samples_are_well_typed(tmp_path: Path) -> None:
+    """Strict checks of mypy pass; samples leave out the annotations of their own functions."""
+    for page in WITH_SAMPLES:
+        write_modules(page, tmp_path)
+    strict = "--strict --allow-untyped-defs --allow-untyped-calls --ignore-missing-imports"
+    # A page tells its story in one module, where a later sample may begin anew.
+    anew = "--allow-redefinition-new --local-partial-types --disable-error-code=no-redef"
+    quiet = f"--follow-imports=silent --cache-dir={os.devnull}"
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", *f"{strict} {anew} {quiet}".split(), "."],
+        cwd=tmp_path,
+        env=environment(MYPYPATH=str(ROOT)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert 0 == checked.returncode, checked.stdout + checked.stderr
+
+
+def write_modules(page: str, folder: Path) -> None:
+    """Write the Python of a page: its files, and all the rest in the order and lines it has."""
+    story, prefix = "", re.sub(r"\W", "_", page)
+    for block in blocks(page):
+        if block.language != "python":
+            continue
+        if name := block.marked("file"):
+            (folder / f"{prefix}_{name}").write_text(block.text)
+        else:
+            story += "\n" * (block.line - story.count("\n")) + block.text
+    (folder / f"{prefix}.py").write_text(story)
 
 
 @pytest.mark.timeout(SECONDS + 60)
