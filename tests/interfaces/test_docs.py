@@ -119,6 +119,39 @@ def test_the_worker_of_a_lifespan_leaves_signals_to_the_web_server(tmp_path: Pat
     assert "Application shutdown complete" in log.read_text()
 
 
+@pytest.mark.full
+def test_samples_are_well_typed(tmp_path: Path) -> None:
+    """Strict checks of mypy pass; samples leave out the annotations of their own functions."""
+    for page in WITH_SAMPLES:
+        write_modules(page, tmp_path)
+    strict = "--strict --allow-untyped-defs --allow-untyped-calls --ignore-missing-imports"
+    # A page tells its story in one module, where a later sample may begin anew.
+    anew = "--allow-redefinition-new --local-partial-types --disable-error-code=no-redef"
+    quiet = f"--follow-imports=silent --cache-dir={os.devnull}"
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", *f"{strict} {anew} {quiet}".split(), "."],
+        cwd=tmp_path,
+        env=environment(MYPYPATH=str(ROOT)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert 0 == checked.returncode, checked.stdout + checked.stderr
+
+
+def write_modules(page: str, folder: Path) -> None:
+    """Write the Python of a page: its files, and all the rest in the order and lines it has."""
+    story, prefix = "", re.sub(r"\W", "_", page)
+    for block in blocks(page):
+        if block.language != "python":
+            continue
+        if name := block.marked("file"):
+            (folder / f"{prefix}_{name}").write_text(block.text)
+        else:
+            story += "\n" * (block.line - story.count("\n")) + block.text
+    (folder / f"{prefix}.py").write_text(story)
+
+
 @pytest.mark.timeout(SECONDS + 60)
 @pytest.mark.engines(*SERVER_ENGINES)
 def test_samples_run_on_their_engine(database: TestDatabase, tmp_path: Path) -> None:
