@@ -128,9 +128,13 @@ def check_payload_value(path: str, value: Any, argument: str = "payload") -> Non
     Raises:
         ValueError: it is no JSON value, or one with parts; the text names the argument.
     """
-    # A NUL may be in a payload, unlike in other texts.
-    is_text = isinstance(value, str) and is_storable(value.replace("\0", ""))
-    if value is None or is_text or _is_finite(value):
+    if isinstance(value, str):
+        # A NUL may be in a payload, unlike in other texts.
+        if is_storable(value.replace("\0", "")):
+            return
+        msg = f"{argument}: {path!r} with {value!r} has a lone surrogate, which is no text"
+        raise ValueError(msg)
+    if value is None or _is_finite(value):
         return
     msg = (
         f"{argument}: {path!r} can be compared with text, a finite number, True, False or "
@@ -150,21 +154,6 @@ def _is_finite(value: Any) -> bool:
 def _shown(value: Any) -> str:
     # Python refuses to write very large numbers.
     return "of over 300 digits" if isinstance(value, int) else repr(value)[:100]
-
-
-def check_sendable(path: str, value: Any) -> None:
-    """Refuse what no driver can send to a database.
-
-    Raises:
-        ValueError: the path or the value has half of a surrogate pair.
-    """
-    try:
-        path.encode()
-        if isinstance(value, str):
-            value.encode()
-    except UnicodeEncodeError as error:
-        msg = f"payload: {path!r} with {value!r} has a lone surrogate, which is no text"
-        raise ValueError(msg) from error
 
 
 def _is_other_object_of(given: Any, table: Table) -> bool:

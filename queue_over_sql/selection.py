@@ -10,7 +10,6 @@ from queue_over_sql.conditions import (
     check_condition,
     check_fields,
     check_payload_value,
-    check_sendable,
     payload_path,
     rebased,
 )
@@ -213,7 +212,6 @@ class Selection:
         for path, value in wanted.items():
             steps = payload_path(path)
             check_payload_value(path, value)
-            check_sendable(path, value)
             conditions.append(self._context.tables.dialect.payload_equals(column, steps, value))
         return conditions
 

@@ -159,7 +159,7 @@ def test_what_has_no_fields_fits_no_filter() -> None:
         | st.booleans()
         | st.integers()
         | st.floats(allow_nan=False, allow_infinity=False)
-        | st.text("aé\0\n😀\ud800"),
+        | st.text("aé\0\n😀"),
         max_size=4,
     )
 )
