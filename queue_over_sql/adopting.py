@@ -201,7 +201,11 @@ class Adopter:
 
 def _columns_of_others(adoption: Adoption, records: Sequence[QueueRecord]) -> set[str]:
     """What other queues have added to the same table, which is no part of its rows' own facts."""
-    adoptions = [stored_adoption(record.settings) for record in records]
+    adoptions = []
+    for record in records:
+        # Whose settings cannot be read stops only its own queue.
+        with contextlib.suppress(TypeError, ValueError, RecursionError):
+            adoptions.append(stored_adoption(record.settings))
     return {
         name.lower()
         for other in adoptions

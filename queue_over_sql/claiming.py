@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from queue_over_sql import store
 from queue_over_sql.durations import ALWAYS, to_microseconds
-from queue_over_sql.errors import DatabaseUnavailable, QueueError
+from queue_over_sql.errors import DatabaseRefused, DatabaseUnavailable, QueueError
 from queue_over_sql.marks import LowWaterMark
 from queue_over_sql.settings import check_whole
 from queue_over_sql.store import ANY_EDITS, ClaimRequest, Settlement, TakenFate, Where, registry
@@ -391,14 +391,16 @@ class Claimer:
     ) -> T:
         """Run claims, and remember them where their answer was lost.
 
-        It is lost with the connection, or because the caller was told to stop meanwhile.
+        It is lost with the connection, because the caller was told to stop meanwhile, or because
+        the driver cannot read a value in it.
         """
         if atomic is None:
             atomic = not self._context.tables.dialect.claims_at_once
         try:
             return self._context.run(act, atomic=atomic, repeat=False)
         except QueueError as error:
-            if isinstance(error, DatabaseUnavailable):
+            # A driver may refuse to read rows of which the claim is committed.
+            if isinstance(error, DatabaseUnavailable | DatabaseRefused):
                 self._note_unanswered(request.claim for request in requests)
             raise
         except BaseException:

@@ -17,12 +17,12 @@ from queue_over_sql import store
 from queue_over_sql.dialects.compiled import StatementCache
 from queue_over_sql.errors import DatabaseRefused, QueueNotFound, QueueSchemaMismatch
 from queue_over_sql.kinds import UnfitPayload
-from queue_over_sql.message import Message
+from queue_over_sql.message import Message, Unreadable
 from queue_over_sql.settings import EffectiveSettings, stored_columns
 from queue_over_sql.store import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from queue_over_sql.arrivals import Arrivals
     from queue_over_sql.connections import Connections
@@ -197,9 +197,11 @@ class QueueContext:
         """Turn a row into a message with the payload as it is without kinds.
 
         Raises:
-            ValueError: the payload is not what the queue's payload type says.
+            ValueError: the payload is not what the queue's payload type says, or a column holds
+                what its type cannot read.
         """
         settings, own = self._settings, None
+        _check_readable(row.columns)
         if self.tables.adoption is None:
             payload = payloads.decode(settings.payload, row.payload)
         else:
@@ -215,9 +217,16 @@ class QueueContext:
         )
 
     def raw_message(self, row: MessageRow, settler: Settler) -> Message:
-        """Turn a row whose payload cannot be decoded into a message with the stored payload."""
+        """Turn a row that cannot be decoded into a message with the stored payload.
+
+        What cannot be read of its columns is None.
+        """
+        columns = {
+            name: None if isinstance(value, Unreadable) else value
+            for name, value in row.columns.items()
+        }
         return Message(
-            row,
+            row._replace(columns=columns),
             queue=self.name,
             settler=settler,
             payload=row.payload,
@@ -233,6 +242,13 @@ class QueueContext:
     def _record(self, connection: Connection) -> registry.QueueRecord | None:
         tables = self.tables
         return registry.queue_record(connection, tables.system, tables.prefix, tables.queue)
+
+
+def _check_readable(columns: Mapping[str, Any]) -> None:
+    for name, value in columns.items():
+        if isinstance(value, Unreadable):
+            msg = f"its column {name!r} cannot be read here: {value.error!r}"
+            raise ValueError(msg) from value.error
 
 
 def as_connection(connection: Any) -> Connection:

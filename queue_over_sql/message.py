@@ -77,6 +77,13 @@ class Settler(Protocol):
     ) -> Published: ...
 
 
+@dataclasses.dataclass(frozen=True)
+class Unreadable:
+    """Stands in a row for a value of an own column that its type cannot make."""
+
+    error: Exception
+
+
 class MessageRow(NamedTuple):
     """A row of a queue's table, as the store reads it; times are microseconds since the epoch."""
 

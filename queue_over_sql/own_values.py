@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import uuid
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import TEXT, VARCHAR, Boolean, Float, Integer, String, Text
+from sqlalchemy import (
+    TEXT,
+    VARCHAR,
+    Boolean,
+    Date,
+    DateTime,
+    Enum,
+    Float,
+    Integer,
+    Interval,
+    LargeBinary,
+    Numeric,
+    String,
+    Text,
+    Time,
+    Uuid,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy import Column
 
 _INT64: Final = 2**63
+_PYTHON: Final[dict[type, tuple[str, Any]]] = {
+    Boolean: ("True or False", bool),
+    Integer: ("a whole number", int),
+    Float: ("a number", int | float | Decimal),
+    Numeric: ("a number", int | float | Decimal),
+    DateTime: ("a datetime", dt.datetime),
+    Date: ("a date", dt.date),
+    Time: ("a time", dt.time),
+    Interval: ("a timedelta", dt.timedelta),
+    LargeBinary: ("bytes", bytes | bytearray | memoryview),
+}
+"""What Python has for SQLAlchemy's types. Drivers take more, and store something else."""
 
 
 def check_own_value(column: Column[Any], value: Any, *, utf16: bool = False) -> None:
@@ -28,25 +58,41 @@ def check_own_value(column: Column[Any], value: Any, *, utf16: bool = False) -> 
     if value is None:
         return
     kind = column.type
-    if isinstance(kind, Boolean):
-        _expect(column, value, "True or False", fits=isinstance(value, bool))
-    elif isinstance(kind, Integer):
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        _expect(column, value, "a whole number", fits=whole)
-        if not -_INT64 <= value < _INT64:
+    if isinstance(kind, Enum):
+        _expect(column, value, f"one of {', '.join(kind.enums)}", fits=_is_choice(kind, value))
+    elif isinstance(kind, Uuid):
+        words, python = ("a UUID", uuid.UUID) if kind.as_uuid else ("text", str)
+        _expect(column, value, words, fits=isinstance(value, python))
+    elif isinstance(kind, String):
+        if type(kind) in (String, Text, VARCHAR, TEXT):
+            _check_text(column, kind, value, utf16=utf16)
+    else:
+        for known, (words, python) in _PYTHON.items():
+            if isinstance(kind, known):
+                # To Python True is a number.
+                fits = isinstance(value, python) and (
+                    known is Boolean or not isinstance(value, bool)
+                )
+                _expect(column, value, words, fits=fits)
+        if isinstance(kind, Integer) and not -_INT64 <= value < _INT64:
             msg = f"column {column.name!r}: {value} does not fit into 64 bits"
             raise ValueError(msg)
-    elif isinstance(kind, Float):
-        number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
-        _expect(column, value, "a number", fits=number)
-    elif isinstance(kind, String) and type(kind) in (String, Text, VARCHAR, TEXT):
-        _expect(column, value, "text", fits=isinstance(value, str))
-        length = len(value.encode("utf-16-le", "surrogatepass")) // 2 if utf16 else len(value)
-        if kind.length is not None and length > kind.length:
-            msg = f"column {column.name!r} holds {kind.length} characters, not {length}"
-            if length > len(value):
-                msg += ": H2 counts UTF-16 units, of which an emoji, for one, has two"
-            raise ValueError(msg)
+
+
+def _is_choice(kind: Enum, value: Any) -> bool:
+    if kind.enum_class is not None and isinstance(value, kind.enum_class):
+        return True
+    return isinstance(value, str) and value in kind.enums
+
+
+def _check_text(column: Column[Any], kind: String, value: Any, *, utf16: bool) -> None:
+    _expect(column, value, "text", fits=isinstance(value, str))
+    length = len(value.encode("utf-16-le", "surrogatepass")) // 2 if utf16 else len(value)
+    if kind.length is not None and length > kind.length:
+        msg = f"column {column.name!r} holds {kind.length} characters, not {length}"
+        if length > len(value):
+            msg += ": H2 counts UTF-16 units, of which an emoji, for one, has two"
+        raise ValueError(msg)
 
 
 def _expect(column: Column[Any], value: Any, expected: str, *, fits: bool) -> None:

@@ -400,7 +400,8 @@ def each_outcome(value: Any, read: Callable[[Any], Any]) -> Any:
 
 def stored_adoption(text: str) -> Adoption | None:
     """Which table a queue lives in, from what ``to_json`` wrote."""
-    found = json.loads(text).get("adoption")
+    data = json.loads(text)
+    found = data.get("adoption") if isinstance(data, dict) else None
     return None if found is None else Adoption(**found)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import BigInteger, ColumnElement, func, literal_column, null
 
-from queue_over_sql.message import MessageRow
+from queue_over_sql.message import MessageRow, Unreadable
 from queue_over_sql.schema import ARCHIVE_COLUMNS, MESSAGE_COLUMNS
 
 if TYPE_CHECKING:
@@ -119,5 +119,16 @@ def _message_row(values: Sequence[Any], columns: dict[str, Any]) -> MessageRow:
 
 
 def _own_values(tables: QueueTables, row: Sequence[Any], converters: Converters) -> dict[str, Any]:
-    values = zip(tables.own_names, converters, row[_CORE:], strict=False)
-    return {name: value if convert is None else convert(value) for name, convert, value in values}
+    values = list(zip(tables.own_names, converters, row[_CORE:], strict=False))
+    try:
+        return {name: value if to is None else to(value) for name, to, value in values}
+    except Exception:  # noqa: BLE001 - types raise what they like
+        # The message is told of when it is its turn; it must not stop those beside it.
+        return {name: value if to is None else _read(to, value) for name, to, value in values}
+
+
+def _read(convert: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return convert(value)
+    except Exception as error:  # noqa: BLE001 - likewise
+        return Unreadable(error)

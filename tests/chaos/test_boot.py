@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, inspect
 
+from queue_over_sql import QueueService
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.chaos.processes import Crew
 from tests.chaos.roles import booter
@@ -47,6 +49,22 @@ def test_many_servers_boot_the_same_queues(
     every = [index["name"] for name in QUEUES for index in found[name]]
     assert sorted(set(every)) == sorted(every)
     assert first
+
+
+@pytest.mark.full
+def test_many_servers_boot_on_one_file_of_h2(crew: Crew, tmp_path: Path) -> None:
+    """The first one to open it serves the others, which wait until it does."""
+    url = f"h2:///{tmp_path / 'shared'}?AUTO_SERVER=TRUE"
+    servers = [crew.spawn(booter.Arguments(url, QUEUES, stays=True)) for _ in range(10)]
+    for server in servers:
+        server.expect("ready", within=120)
+    for server in servers:
+        server.tell("go")
+    for server in servers:
+        server.expect("done", within=120)
+    service = QueueService(url)
+    assert [10] * len(QUEUES) == [service.queue(name).stats().ready for name in QUEUES]
+    service.stop()
 
 
 def test_creators_that_are_killed_keep_nobody_from_creating(

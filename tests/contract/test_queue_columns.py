@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import uuid
 from datetime import date, datetime, time, timedelta
@@ -262,3 +263,58 @@ def test_a_value_of_another_type_is_refused(service: QueueService) -> None:
             with pytest.raises((TypeError, ValueError), match=column.name):
                 queue.publish("a", **{column.name: value})
     assert 0 == queue.messages().count()
+
+
+class Hue(enum.Enum):
+    """What a column may hold."""
+
+    RED = "r"
+    BLUE = "b"
+
+
+WRONG: list[tuple[Any, list[Any]]] = [
+    (DateTime(), ["infinity", "2026-01-01", 0, False, date(2026, 1, 1), timedelta(1)]),
+    (Date(), ["infinity", 0, False, 20260101]),
+    (Time(), ["24:00", 1.5, "", timedelta(1)]),
+    (Interval(), [1, "1 day"]),
+    (LargeBinary(), [2**31 - 1, True, "text", [1]]),
+    (Numeric(10, 2), ["1", b"abc", True, [1]]),
+    (Uuid(), [str(uuid.UUID(int=1)), 1]),
+    (Enum("x", "y", native_enum=False), ["z", 1, "X"]),
+    (Enum(Hue, native_enum=False), ["r", 1]),
+]
+"""Values that some driver would take, and store as something else or where nothing reads it."""
+
+
+@in_python
+def test_a_value_that_its_type_does_not_hold_is_refused(service: QueueService) -> None:
+    """With an error that names the column; SQLite stands for all, since no database is asked."""
+    names = [f"c{number}" for number in range(len(WRONG))]
+    columns = [Column(name, kind) for name, (kind, _) in zip(names, WRONG, strict=True)]
+    queue = service.create_queue("typed", columns=columns)
+    for name, (_, values) in zip(names, WRONG, strict=True):
+        for value in values:
+            try:
+                queue.publish(1, **{name: value})
+            except TypeError as error:
+                assert repr(name) in str(error), value  # noqa: PT017 - the value is told
+            else:
+                pytest.fail(f"{columns[int(name[1:])].type!r} took {value!r}")
+    queue.publish(2, c7="x", c8=Hue.RED)
+    queue.publish(3, c8="BLUE")
+    assert [Hue.RED, Hue.BLUE] == [message.columns["c8"] for message in queue.consume(3)]
+
+
+def test_a_value_that_cannot_be_read_stops_only_its_own_message(
+    service: QueueService, engine: Engine
+) -> None:
+    """Another client wrote it. The others are delivered, and the bad one becomes a dead letter."""
+    hue = Enum("red", "blue", native_enum=False, create_constraint=False, length=10)
+    queue = service.create_queue("bad", columns=[Column("hue", hue)], max_attempts=1)
+    queue.publish_many([Publication(number, columns={"hue": "red"}) for number in range(3)])
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE queue_bad SET hue = 'green' WHERE id = 2"))
+    assert 3 == len(queue.messages().list())
+    assert [0, 2] == payloads(queue.consume(3))
+    [dead] = queue.archive.messages().list()
+    assert "'hue' cannot be read" in str(dead.last_error)

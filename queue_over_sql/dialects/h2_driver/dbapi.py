@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import random
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -22,6 +24,7 @@ from .conversion import Layout, bind
 from .errors import (
     ADMIN_RIGHTS_REQUIRED,
     DISCONNECT_CODES,
+    FILE_CHANGES_HANDS,
     DatabaseError,
     DataError,
     Error,
@@ -73,6 +76,8 @@ STRING, BINARY, NUMBER, DATETIME, ROWID = str, bytes, int, dt.datetime, int
 
 _REMOTE = ("jdbc:h2:tcp:", "jdbc:h2:ssl:")
 _CONNECT_MILLISECONDS = "10000"
+_SHARED = ";AUTO_SERVER=TRUE"
+_SHARED_SECONDS = 20.0
 
 _without_admin_rights: set[tuple[str, str]] = set()
 
@@ -118,9 +123,24 @@ class Connection(jaydebeapi.Connection):  # type: ignore[misc]
     def __init__(self, url: str, user: str, password: str) -> None:
         """Open the JDBC URL, with autocommit off; the JVM must have been started."""
         super().__init__(None, None)
-        self._open(url, user, password)
+        self._open_in_turn(url, user, password)
         self.statements = Statements(self.jconn)
         self.layouts = Layouts()
+
+    def _open_in_turn(self, url: str, user: str, password: str) -> None:
+        """Open it; where processes share a file, wait while another one takes or leaves it.
+
+        H2 refuses at once, because of the lock file that the other has just written.
+        """
+        deadline = time.monotonic() + _SHARED_SECONDS
+        while True:
+            try:
+                return self._open(url, user, password)
+            except DatabaseError as error:
+                is_taken = getattr(error, "code", 0) in FILE_CHANGES_HANDS
+                if not is_taken or _SHARED not in url.upper() or time.monotonic() > deadline:
+                    raise
+            time.sleep(random.uniform(0.02, 0.2))  # noqa: S311 - spreads them, guards nothing
 
     @java_call
     def _open(self, url: str, user: str, password: str) -> None:

@@ -25,6 +25,7 @@ from jpype import JException, JVMNotRunning
 __all__ = [
     "ADMIN_RIGHTS_REQUIRED",
     "DISCONNECT_CODES",
+    "FILE_CHANGES_HANDS",
     "DataError",
     "DatabaseError",
     "Error",
@@ -51,6 +52,15 @@ DISCONNECT_CODES = frozenset(
     }
 )
 """H2 codes after which the connection is of no more use."""
+
+FILE_CHANGES_HANDS = frozenset(
+    {
+        8000,  # error opening database: its lock file has just been written
+        90020,  # database file in use by another process
+        90067,  # connection broken: the process that had the file has just ended
+    }
+)
+"""H2 codes of an attempt to open a file that another process is about to take or to leave."""
 
 _OPERATIONAL_CODES = DISCONNECT_CODES | {
     40001,  # deadlock: H2 has rolled the whole transaction back

@@ -10,10 +10,11 @@ from tests.chaos.roles.protocol import Reins, emit, play
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """Which queues the server needs."""
+    """Which queues the server needs, and whether it runs until it is told to stop."""
 
     url: str
     queues: tuple[str, ...]
+    stays: bool = False
 
 
 def main(arguments: Arguments) -> None:
@@ -28,7 +29,9 @@ def main(arguments: Arguments) -> None:
     with service:
         for name in arguments.queues:
             service.queue(name).publish({"token": name})
-    emit("done")
+        emit("done")
+        if arguments.stays:
+            reins.stop.wait()
 
 
 if __name__ == "__main__":
