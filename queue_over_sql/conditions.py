@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import BindParameter, ClauseElement, Column, Table, bindparam, select
+from sqlalchemy import BindParameter, ClauseElement, Column, Executable, Table, bindparam, select
 from sqlalchemy.sql import visitors
 
 from queue_over_sql.payload import is_storable
@@ -27,7 +27,7 @@ def check_condition(condition: Any) -> None:
     Raises:
         TypeError: it is none.
     """
-    if not isinstance(condition, ClauseElement):
+    if not isinstance(condition, ClauseElement) or isinstance(condition, Executable):
         msg = "where must be an SQLAlchemy condition, such as queue.table.c.kind == 'invoice'"
         raise TypeError(msg)
 

@@ -248,7 +248,7 @@ def _check_readable(columns: Mapping[str, Any]) -> None:
     for name, value in columns.items():
         if isinstance(value, Unreadable):
             msg = f"its column {name!r} cannot be read here: {value.error!r}"
-            raise ValueError(msg) from value.error
+            raise ValueError(msg) from value.error  # noqa: TRY004 - as for any other content
 
 
 def as_connection(connection: Any) -> Connection:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from queue_over_sql.conditions import check_condition
@@ -89,6 +89,9 @@ def as_list(messages: Message | Sequence[Message]) -> list[Message]:
     Raises:
         TypeError: something is no message.
     """
+    if not isinstance(messages, Message | Iterable):
+        msg = f"messages must be a Message or several, not {type(messages).__name__}"
+        raise TypeError(msg)
     given = [messages] if isinstance(messages, Message) else list(messages)
     for item in given:
         if not isinstance(item, Message):

@@ -76,7 +76,12 @@ def decode(payload_type: str, stored: Any) -> Any:
     """Turn what the table holds into the payload that was published."""
     if payload_type == "json":
         return decode_json(stored)
-    return stored if payload_type == "text" else bytes(stored)
+    if payload_type == "text":
+        return stored
+    if not isinstance(stored, bytes | bytearray | memoryview):
+        msg = f"the payload is {type(stored).__name__}, not bytes"
+        raise ValueError(msg)  # noqa: TRY004 - as for any other content that cannot be read
+    return bytes(stored)
 
 
 def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
@@ -86,11 +91,13 @@ def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
         PayloadInvalid: they are no mapping of strings to JSON values.
         PayloadTooLarge: they take over 64 KiB.
     """
-    if not headers:
+    if headers is None:
         return None
     if not isinstance(headers, Mapping):
         msg = f"headers must be a mapping of strings to JSON values, not {type(headers).__name__}"
         raise PayloadInvalid(msg)
+    if not headers:
+        return None
     encoded = encode_json(dict(headers), "headers")
     _check_size("headers", encoded, MAX_HEADERS_BYTES)
     return encoded

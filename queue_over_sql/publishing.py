@@ -193,6 +193,9 @@ class Publisher:
     def _own_values(self, given: Mapping[str, Any]) -> dict[str, Any]:
         tables = self._context.tables
         own = tables.own_columns
+        if not isinstance(given, Mapping):
+            msg = f"columns must be a mapping of names to values, not {type(given).__name__}"
+            raise TypeError(msg)
         unknown = sorted(set(given) - set(own))
         if unknown:
             msg = (

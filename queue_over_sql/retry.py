@@ -54,6 +54,8 @@ class ExponentialBackoff:
     def __post_init__(self) -> None:
         to_timedelta(self.base, "base", zero=True)
         to_timedelta(self.maximum, "maximum", zero=True)
+        _check_number("factor", self.factor)
+        _check_number("jitter", self.jitter)
         if not self.factor >= 1:
             msg = f"factor must be 1 or more, not {self.factor}"
             raise ValueError(msg)
@@ -67,7 +69,7 @@ class ExponentialBackoff:
         base = to_timedelta(self.base, "base", zero=True).total_seconds()
         longest = to_timedelta(self.maximum, "maximum", zero=True).total_seconds()
         try:
-            delay = min(longest, base * self.factor ** max(0, attempt - 1))
+            delay = min(longest, base * float(self.factor) ** max(0, attempt - 1))
         except OverflowError:
             delay = longest
         # Jitter spreads load; it guards nothing, so a plain random number serves.
@@ -157,6 +159,12 @@ class RetryPolicies:
     """
 
     def __init__(self, registered: Mapping[str, type[Any]] | None = None) -> None:
+        if not isinstance(registered, Mapping | None):
+            msg = (
+                "retry_policies must be a mapping of names to classes, such as {'fibonacci': "
+                f"Fibonacci}}, not {type(registered).__name__}"
+            )
+            raise TypeError(msg)
         for name, kind in (registered or {}).items():
             _check_registered(name, kind)
         self._kinds: dict[str, type[Any]] = {**_BUILT_IN, **(registered or {})}
@@ -234,6 +242,12 @@ def check_policy(policy: object) -> None:
     """
     if isinstance(policy, type) or not isinstance(policy, RetryPolicy):
         msg = "retry must be an object with next_delay(attempt, error), such as FixedDelay(10)"
+        raise TypeError(msg)
+
+
+def _check_number(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        msg = f"{name} must be a number, not {type(value).__name__}"
         raise TypeError(msg)
 
 

@@ -191,7 +191,7 @@ class EffectiveSettings:
                 given["archive_ttl"], lambda ttl: to_timedelta(ttl, "archive_ttl")
             )
         if "archive_limit" in given:
-            given["archive_limit"] = each_outcome(given["archive_limit"], lambda limit: limit)
+            given["archive_limit"] = each_outcome(given["archive_limit"], int)
         if "columns" in given:
             given["columns"] = tuple(given["columns"])
         return dataclasses.replace(self, **given)
@@ -302,6 +302,9 @@ class ServiceSettings:
     retry_policies: RetryPolicies = dataclasses.field(default_factory=RetryPolicies)
 
     def __post_init__(self) -> None:
+        if self.schema == "":
+            msg = "schema must be the name of a schema, or None for the connection's default"
+            raise ValueError(msg)
         for name in ("schema", "consumer_name"):
             if not isinstance(getattr(self, name), str | None):
                 msg = f"{name} must be a str or None"

@@ -136,7 +136,7 @@ class SettlerOfQueue:
         self, messages: Sequence[Message], reason: str, connection: Connection | Session | None
     ) -> None:
         """Bury messages for good; see ``Queue.reject``."""
-        groups = self.grouped(messages, Outcome.REJECTED, reason_of(reason))
+        groups = self.grouped(messages, Outcome.REJECTED, reason_of(reason, "reason"))
         self._settle(messages, groups, self.bury, connection, atomic=True, ends=True)
 
     def bury(self, connection: Connection, settlement: Settlement) -> set[int]:
@@ -332,12 +332,12 @@ class SettlerOfQueue:
             return ExponentialBackoff().next_delay(attempt, reason) // MICROSECOND
 
 
-def reason_of(error: str | BaseException | None) -> str | None:
+def reason_of(error: str | BaseException | None, argument: str = "error") -> str | None:
     """The text that is kept of a failure: storable everywhere, and not without end."""
     if isinstance(error, BaseException):
         error = f"{type(error).__name__}: {_text_of(error)}"
     elif error is not None and not isinstance(error, str):
-        msg = f"error must be a str or an exception, not {type(error).__name__}"
+        msg = f"{argument} must be a str or an exception, not {type(error).__name__}"
         raise TypeError(msg)
     text = payloads.printable(error)
     return None if text is None else text[:_LONGEST_ERROR]

@@ -379,7 +379,7 @@ class Worker:
 def _poll_interval(given: tuple[float, float]) -> tuple[float, float]:
     try:
         first, last = (float(value) for value in given)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         msg = "poll_interval must be two numbers of seconds: the shortest and the longest pause"
         raise TypeError(msg) from error
     if not 0 < first <= last:

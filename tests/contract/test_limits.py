@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy import select
 
 from queue_over_sql import (
+    ExponentialBackoff,
     Publication,
     QueueError,
     QueueNotFound,
+    QueueService,
     ScheduleNotFound,
     TopicNotFound,
 )
 from tests.contract.looking import payloads
 
 if TYPE_CHECKING:
-    from queue_over_sql import Queue, QueueService
+    from queue_over_sql import Queue
 
 LONE = "\ud800"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -49,7 +53,7 @@ def refusal(act: Callable[..., Any], value: object) -> str:
     """What the error says; empty where there is none."""
     try:
         act(value)
-    except ValueError as error:
+    except (ValueError, TypeError, QueueError) as error:
         return str(error)
     return ""
 
@@ -102,6 +106,16 @@ def test_numbers_beyond_a_database_are_refused(queue: Queue, service: QueueServi
             endless,
         ),
         ("every", lambda value: service.schedules.add("s", "jobs", 1, every=value), 10**400),
+        ("columns", lambda value: queue.publish_many([Publication(1, columns=value)]), []),
+        ("headers", lambda value: queue.publish(1, headers=value), 0),
+        ("messages", queue.ack, None),
+        ("messages", queue.exchange, 5),
+        ("reason", lambda value: queue.reject([], value), 5),
+        ("where", lambda value: queue.consume(where=value), select(column)),
+        ("poll_interval", lambda value: service.worker(poll_interval=value), (0.01, 10**400)),
+        ("retry_policies", lambda value: QueueService("sqlite://", retry_policies=value), [1]),
+        ("schema", lambda value: QueueService("sqlite://", schema=value), ""),
+        ("factor", lambda value: ExponentialBackoff(factor=value), Decimal("NaN")),
     ]
     told = [(argument, refusal(act, value)) for argument, act, value in acts]
     assert [] == [(argument, text) for argument, text in told if argument not in text]
