@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import uuid
 from decimal import Decimal
@@ -26,7 +27,10 @@ from sqlalchemy import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy import Column
+    from sqlalchemy.types import TypeEngine
 
 _INT64: Final = 2**63
 _PYTHON: Final[dict[type, tuple[str, Any]]] = {
@@ -41,22 +45,50 @@ _PYTHON: Final[dict[type, tuple[str, Any]]] = {
     LargeBinary: ("bytes", bytes | bytearray | memoryview),
 }
 """What Python has for SQLAlchemy's types. Drivers take more, and store something else."""
+_READ: Final[dict[type, Callable[[str], Any]]] = {
+    DateTime: dt.datetime.fromisoformat,
+    Date: dt.date.fromisoformat,
+    Time: dt.time.fromisoformat,
+    Numeric: Decimal,
+    Uuid: uuid.UUID,
+}
+"""What JSON has text for."""
 
 
-def check_own_value(column: Column[Any], value: Any, *, utf16: bool = False) -> None:
+def own_value(column: Column[Any], value: Any, *, utf16: bool = False) -> Any:
     """Refuse a value that is not of its column's type; what is no plain type is let pass.
+
+    Text that JSON has instead of a date, a time, a UUID or a decimal number is read as one.
 
     Args:
         column: the queue's own.
         value: what is to be stored in it.
         utf16: whether this engine counts units of UTF-16 instead of characters.
 
+    Returns:
+        What is to be stored.
+
     Raises:
         TypeError: it is of another type.
         ValueError: it does not fit.
     """
-    if value is None:
-        return
+    if isinstance(value, str):
+        value = _read(column.type, value)
+    if value is not None:
+        _check(column, value, utf16=utf16)
+    return value
+
+
+def _read(kind: TypeEngine[Any], text: str) -> Any:
+    """What a text says in the words of a type; the text itself where it says nothing."""
+    for known, read in _READ.items():
+        if isinstance(kind, known) and not (isinstance(kind, Uuid) and not kind.as_uuid):
+            with contextlib.suppress(ValueError, ArithmeticError):
+                return read(text)
+    return text
+
+
+def _check(column: Column[Any], value: Any, *, utf16: bool) -> None:
     kind = column.type
     if isinstance(kind, Enum):
         _expect(column, value, f"one of {', '.join(kind.enums)}", fits=_is_choice(kind, value))

@@ -11,7 +11,7 @@ from queue_over_sql import payload as payloads
 from queue_over_sql import store
 from queue_over_sql.durations import instant_to_microseconds, to_microseconds
 from queue_over_sql.errors import DatabaseRefused, DuplicateKey
-from queue_over_sql.own_values import check_own_value
+from queue_over_sql.own_values import own_value
 from queue_over_sql.publications import Publication, Published
 from queue_over_sql.schema import KEY_LENGTH, KIND_LENGTH
 from queue_over_sql.settings import check_choice, check_whole
@@ -208,9 +208,10 @@ class Publisher:
         if missing:
             msg = f"queue {self._context.name!r} needs a value of its column {', '.join(missing)}"
             raise TypeError(msg)
-        for name, value in given.items():
-            check_own_value(columns[name], value, utf16=utf16)
-        return {name: given.get(name) for name in own}
+        values = {
+            name: own_value(columns[name], value, utf16=utf16) for name, value in given.items()
+        }
+        return {name: values.get(name) for name in own}
 
 
 def due(delay: Duration | None, at: datetime | None) -> tuple[int, int | None]:

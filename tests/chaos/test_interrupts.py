@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from queue_over_sql import QueueSettings
+from queue_over_sql import FixedDelay, QueueSettings
 from tests.chaos.roles import waiter
 from tests.chaos.waiting import eventually
 
@@ -56,7 +56,9 @@ def test_who_is_interrupted_while_it_waits_ends_by_that_and_takes_no_message_alo
 
     What nobody waits for any more, as the question of a request, is withdrawn.
     """
-    queues = service.create_queues(dict.fromkeys(waiter.VERBS, QueueSettings()))
+    # Where the block of receive() has begun, its message is nacked.
+    settings = QueueSettings(retry=FixedDelay(0))
+    queues = service.create_queues(dict.fromkeys(waiter.VERBS, settings))
     waiting = {verb: crew.spawn(waiter.Arguments(database.url, verb)) for verb in queues}
     for process in waiting.values():
         process.expect("waiting")

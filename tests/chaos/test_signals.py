@@ -37,12 +37,12 @@ async def on_loop(url):
     async def never(message):
         raise SystemExit(7)
 
-    await worker.run()
+    await worker.run(signals=True)
 
 def in_threads(url):
     worker = QueueService(url).worker()
     worker.handle("jobs")(lambda message: sys.exit(7))
-    worker.run()
+    worker.run(signals=True)
 
 if sys.argv[1] == "asyncio":
     asyncio.run(on_loop(sys.argv[2]))
