@@ -72,7 +72,7 @@ def own_value(column: Column[Any], value: Any, *, utf16: bool = False) -> Any:
         TypeError: it is of another type.
         ValueError: it does not fit.
     """
-    if isinstance(value, str):
+    if isinstance(value, str) and not isinstance(column.type, String):
         value = _read(column.type, value)
     if value is not None:
         _check(column, value, utf16=utf16)
@@ -99,13 +99,12 @@ def _check(column: Column[Any], value: Any, *, utf16: bool) -> None:
         if type(kind) in (String, Text, VARCHAR, TEXT):
             _check_text(column, kind, value, utf16=utf16)
     else:
-        for known, (words, python) in _PYTHON.items():
-            if isinstance(kind, known):
-                # To Python True is a number.
-                fits = isinstance(value, python) and (
-                    known is Boolean or not isinstance(value, bool)
-                )
-                _expect(column, value, words, fits=fits)
+        known = next((each for each in type(kind).__mro__ if each in _PYTHON), None)
+        if known is not None:
+            words, python = _PYTHON[known]
+            # To Python True is a number.
+            fits = isinstance(value, python) and (python is bool or not isinstance(value, bool))
+            _expect(column, value, words, fits=fits)
         if isinstance(kind, Integer) and not -_INT64 <= value < _INT64:
             msg = f"column {column.name!r}: {value} does not fit into 64 bits"
             raise ValueError(msg)
