@@ -11,7 +11,7 @@ from sqlalchemy.orm import Mapper
 
 from queue_over_sql import store
 from queue_over_sql.adopted import added_names, adopted_tables, clashing, primary_key_of
-from queue_over_sql.errors import QueueSchemaMismatch
+from queue_over_sql.errors import UNREADABLE, QueueSchemaMismatch
 from queue_over_sql.settings import Adoption, stored_adoption
 from queue_over_sql.store import registry
 
@@ -204,7 +204,7 @@ def _columns_of_others(adoption: Adoption, records: Sequence[QueueRecord]) -> se
     adoptions = []
     for record in records:
         # Whose settings cannot be read stops only its own queue.
-        with contextlib.suppress(TypeError, ValueError, RecursionError):
+        with contextlib.suppress(*UNREADABLE):
             adoptions.append(stored_adoption(record.settings))
     return {
         name.lower()
