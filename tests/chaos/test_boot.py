@@ -12,7 +12,7 @@ from sqlalchemy import Engine, inspect
 
 from queue_over_sql import QueueService
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
-from tests.chaos.processes import Crew
+from tests.chaos.processes import Crew, Process
 from tests.chaos.roles import booter
 
 pytestmark = [pytest.mark.chaos, pytest.mark.empty_database, pytest.mark.timeout(300)]
@@ -25,17 +25,22 @@ def indexes(sql: Engine, queue: str) -> list[dict[str, Any]]:
     return [dict(index) for index in inspect(sql).get_indexes(f"queue_{queue}")]
 
 
+def booting(crew: Crew, count: int, arguments: booter.Arguments) -> list[Process]:
+    """Start servers, and let all of them boot at once."""
+    servers = [crew.spawn(arguments) for _ in range(count)]
+    for server in servers:
+        server.expect("ready", within=120)
+    for server in servers:
+        server.tell("go")
+    return servers
+
+
 @pytest.mark.parametrize("count", [6, pytest.param(20, marks=pytest.mark.full)])
 def test_many_servers_boot_the_same_queues(
     count: int, make_service: MakeService, database: TestDatabase, sql: Engine, crew: Crew
 ) -> None:
     """All get through; each queue exists once, has its own indexes, and works."""
-    servers = [crew.spawn(booter.Arguments(database.url, QUEUES)) for _ in range(count)]
-    for server in servers:
-        server.expect("ready", within=120)
-    for server in servers:
-        server.tell("go")
-    for server in servers:
+    for server in booting(crew, count, booter.Arguments(database.url, QUEUES)):
         server.expect("done", within=120)
         assert server.join() == 0
 
@@ -55,12 +60,7 @@ def test_many_servers_boot_the_same_queues(
 def test_many_servers_boot_on_one_file_of_h2(crew: Crew, tmp_path: Path) -> None:
     """The first one to open it serves the others, which wait until it does."""
     url = f"h2:///{tmp_path / 'shared'}?AUTO_SERVER=TRUE"
-    servers = [crew.spawn(booter.Arguments(url, QUEUES, stays=True)) for _ in range(10)]
-    for server in servers:
-        server.expect("ready", within=120)
-    for server in servers:
-        server.tell("go")
-    for server in servers:
+    for server in booting(crew, 10, booter.Arguments(url, QUEUES, stays=True)):
         server.expect("done", within=120)
     service = QueueService(url)
     assert [10] * len(QUEUES) == [service.queue(name).stats().ready for name in QUEUES]
@@ -73,11 +73,7 @@ def test_creators_that_are_killed_keep_nobody_from_creating(
     crew: Crew,
 ) -> None:
     """Half of the servers die by kill -9 while they create; the others and the next get through."""
-    servers = [crew.spawn(booter.Arguments(database.url, QUEUES)) for _ in range(8)]
-    for server in servers:
-        server.expect("ready", within=120)
-    for server in servers:
-        server.tell("go")
+    servers = booting(crew, 8, booter.Arguments(database.url, QUEUES))
     luck = random.Random(7)  # noqa: S311 - chance, not a secret
     for server in servers[::2]:
         time.sleep(luck.uniform(0.0, 0.4))
