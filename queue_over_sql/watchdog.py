@@ -50,7 +50,7 @@ _LAST_WORDS_SECONDS: Final = 0.1
 
 @dataclasses.dataclass(eq=False)
 class _Question:
-    """Asked of the database when its answers were so many."""
+    """One question to the database, and how many answers had come before it was asked."""
 
     answers: int
     looks: int = 0
