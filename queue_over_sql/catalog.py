@@ -178,6 +178,7 @@ class Catalog:
                 if tables is None:
                     self._adopter.drop(connection, record, system)
                     return True
+                ddl.wait_until_unused(connection, tables, dialect)
                 registry.remove_queue(connection, system, prefix, name)
                 ddl.drop_tables(connection, tables)
                 return True

@@ -118,7 +118,10 @@ class Consumer:
 
         Raises:
             ConsumerExpired: one of the claims was made by this service in a life that is over.
+            ServiceClosed: the service was stopped, and has given its claims back.
         """
+        if self._closed:
+            raise ServiceClosed
         identity = self._identity
         for claim in claims:
             mine = identity is not None and claim.consumer_id == identity.consumer_id

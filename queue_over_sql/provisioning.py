@@ -175,6 +175,10 @@ class Provisioning:
         Its schedules, its subscriptions to topics and its durable consumers go with it.
 
         Of a queue over a table of your own only the added columns and indexes are dropped.
+
+        Raises:
+            DatabaseUnavailable: transactions kept using the queue for longer than half a minute. It
+                is whole.
         """
         self._parts.check_open()
         return self._parts.catalog.drop(name)

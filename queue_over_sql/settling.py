@@ -228,7 +228,7 @@ class SettlerOfQueue:
 
         Raises:
             ValueError: a message belongs to another queue.
-            ConsumerExpired: as its name says.
+            ConsumerExpired, ServiceClosed: as their names say.
         """
         for message in messages:
             if message.queue != self._context.name:

@@ -118,6 +118,8 @@ class QueueDialect(ReadsRows, TakesRows, HoldsRounds, Watches):
     """What to ask when the database cannot be reached."""
     locked_hint = ""
     """What else to say when the database stays locked."""
+    lock_seconds = 10
+    """How long what creates and drops tables waits for transactions that use them."""
     look_first = False
     """An idle claim should look before it writes, because writing takes the only write lock."""
     separate_durable_lanes = False
@@ -294,6 +296,12 @@ class QueueDialect(ReadsRows, TakesRows, HoldsRounds, Watches):
         """
         del connection, schema
         yield
+
+    def wait_until_unused(self, connection: Connection, table: Table) -> None:
+        """Wait for transactions that use a table, where DDL cannot be undone.
+
+        A table that is dropped later in the same transaction needs no such wait.
+        """
 
     def wal_bytes(self, connection: Connection) -> int | None:
         """The size of the write-ahead log; None where it is not ours to look after."""

@@ -23,6 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.mysql import LONGBLOB, LONGTEXT
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.schema import DropTableComment
 
 from queue_over_sql.dialects.arrow.reading_mysql import ReadsUnbuffered
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect, microseconds
@@ -181,6 +182,8 @@ class MySQLDialect(ReadsUnbuffered, QueueDialect):
             )
             raise DatabaseUnavailable(msg)
         try:
+            # The server's own is a year.
+            run_text(connection, f"SET SESSION lock_wait_timeout = {self.lock_seconds}")
             self.begin(connection)
             yield
             # The next creator has to see it all.
@@ -192,6 +195,10 @@ class MySQLDialect(ReadsUnbuffered, QueueDialect):
                 _release(connection, name)
             raise
         _release(connection, name)
+
+    def wait_until_unused(self, connection: Connection, table: Table) -> None:
+        """By a change that changes nothing: DROP TABLE has committed what was before it."""
+        connection.execute(DropTableComment(table))
 
     def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
         """By the server's error number."""
@@ -268,6 +275,7 @@ def _creation_lock_name(database: str | None) -> str:
 
 def _release(connection: Connection, name: str) -> None:
     connection.execute(select(func.release_lock(name))).close()
+    run_text(connection, "SET SESSION lock_wait_timeout = DEFAULT")
 
 
 def _code(error: BaseException | None) -> int:

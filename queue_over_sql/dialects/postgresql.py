@@ -214,6 +214,7 @@ class PostgreSQLDialect(
     def creating(self, connection: Connection, schema: str | None) -> Iterator[None]:
         """CREATE … IF NOT EXISTS races with itself in the catalog; released by the commit."""
         del schema
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{self.lock_seconds}s'")
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
         yield
 

@@ -159,10 +159,21 @@ def index_names(connection: Connection, table: Table) -> set[str | None]:
     return {index["name"] for index in found}
 
 
+def wait_until_unused(connection: Connection, tables: QueueTables, dialect: QueueDialect) -> None:
+    """Wait for transactions that use the tables of a queue, before anything of it is dropped."""
+    for table in _of_queue(tables):
+        if _has_table(connection, table):
+            dialect.wait_until_unused(connection, table)
+
+
 def drop_tables(connection: Connection, tables: QueueTables) -> None:
     """Drop the tables of a queue."""
-    for table in (tables.live, tables.archive, tables.dedup_keys):
+    for table in _of_queue(tables):
         connection.execute(DropTable(table, if_exists=True))
+
+
+def _of_queue(tables: QueueTables) -> Sequence[Table]:
+    return tables.live, tables.archive, tables.dedup_keys
 
 
 def own_columns(

@@ -11,15 +11,18 @@ import pytest
 from sqlalchemy import inspect
 
 from queue_over_sql import (
+    DatabaseUnavailable,
     ExponentialBackoff,
     FixedDelay,
     QueueError,
     QueueNotFound,
     QueueSchemaMismatch,
     QueueSettings,
+    connections,
 )
+from queue_over_sql.dialects.base import QueueDialect
 from queue_over_sql.dialects.engines import dialect_of
-from tests.contract.looking import ARGUMENT_ERRORS, live_rows
+from tests.contract.looking import ARGUMENT_ERRORS, live_rows, payloads
 from tests.contract.refusing import refused
 
 if TYPE_CHECKING:
@@ -209,6 +212,26 @@ def test_verbs_on_a_dropped_queue_say_so(make_service: MakeService) -> None:
         queue.publish("nowhere to go")
     with pytest.raises(QueueError):
         queue.consume()
+
+
+@pytest.mark.default_on("sqlite", "postgresql", "mysql", "mariadb")  # H2 waits for 10 s
+@pytest.mark.threads("the wait is the database's")
+def test_a_drop_does_not_wait_for_ever(
+    make_service: MakeService, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction that uses the queue keeps it whole; afterwards it can be dropped."""
+    monkeypatch.setattr(connections, "_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(QueueDialect, "lock_seconds", 1)
+    service, other = make_service(), make_service()
+    queue = service.create_queue("jobs", archive="all")
+    with engine.connect() as user:
+        queue.publish("held", connection=user)
+        with pytest.raises(DatabaseUnavailable, match="locked"):
+            service.drop_queue("jobs")
+    other.create_queue("more")
+    queue.publish("kept")
+    assert payloads(other.queue("jobs").consume()) == ["kept"]
+    assert other.drop_queue("jobs")
 
 
 @pytest.mark.empty_database

@@ -63,12 +63,17 @@ def test_starting_registers_and_is_idempotent(make_service: MakeService) -> None
 
 
 def test_stopping_gives_the_claims_back_at_once(make_service: MakeService) -> None:
-    """Unfinished messages are another's at once, at their place and uncounted."""
+    """Unfinished messages are another's at once, at their place and uncounted.
+
+    Who still holds one is told why it can settle nothing.
+    """
     service, other = make_service(consumer_timeout=60), make_service()
     queue = service.create_queue("jobs", lease=600)
     queue.publish_many(["a", "b", "c"])
-    queue.consume(2)
+    held, _ = queue.consume(2)
     service.stop()
+    with pytest.raises(ServiceClosed):
+        held.ack()
     again = other.queue("jobs").consume(3)
     assert [(one.payload, one.attempt) for one in again] == [("a", 1), ("b", 1), ("c", 1)]
 
