@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -10,19 +11,27 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import InvalidRequestError, NoSuchTableError, PendingRollbackError
 from sqlalchemy.orm import Session, scoped_session
 
 from queue_over_sql import payload as payloads
 from queue_over_sql import store
 from queue_over_sql.dialects.compiled import StatementCache
-from queue_over_sql.errors import DatabaseRefused, QueueNotFound, QueueSchemaMismatch
+from queue_over_sql.errors import (
+    DatabaseRefused,
+    DatabaseUnavailable,
+    QueueNotFound,
+    QueueSchemaMismatch,
+)
 from queue_over_sql.kinds import UnfitPayload
 from queue_over_sql.message import Message, Unreadable
 from queue_over_sql.settings import EffectiveSettings, stored_columns
 from queue_over_sql.store import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+
+    from sqlalchemy import Table
 
     from queue_over_sql.arrivals import Arrivals
     from queue_over_sql.connections import Connections
@@ -168,14 +177,9 @@ class QueueContext:
             news: tell others of new messages when the transaction commits.
 
         Raises:
-            ValueError: the act is atomic, and the connection commits each statement.
-            WrongDatabase: it is one of another database.
+            TypeError, ValueError, WrongDatabase, DatabaseUnavailable: as of ``callers``.
         """
-        target = as_connection(connection)
-        if atomic:
-            check_transactional(target)
-        self.connections.check_same_database(target, self.tables.live)
-        with self.connections.translated():
+        with callers(connection, self.connections, self.tables.live, atomic=atomic) as target:
             result = act(target)
             if news:
                 self.wakeups.tell_on(target, self.sql)
@@ -251,12 +255,46 @@ def _check_readable(columns: Mapping[str, Any]) -> None:
             raise ValueError(msg) from value.error  # noqa: TRY004 - as for any other content
 
 
-def as_connection(connection: Any) -> Connection:
-    """The SQLAlchemy ``Connection`` of what a caller gave as ``connection=``.
+@contextlib.contextmanager
+def callers(
+    connection: Any, connections: Connections, table: Table, *, atomic: bool
+) -> Iterator[Connection]:
+    """What a caller gave as ``connection=``, for acts in its transaction.
+
+    Args:
+        connection: a ``Connection`` or ``Session``.
+        connections: of the service.
+        table: that the acts are about.
+        atomic: they are several statements, and done as a whole or not at all.
 
     Raises:
         TypeError: it is neither a ``Connection`` nor a ``Session``.
+        ValueError: it is closed, its transaction has ended, or it commits each statement though
+            the acts are atomic.
+        WrongDatabase: it leads to another database.
+        DatabaseUnavailable: its transaction has failed before.
     """
+    try:
+        with connections.translated():
+            target = _as_connection(connection)
+            if atomic:
+                _check_transactional(target)
+            connections.check_same_database(target, table)
+            yield target
+    except NoSuchTableError:
+        raise
+    except PendingRollbackError as error:
+        msg = (
+            "The transaction of connection= has failed before, so nothing more can be done in it. "
+            "Roll it back and do all of it again."
+        )
+        raise DatabaseUnavailable(msg) from error
+    except InvalidRequestError as error:
+        msg = f"connection= cannot be used any more: {error}. Give one that is open"
+        raise ValueError(msg) from error
+
+
+def _as_connection(connection: Any) -> Connection:
     if isinstance(connection, Connection):
         return connection
     if isinstance(connection, Session | scoped_session):
@@ -270,12 +308,7 @@ def as_connection(connection: Any) -> Connection:
     raise TypeError(msg)
 
 
-def check_transactional(connection: Connection) -> None:
-    """Refuse a connection that commits each statement, for what is several and is all or none.
-
-    Raises:
-        ValueError: it does.
-    """
+def _check_transactional(connection: Connection) -> None:
     options, dialect = connection.get_execution_options(), connection.engine.dialect
     by_default = getattr(dialect, "_on_connect_isolation_level", None)
     if options.get("isolation_level", by_default) == "AUTOCOMMIT":

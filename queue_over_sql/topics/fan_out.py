@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql import payload as payloads
 from queue_over_sql import store
-from queue_over_sql.context import as_connection, check_transactional
+from queue_over_sql.context import callers
 from queue_over_sql.dialects.base import ErrorKind
 from queue_over_sql.dialects.compiled import StatementCache
 from queue_over_sql.errors import (
@@ -190,10 +190,7 @@ class FanOut:
         self, connection: Connection | Session, mail: Mail, on_conflict: str
     ) -> list[Published]:
         connections, table = self._parts.connections, self._parts.system().topics
-        target = as_connection(connection)
-        check_transactional(target)
-        connections.check_same_database(target, table)
-        with connections.translated():
+        with callers(connection, connections, table, atomic=True) as target:
             connections.dialect.lock_database(target, table)
             return self._publish_within(target, mail, on_conflict)
 

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import Column, DateTime, Engine, Numeric, create_engine, make_url, text
+from sqlalchemy.orm import Session
 
 from queue_over_sql import (
     ClaimLost,
+    DatabaseUnavailable,
     DuplicateKey,
     Message,
     PayloadInvalid,
@@ -173,6 +175,39 @@ def assert_works_through(queue: Queue, engine: Engine) -> None:
         caller.execute(text(f"ALTER TABLE {queue.table} ADD CHECK (price > 0)"))
     with engine.connect() as caller, pytest.raises(PayloadInvalid):
         queue.publish("x", price=0, connection=caller)
+
+
+@pytest.mark.threads("SQLAlchemy refuses")
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_a_connection_that_is_over_is_refused(
+    service: QueueService, effects_engine: Engine
+) -> None:
+    """Closed, ended, failed or of no database: an error of ours says what to do instead."""
+    queue, topic = service.create_queue("jobs"), service.create_topic("events")
+    queue.publish("x")
+    (message,) = queue.consume()
+    closed = effects_engine.connect()
+    closed.close()
+    with effects_engine.connect() as ended, ended.begin() as transaction:
+        transaction.commit()
+        with effects_engine.connect() as lost:
+            add_effect(lost, 1)
+            lost.invalidate()
+            for caller, error, text in (
+                (closed, ValueError, "Give one that is open"),
+                (ended, ValueError, "Give one that is open"),
+                (Session(), ValueError, "Give one that is open"),
+                (lost, DatabaseUnavailable, "Roll it back"),
+            ):
+                for act in (
+                    lambda given: queue.publish("y", connection=given),
+                    lambda given: topic.publish("y", routing_key="r", connection=given),
+                    lambda given: message.ack(connection=given),
+                ):
+                    with pytest.raises(error, match=text):
+                        act(caller)
+    message.ack()
+    assert service.queue("jobs").stats().ready == 0
 
 
 @pytest.mark.threads("the connection is used as in the tests above")
