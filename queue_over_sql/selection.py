@@ -329,6 +329,7 @@ class ArchiveSelection(Selection):
 
         Raises:
             DuplicateKey: a live message has the key of one; nothing of its batch was changed.
+            PayloadInvalid: an own column of one cannot be read; nothing of its batch was changed.
         """
         context, settings = self._context, self._context.settings
         # A row of an adopted table may be finished again before we are.

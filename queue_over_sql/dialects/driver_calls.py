@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.exc import DBAPIError
+
+from queue_over_sql.message import Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +22,44 @@ def driver_connection(connection: Connection) -> Any:
     """The driver's own connection."""
     raw: Any = connection.connection.dbapi_connection
     return connection.dialect.get_driver_connection(raw)
+
+
+# https://www.postgresql.org/docs/current/catalog-pg-type.html: the oid of each type of times.
+_TIMES: Final = (1082, 1083, 1114, 1184, 1186, 1266)
+
+
+def read_all_times(raw: Any) -> None:
+    """Let a connection of psycopg read times that Python has not, such as infinity.
+
+    Each is an ``Unreadable``. The driver raises an error, so that no row beside it can be read.
+    """
+    for oid in _TIMES:
+        raw.adapters.register_loader(oid, _lenient(raw.adapters.get_loader(oid, 0)))
+
+
+def read_times_as_usual(raw: Any) -> None:
+    """Undo ``read_all_times``."""
+    for oid in _TIMES:
+        loader = raw.adapters.get_loader(oid, 0)
+        raw.adapters.register_loader(oid, getattr(loader, "usual", loader))
+
+
+@functools.cache
+def _lenient(loader: Any) -> Any:
+    class Lenient:
+        usual = loader
+        format = loader.format
+
+        def __init__(self, oid: int, context: Any = None) -> None:
+            self._load = loader(oid, context).load
+
+        def load(self, data: Any) -> Any:
+            try:
+                return self._load(data)
+            except Exception as error:  # noqa: BLE001 - told when it is the message's turn
+                return Unreadable(error)
+
+    return Lenient
 
 
 @contextlib.contextmanager

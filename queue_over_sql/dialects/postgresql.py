@@ -36,7 +36,11 @@ from queue_over_sql.dialects.arrow.reading_postgresql import ReadsColumns
 from queue_over_sql.dialects.arrow.taking_postgresql import TakesColumns
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect, microseconds, sqlstate_of
 from queue_over_sql.dialects.direct import direct_calls, run_text
-from queue_over_sql.dialects.driver_calls import driver_connection
+from queue_over_sql.dialects.driver_calls import (
+    driver_connection,
+    read_all_times,
+    read_times_as_usual,
+)
 from queue_over_sql.dialects.inserting_postgresql import InsertsRows, JsonText
 from queue_over_sql.dialects.json_paths import LONE, NUL, without_nul
 from queue_over_sql.dialects.partial_indexes import PartialIndexes
@@ -189,9 +193,13 @@ class PostgreSQLDialect(
         del durable
         if self._plans_by_index(connection):
             run_text(connection, _BY_INDEX)
+        if connection.dialect.driver == "psycopg":
+            read_all_times(driver_connection(connection))
 
     def restore_session(self, connection: Connection) -> None:
-        """Let others' statements be planned as usual."""
+        """Let others' statements be planned, and their times be read, as usual."""
+        if connection.dialect.driver == "psycopg":
+            read_times_as_usual(driver_connection(connection))
         if self._plans_by_index(connection):
             run_text(connection, _AS_USUAL)
 

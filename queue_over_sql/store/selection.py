@@ -10,7 +10,9 @@ from queue_over_sql.dialects.compiled import CompiledStatement
 from queue_over_sql.dialects.rows import read_archive_rows, read_rows
 from queue_over_sql.dialects.statements import adopted, archive, selection
 from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id_values
+from queue_over_sql.errors import PayloadInvalid
 from queue_over_sql.headers import PREVIOUS_ERROR, UNFIT_SINCE
+from queue_over_sql.message import Unreadable
 from queue_over_sql.store import keys, registry
 from queue_over_sql.store.administration import server_now
 from queue_over_sql.store.new_messages import NewMessage
@@ -153,6 +155,7 @@ def requeue(
 
     Raises:
         DuplicateKey: a live message has the key of one of them; none was changed.
+        PayloadInvalid: an own column of one cannot be read; none was changed.
     """
     tables: QueueTables = sql.subject
     tables.dialect.lock_for_writing(connection, sql)
@@ -161,6 +164,8 @@ def requeue(
     rows = read_archive_rows(connection, sql, found)
     if tables.adoption is not None:
         return _begin_anew(connection, sql, rows, priorities)
+    for row in rows:
+        _check_readable(row)
     # First the new lives: where a key is taken they are undone, and nothing else has happened.
     publish_many(connection, sql, [_again(row, priorities) for row in rows], "raise")
     ids = [row.id for row in rows]
@@ -171,6 +176,17 @@ def requeue(
         keyed = [(row.id, row.message_key) for row in rows]
         keys.forget_messages(connection, sql, keyed)
     return len(rows)
+
+
+def _check_readable(row: MessageRow) -> None:
+    for name, value in row.columns.items():
+        if isinstance(value, Unreadable):
+            msg = (
+                f"Message {row.id} cannot be given a new life, because its column {name!r} cannot "
+                f"be read here: {value.error!r}. Nothing of its batch was changed: leave it out, "
+                "or change the value in the archive."
+            )
+            raise PayloadInvalid(msg) from value.error
 
 
 def _begin_anew(

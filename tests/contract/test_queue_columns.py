@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import uuid
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ from sqlalchemy import (
     text,
 )
 
-from queue_over_sql import Publication, QueueError, QueueSchemaMismatch
+from queue_over_sql import PayloadInvalid, Publication, QueueError, QueueSchemaMismatch
 from tests.contract.looking import ARGUMENT_ERRORS, archived, payloads
 from tests.contract.refusing import refused
 
@@ -326,3 +326,39 @@ def test_a_value_that_cannot_be_read_stops_only_its_own_message(
     assert [0, 2] == payloads(queue.consume(3))
     [dead] = queue.archive.messages().list()
     assert "'hue' cannot be read" in str(dead.last_error)
+
+
+@pytest.mark.engines("postgresql")
+def test_a_time_that_python_has_not_stops_only_its_own_message(
+    service: QueueService, engine: Engine
+) -> None:
+    """PostgreSQL writes "until further notice" as infinity, which the driver refuses to read."""
+    columns = [
+        Column("due", DateTime(timezone=True)),
+        Column("day", Date()),
+        Column("hour", Time()),
+    ]
+    queue = service.create_queue("times", columns=columns, max_attempts=1)
+    due = datetime(2026, 1, 2, tzinfo=UTC)
+    queue.publish_many([Publication(number, columns={"due": due}) for number in range(5)])
+    with engine.begin() as connection:
+        for number, change in (
+            (2, "due = 'infinity'"),
+            (3, "day = '4713-01-01 BC'"),
+            (4, "hour = '24:00'"),
+        ):
+            connection.execute(text(f"UPDATE queue_times SET {change} WHERE id = {number}"))
+    assert 5 == len(queue.messages().list())
+    first, last = queue.consume(5)
+    assert (0, due, 4, due) == (
+        first.payload,
+        first.columns["due"],
+        last.payload,
+        last.columns["due"],
+    )
+    dead = queue.archive.messages().list()
+    assert ["1", "2", "3"] == sorted(message.payload for message in dead)
+    assert all("cannot be read" in str(message.last_error) for message in dead)
+    with pytest.raises(PayloadInvalid, match="'due' cannot be read"):
+        queue.archive.messages().requeue()
+    assert 3 == queue.stats().failed
