@@ -333,7 +333,7 @@ def test_a_time_that_python_has_not_stops_only_its_own_message(
     service: QueueService, engine: Engine
 ) -> None:
     """PostgreSQL writes "until further notice" as infinity, which the driver refuses to read."""
-    columns = [
+    columns: list[Column[Any]] = [
         Column("due", DateTime(timezone=True)),
         Column("day", Date()),
         Column("hour", Time()),
