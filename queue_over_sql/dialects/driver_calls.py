@@ -46,6 +46,8 @@ def read_times_as_usual(raw: Any) -> None:
 
 @functools.cache
 def _lenient(loader: Any) -> Any:
+    from psycopg import DataError  # noqa: PLC0415 - an extra
+
     class Lenient:
         usual = loader
         format = loader.format
@@ -56,7 +58,7 @@ def _lenient(loader: Any) -> Any:
         def load(self, data: Any) -> Any:
             try:
                 return self._load(data)
-            except Exception as error:  # noqa: BLE001 - told when it is the message's turn
+            except (DataError, ValueError, OverflowError) as error:
                 return Unreadable(error)
 
     return Lenient
@@ -111,7 +113,7 @@ def watch_network(dialect: Dialect, connection: Any) -> bool:
     own: Callable[[], bool] | None = getattr(driver, "has_network", None)
     if own is not None:
         return own()
-    with _socket_of(driver) as found:
+    with _socket_of(dialect, driver) as found:
         if found is None:
             return False
         if dialect.driver != "psycopg" and found.family in {socket.AF_INET, socket.AF_INET6}:
@@ -135,26 +137,25 @@ def sever(dialect: Dialect, connection: Any) -> None:
     if own is not None:
         own()
         return
-    with _socket_of(driver) as found:
+    with _socket_of(dialect, driver) as found:
         if found is not None:
             with contextlib.suppress(OSError):
                 found.shutdown(socket.SHUT_RDWR)
 
 
 @contextlib.contextmanager
-def _socket_of(driver: Any) -> Iterator[socket.socket | None]:
+def _socket_of(dialect: Dialect, driver: Any) -> Iterator[socket.socket | None]:
     """A copy of a driver's socket, for the moment; None where it has none."""
-    copy, found = -1, None
+    none_there = (AttributeError, OSError, TypeError, ValueError, dialect.loaded_dbapi.Error)
     with contextlib.ExitStack() as stack:
-        # Drivers raise what they like where there is no socket, or not any more.
-        with contextlib.suppress(Exception):
+        found = None
+        with contextlib.suppress(*none_there):
             number = _descriptor(driver)
-            copy = os.dup(number)
-            stack.callback(os.close, copy)
+            # Only the copy knows its number: to close it a second time would hit another's.
+            copy = stack.enter_context(socket.socket(fileno=os.dup(number)))
             # Where it was closed in between, the number may have been another's already.
             if _descriptor(driver) == number:
-                found = socket.socket(fileno=copy)
-                stack.callback(found.detach)
+                found = copy
         yield found
 
 
