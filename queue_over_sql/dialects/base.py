@@ -370,6 +370,11 @@ class QueueDialect(ReadsRows, TakesRows, HoldsRounds, Watches):
         del base
         return None
 
+    def archive_index_hint(self, base: str) -> str | None:
+        """A hint under which pruning enters the archive's index at the outcome that it prunes."""
+        del base
+        return None
+
     def unclaimed_range(self, consumer_id: ColumnElement[Any]) -> ColumnElement[bool]:
         """Nobody holds a message, said so that a pick enters the claim index at its mark."""
         return consumer_id.is_(None)

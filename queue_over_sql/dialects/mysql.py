@@ -247,6 +247,10 @@ class MySQLDialect(ReadsUnbuffered, QueueDialect):
         """
         return f"FORCE INDEX ({base}_claim_ix)"
 
+    def archive_index_hint(self, base: str) -> str | None:
+        """MySQL reads the index from its beginning where it takes all of it for what is to go."""
+        return f"FORCE INDEX ({base}_archive_ix)"
+
     def rounds_index_hint(self, base: str) -> str | None:
         """By the consumer: a scan of the table would wait for rows that others have locked."""
         return f"FORCE INDEX ({base}_claim_ix)"

@@ -61,6 +61,14 @@ use_fetched() {
   "fetch_$(printf '%s' "$1" | tr '[:upper:]' '[:lower:]')" && export "$programs=$2/bin"
 }
 
+# use_pgbouncer: let tests take the versions that were fetched, unless the environment names others.
+use_pgbouncer() {
+  [ -x "$PGBOUNCER_FOLDER/bin/pgbouncer" ] || return 0
+  : "${QUEUE_OVER_SQL_TEST_PGBOUNCER_BIN:=$PGBOUNCER_FOLDER/bin}"
+  : "${QUEUE_OVER_SQL_TEST_PGBOUNCER_OLDER_BIN:=$PGBOUNCER_FOLDER-1.18/bin}"
+  export QUEUE_OVER_SQL_TEST_PGBOUNCER_BIN QUEUE_OVER_SQL_TEST_PGBOUNCER_OLDER_BIN
+}
+
 # ensure_servers ENGINE…: install what is missing; fail with what to install where this may not.
 ensure_servers() {
   local engine packages=()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import pytest
 from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session
 
@@ -13,8 +12,6 @@ Caller = Connection | Session
 Opener = Callable[[Engine], Caller]
 
 OPENERS: dict[str, Opener] = {"connection": Engine.connect, "session": Session}
-
-each_opener = pytest.mark.parametrize("opener", OPENERS.values(), ids=list(OPENERS))
 
 
 @contextmanager

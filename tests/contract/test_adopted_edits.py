@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from queue_over_sql import AdoptedQueue, FixedDelay
 from tests.contract.entities import LONG_AGO, Invoice, create_invoices, own_row, state, statuses
 from tests.contract.looking import archived, ids
-from tests.contract.refusals import refused
+from tests.refusing import refused
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

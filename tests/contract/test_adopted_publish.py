@@ -30,7 +30,7 @@ from tests.contract.entities import (
     statuses,
 )
 from tests.contract.looking import ARGUMENT_ERRORS, ids
-from tests.contract.refusals import refused
+from tests.refusing import refused
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

@@ -30,7 +30,7 @@ from queue_over_sql import (
 from queue_over_sql.adopted import ADDED_COLUMNS
 from tests.contract.entities import Invoice, create_invoices, own_row, statuses
 from tests.contract.looking import ARGUMENT_ERRORS, ids
-from tests.contract.refusals import refused
+from tests.refusing import refused
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

@@ -6,15 +6,14 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from queue_over_sql import ClaimLost, store
 from tests.contract.looking import ARGUMENT_ERRORS, counts, ids, payloads, set_columns
-from tests.contract.refusing import refused
 from tests.contract.waiting import consume_exactly, wait_until
+from tests.refusing import refused
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -106,9 +105,13 @@ def test_the_closest_lease_wins(service: QueueService) -> None:
 def test_a_count_or_a_lease_of_nothing_is_refused(queue: Queue) -> None:
     """Asking for nothing is a mistake of the caller, and a claim must hold for some time."""
     queue.publish("x")
-    consume = partial(refused, ARGUMENT_ERRORS, queue.consume)
-    assert [] == [count for count in (0, -1, "two", None) if not consume(count)]
-    assert [] == [lease for lease in (0, -5, timedelta(0)) if not consume(lease=lease)]
+    nothing: list[Any] = [0, -1, "two", None]
+    for count in nothing:
+        with refused(count, *ARGUMENT_ERRORS):
+            queue.consume(count)
+    for lease in (0, -5, timedelta(0)):
+        with refused(lease, *ARGUMENT_ERRORS):
+            queue.consume(lease=lease)
     assert queue.stats().ready == 1
 
 

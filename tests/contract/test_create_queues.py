@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import inspect
+from sqlalchemy import Column, Integer, inspect
 
 from queue_over_sql import (
     DatabaseUnavailable,
@@ -23,9 +22,11 @@ from queue_over_sql import (
 from queue_over_sql.dialects.base import QueueDialect
 from queue_over_sql.dialects.engines import dialect_of
 from tests.contract.looking import ARGUMENT_ERRORS, live_rows, payloads
-from tests.contract.refusing import refused
+from tests.refusing import refused
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy import Connection, Engine
 
     from queue_over_sql import Queue, QueueService
@@ -141,8 +142,9 @@ def test_settings_that_cannot_work_are_refused(service: QueueService) -> None:
         {"archive": "some"},
         {"leese": 3},
     ]
-    create = partial(refused, ARGUMENT_ERRORS, service.create_queue, "jobs")
-    assert [] == [settings for settings in nonsense if not create(**settings)]
+    for settings in nonsense:
+        with refused(settings, *ARGUMENT_ERRORS):
+            service.create_queue("jobs", **settings)
     assert service.queues() == []
 
 
@@ -212,6 +214,29 @@ def test_verbs_on_a_dropped_queue_say_so(make_service: MakeService) -> None:
         queue.publish("nowhere to go")
     with pytest.raises(QueueError):
         queue.consume()
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_verbs_on_a_queue_that_was_made_anew_say_so(
+    make_service: MakeService, engine: Engine
+) -> None:
+    """Whoever still has it open in its former form is told, and told what to do."""
+    queue = make_service().create_queue("jobs", columns=[Column("tenant", Integer)])
+    other = make_service()
+    queue.publish("x", tenant=1)
+    queue.consume()
+    other.drop_queue("jobs")
+    other.create_queue("jobs", payload="bytes")
+    verbs: dict[str, Callable[..., object]] = {
+        "publish": lambda: queue.publish("y", tenant=2),
+        "publish with connection": lambda mine: queue.publish("y", tenant=2, connection=mine),
+        "consume": queue.consume,
+        "take with connection": lambda mine: queue.take(connection=mine),
+        "list": lambda: queue.messages().list(),
+    }
+    for name, verb in verbs.items():
+        with engine.connect() as mine, refused(name, QueueSchemaMismatch, match="created anew"):
+            verb(*([mine] if "connection" in name else []))
 
 
 @pytest.mark.default_on("sqlite", "postgresql", "mysql", "mariadb")  # H2 waits for 10 s

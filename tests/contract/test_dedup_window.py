@@ -18,9 +18,9 @@ from tests.contract.looking import (
     effects,
     payloads,
 )
-from tests.contract.refusing import refused
 from tests.contract.waiting import consume_exactly, wait_until
 from tests.contract.working import HandlerFailed, running
+from tests.refusing import refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -338,9 +338,10 @@ def test_the_window_reads_back_and_may_change(make_service: MakeService) -> None
 @pytest.mark.threads("Python refuses it")
 def test_a_window_that_is_none_is_refused(service: QueueService) -> None:
     """The caller's mistake, and no queue is made."""
-    windows = (-1, "soon", float("nan"), True)
-    create = partial(refused, ARGUMENT_ERRORS, service.create_queue, "jobs")
-    assert [] == [window for window in windows if not create(dedup_window=window)]
+    windows: list[Any] = [-1, "soon", float("nan"), True]
+    for window in windows:
+        with refused(window, *ARGUMENT_ERRORS):
+            service.create_queue("jobs", dedup_window=window)
     assert service.queues() == []
 
 

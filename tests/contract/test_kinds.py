@@ -22,9 +22,9 @@ from queue_over_sql import (
 )
 from tests.contract.kinds import BOTH, ORDERS, Address, Order, Parcel, Ping, Pong, Refund, Rush
 from tests.contract.looking import ARGUMENT_ERRORS, archived, counts, effects, payloads
-from tests.contract.refusals import refused
 from tests.contract.waiting import consume_exactly, wait_until
 from tests.contract.working import running
+from tests.refusing import refused
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine

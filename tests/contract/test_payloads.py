@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from queue_over_sql import PayloadInvalid, PayloadTooLarge
-from tests.contract.refusing import refused
+from tests.refusing import refused
 
 if TYPE_CHECKING:
     from queue_over_sql import Queue, QueueService
@@ -143,12 +143,11 @@ def test_one_mebibyte_fits(service: QueueService) -> None:
 @pytest.mark.threads("Python refuses it")
 def test_what_json_cannot_hold_is_refused(queue: Queue) -> None:
     """It is refused at publish, alone and in a batch, and nothing is stored."""
-    taken = [value for value in REFUSED_JSON if not refused(PayloadInvalid, queue.publish, value)]
-    assert [] == taken
-    batches = [["good", value] for value in REFUSED_JSON]
-    assert [] == [
-        batch for batch in batches if not refused(PayloadInvalid, queue.publish_many, batch)
-    ]
+    for value in REFUSED_JSON:
+        with refused(value, PayloadInvalid):
+            queue.publish(value)
+        with refused(["good", value], PayloadInvalid):
+            queue.publish_many(["good", value])
     assert queue.stats().ready == 0
 
 
@@ -163,9 +162,9 @@ def test_a_payload_of_another_type_is_refused(service: QueueService) -> None:
     }
     for payload_type, payloads in wrong.items():
         queue = service.create_queue(f"of_{payload_type}", payload=payload_type)
-        assert [] == [
-            value for value in payloads if not refused(PayloadInvalid, queue.publish, value)
-        ]
+        for value in payloads:
+            with refused(value, PayloadInvalid):
+                queue.publish(value)
         assert queue.stats().ready == 0
 
 
@@ -185,6 +184,8 @@ def test_one_byte_more_than_the_limit_is_refused(service: QueueService) -> None:
     for name, (settings, fits, too_much) in LIMITS.items():
         queue = service.create_queue(name, **settings)
         assert fits == sent_and_received(queue, fits), name
-        assert refused(PayloadTooLarge, queue.publish, too_much), name
-        assert refused(PayloadTooLarge, queue.load, [too_much]), name
+        with refused(name, PayloadTooLarge):
+            queue.publish(too_much)
+        with refused((name, "load"), PayloadTooLarge):
+            queue.load([too_much])
         assert queue.stats().ready == 0

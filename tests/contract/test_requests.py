@@ -22,8 +22,8 @@ from queue_over_sql import (
 )
 from tests.contract.answering import PATIENCE, answering, ask, temporary
 from tests.contract.looking import counts, payloads
-from tests.contract.refusals import refused
 from tests.contract.waiting import consume_exactly, wait_until
+from tests.refusing import refused
 
 if TYPE_CHECKING:
     from queue_over_sql import Message, Queue, QueueService

@@ -32,8 +32,8 @@ from queue_over_sql import (
     ServiceClosed,
 )
 from tests.contract.looking import ARGUMENT_ERRORS, payloads
-from tests.contract.refusals import refused
 from tests.contract.scheduling import everything, hourly, next_of, silence
+from tests.refusing import refused
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

@@ -10,7 +10,7 @@ import pytest
 
 from queue_over_sql import QueueService, ServiceClosed
 from tests.contract.looking import live_rows, payloads
-from tests.contract.refusals import refused
+from tests.refusing import refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ import pytest
 from queue_over_sql import InvalidQueueName, QueueNotFound, ServiceClosed, TopicNotFound
 from tests.contract.entities import Invoice, create_invoices
 from tests.contract.looking import payloads
-from tests.contract.refusals import refused
+from tests.refusing import refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from queue_over_sql import (
 )
 from tests.contract.fanning import NAMES, contents, three_queues
 from tests.contract.looking import add_effect, effect_count
-from tests.contract.refusals import refused
+from tests.refusing import refused
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from sqlalchemy import insert
+from sqlalchemy import delete, insert
 
 from queue_over_sql import Publication, Queue, QueueService
 from queue_over_sql import store as acts
@@ -198,6 +198,15 @@ def _prune(old: OldQueue, *, ttl: int | None, keep: int | None) -> Act:
     return lambda: old.run(prune)
 
 
+def _prune_alone(old: OldQueue) -> Act:
+    """Nothing else is in the archive, so that its whole index holds what goes."""
+    archive = old.queue.context.tables.archive
+    with old.service.connections.engine.connect() as connection:
+        connection.execute(delete(archive).where(archive.c.outcome != "done"))
+        analyze(connection, old.engine, archive.name)
+    return _prune(old, ttl=1, keep=None)
+
+
 def _heartbeat(old: OldQueue) -> Act:
     dialect, system = old.service.connections.dialect, old.service._parts.system()
     me = old.service.consumer_id
@@ -278,6 +287,7 @@ ACTS: Final[Mapping[str, Prepare]] = {
     "withdraw a request": _withdraw,
     "prune by age": lambda old: _prune(old, ttl=1, keep=None),
     "prune by number": lambda old: _prune(old, ttl=None, keep=100),
+    "prune where all may go": _prune_alone,
     "heartbeat": _heartbeat,
     "find dead consumers": lambda old: old.service._expired_consumers,
     "forget a consumer": _forget,

@@ -12,10 +12,9 @@ from sqlalchemy import URL, make_url
 
 from queue_over_sql.testing.servers import PrivateServer, ServerMissing
 from queue_over_sql.testing.servers.databases import PostgresqlDatabases, rendered
-from queue_over_sql.testing.servers.process import find_binary
+from queue_over_sql.testing.servers.process import find_binary, folder_variable
 
-_SERVERS = Path(__file__).parents[2] / ".cache/servers"
-_NEWER, _OLDER = (_SERVERS / name / "bin/pgbouncer" for name in ("pgbouncer", "pgbouncer-1.18"))
+_OLDER = "pgbouncer_older"
 # The first version that follows the prepared statements of its clients, also their DEALLOCATE ALL.
 _FOLLOWS = (1, 22)
 
@@ -27,8 +26,8 @@ class PgBouncer(PrivateServer):
         behind: URL of a database of the server that it pools connections to.
         mode: its ``pool_mode``.
         size: how many connections to the server it shares among its clients.
-        follows: how many prepared statements it follows. With 0 it is 1.18, which follows none, or
-            the version of this machine where that was not fetched.
+        follows: how many prepared statements it follows. With 0 it is an older version, which
+            follows none, where the environment names one.
 
     Raises:
         ServerMissing: there is no PgBouncer, or none that follows prepared statements.
@@ -62,17 +61,16 @@ class PgBouncer(PrivateServer):
 
     def locate(self) -> None:
         """Find a version that does what is asked for."""
-        installed = find_binary(self.engine, self.engine, "/usr/sbin")
-        candidates = [_NEWER, installed] if self.follows else [_OLDER, installed, _NEWER]
-        for program in candidates:
-            if program is not None and program.exists():
+        for version in (self.engine,) if self.follows else (_OLDER, self.engine):
+            program = find_binary(version, self.engine, "/usr/sbin")
+            if program is not None:
                 self.version = _version(program)
                 if not self.follows or self.version >= _FOLLOWS:
                     self._program, self.origin = program, str(program)
                     return
         raise ServerMissing(
-            "no PgBouncer: fetch it by fetch_pgbouncer of scripts/lib/packages.sh, or install the "
-            "package pgbouncer (1.22 or newer)"
+            f"no PgBouncer: name the folder of one in {folder_variable(self.engine)}, or install "
+            "the package pgbouncer (1.22 or newer); ./scripts/test --full fetches it"
         )
 
     def initialise(self) -> None:

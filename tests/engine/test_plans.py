@@ -45,15 +45,7 @@ READS: dict[str, Any] = {
     "publish 100, keys skipped": _KEY,
     "find a reply": _KEY,
     "withdraw": _ID,
-    # MySQL reads the index from its beginning where few rows are asked for and few are there.
-    "prune": {
-        "mysql": (
-            _ARCHIVE,
-            _ARCHIVE | {"jobs_archive.archive*"},
-            {"jobs_archive.archive*", "jobs_archive.id"},
-        ),
-        "": _ARCHIVE,
-    },
+    "prune": _ARCHIVE,
     "heartbeat": {"consumers.id"},
     "forget": {"consumers.id"},
     "page": _ID,

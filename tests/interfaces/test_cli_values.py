@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from queue_over_sql import Publication
 from queue_over_sql.cli.values import format_duration, parse_duration
 from queue_over_sql.cli.wire import READERS, LineFormat, LineReader
-from tests.unit.refusing import not_refused
+from tests.refusing import refused
 
 
 def test_durations() -> None:
@@ -34,9 +34,9 @@ def test_durations() -> None:
 
 def test_what_is_no_duration_is_refused() -> None:
     """Nothing is guessed."""
-    wrong = ("", "h", "1x", "-1", "1h-30m", "1e3", "ten", "1 2", "nan")
-    named = [(text, "not a duration") for text in wrong]
-    assert {} == not_refused(parse_duration, named, typer.BadParameter)
+    for text in ("", "h", "1x", "-1", "1h-30m", "1e3", "ten", "1 2", "nan"):
+        with refused(text, typer.BadParameter, match="not a duration"):
+            parse_duration(text)
 
 
 def test_durations_for_people() -> None:
@@ -82,7 +82,9 @@ def test_a_line_that_is_no_message_says_why() -> None:
         '{"payload": 1': "not JSON",
     }
     reader = LineReader("json", LineFormat.MESSAGE, {})
-    assert {} == not_refused(reader.read, wrong.items(), ValueError)
+    for line, said in wrong.items():
+        with refused(line, ValueError, match=said):
+            reader.read(line)
 
 
 def test_a_line_with_anything_in_its_fields_is_told() -> None:
@@ -95,14 +97,16 @@ def test_a_line_with_anything_in_its_fields_is_told() -> None:
                 assert isinstance(
                     reader.read(json.dumps({"payload": 1, field: value})), Publication
                 )
-    wrong = [("delay", "not a duration"), ("lease", "not a duration"), ("at", "ISO 8601")]
-    lines = [(f'{{"payload": 1, "{field}": [1]}}', reason) for field, reason in wrong]
-    assert {} == not_refused(reader.read, lines, typer.BadParameter)
+    wrong = {"delay": "not a duration", "lease": "not a duration", "at": "ISO 8601"}
+    for field, said in wrong.items():
+        with refused(field, typer.BadParameter, match=said):
+            reader.read(f'{{"payload": 1, "{field}": [1]}}')
 
 
 def test_lines_must_fit_the_queue() -> None:
     """A queue of text takes JSON strings, one of bytes JSON strings of Base64."""
     for payload_type, lines in {"text": ["1"], "bytes": ["[]", '"?"']}.items():
         reader = LineReader(payload_type, LineFormat.PAYLOAD, {})
-        wrong = [(line, r"JSON string|Base64") for line in lines]
-        assert {} == not_refused(reader.read, wrong, ValueError)
+        for line in lines:
+            with refused(line, ValueError, match=r"JSON string|Base64"):
+                reader.read(line)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import threading
 import time
@@ -16,8 +15,8 @@ from sqlalchemy import Connection
 from queue_over_sql import Message, Queue, QueueService
 from queue_over_sql.spark import FleetFailed, FleetProgress, run_workers
 from queue_over_sql.testing.plugin import TestDatabase
+from tests.refusing import refused
 from tests.spark.fleets import create_results, nothing, result_ids, write_batch
-from tests.spark.refusals import refusal
 
 COUNT = 400
 
@@ -165,4 +164,5 @@ def test_wrong_arguments_are_named_before_spark_begins(
         ({"queue": "missing"}, "missing"),
     ]
     for arguments, said in wrong:
-        assert re.search(said, refusal(run_workers, spark, **{**right, **arguments})), arguments
+        with refused(arguments, Exception, match=said):
+            run_workers(spark, **{**right, **arguments})

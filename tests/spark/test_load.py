@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from sqlalchemy import Column, Integer
 from queue_over_sql import Queue, QueueService
 from queue_over_sql.spark.pipelines.load import LoadProgress, load
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
-from tests.spark.refusals import refusal
+from tests.refusing import refused
 
 pytestmark = pytest.mark.full
 
@@ -197,6 +196,6 @@ def test_wrong_arguments_are_named(spark: SparkSession, queue: Queue, tmp_path: 
         ("rows.json", {"url": url, "on_conflict": "ignore"}, "on_conflict must be one of"),
     ]
     for source, arguments, said in wrong:
-        told = refusal(load, spark, str(tmp_path / source), "jobs", **arguments)
-        assert re.search(f"^(ValueError|TypeError): .*{said}", told), arguments
+        with refused(arguments, ValueError, TypeError, match=said):
+            load(spark, str(tmp_path / source), "jobs", **arguments)
     assert 0 == queue.stats().live

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from queue_over_sql import QueueService
 from queue_over_sql.testing.plugin import TestDatabase
-from tests.spark.refusals import refusal
+from tests.refusing import refused
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -94,8 +93,8 @@ def test_wrong_options_are_refused_by_load(
         ("pollInterval", "soon", "option pollInterval"),
     ]
     for option, value, text in wrong:
-        told = refusal(source_of, spark, database, **{option: value})
-        assert re.search(f"(?s)^AnalysisException: .*{text}", told), (option, value)
+        with refused((option, value), AnalysisException, match=text):
+            source_of(spark, database, **{option: value})
 
 
 @pytest.mark.full

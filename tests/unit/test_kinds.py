@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field
 from queue_over_sql.errors import PayloadInvalid
 from queue_over_sql.kinds import Kinds, UnfitPayload
 from queue_over_sql.schema import KIND_LENGTH
+from tests.refusing import refused
 from tests.unit.kind_types import (
     NOW,
     Counted,
@@ -39,7 +40,6 @@ from tests.unit.kind_types import (
     came_back,
     refusal,
 )
-from tests.unit.refusing import not_refused
 
 # -- what is given as kinds
 
@@ -93,12 +93,16 @@ ODD_NAMES: list[tuple[Any, str]] = [
 
 def test_what_is_no_type_is_refused() -> None:
     """The text names what is wrong, and what to do."""
-    assert {} == not_refused(Kinds.of, NO_TYPES, TypeError)
+    for kinds, said in NO_TYPES:
+        with refused(kinds, TypeError, match=said):
+            Kinds.of(kinds)
 
 
 def test_odd_names_are_refused() -> None:
     """A name must fit the table's column, and mean one type."""
-    assert {} == not_refused(Kinds.of, ODD_NAMES, ValueError)
+    for kinds, said in ODD_NAMES:
+        with refused(kinds, ValueError, match=said):
+            Kinds.of(kinds)
     assert ("x" * KIND_LENGTH,) == Kinds.of({"x" * KIND_LENGTH: Order}).names
 
 
@@ -142,8 +146,9 @@ CHANGED: list[tuple[Any, str]] = [
 def test_what_would_be_lost_or_changed_is_refused() -> None:
     """Fields of a derived class, excluded ones, and what a validator changes again."""
     kinds = Kinds.of([Order, Point, Roomy, Forgetful, Same, Growing])
-    wrong = [(payload, rf"would not come back equal: {field}\.") for payload, field in CHANGED]
-    assert {} == not_refused(lambda payload: kinds.encode(None, payload), wrong, PayloadInvalid)
+    for payload, field in CHANGED:
+        with refused(payload, PayloadInvalid, match=rf"would not come back equal: {field}\."):
+            kinds.encode(None, payload)
 
 
 def test_a_kind_that_contradicts_the_instance_is_refused() -> None:

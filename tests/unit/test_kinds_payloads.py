@@ -19,6 +19,7 @@ from pydantic import Field
 
 from queue_over_sql.errors import PayloadInvalid
 from queue_over_sql.kinds import Kinds
+from tests.refusing import refused
 from tests.unit.kind_types import (
     NOW,
     ONE,
@@ -45,7 +46,6 @@ from tests.unit.kind_types import (
     came_back,
     refusal,
 )
-from tests.unit.refusing import not_refused
 
 # -- what comes back
 
@@ -257,14 +257,9 @@ UNFIT: list[tuple[Any, Any]] = [
 
 def test_what_does_not_fit_is_refused() -> None:
     """Nothing is coerced, guessed or bent; the text names the kind, in one line."""
-
-    def publish(given: tuple[Any, Any]) -> None:
-        kind, payload = given
-        Kinds.of({"it": kind}).encode("it", payload)
-
-    assert {} == not_refused(
-        publish, [(given, r"^.*kind 'it'.*\Z") for given in UNFIT], PayloadInvalid
-    )
+    for kind, payload in UNFIT:
+        with refused((kind, payload), PayloadInvalid, match=r"^.*kind 'it'.*\Z"):
+            Kinds.of({"it": kind}).encode("it", payload)
 
 
 def test_a_valid_object_that_json_cannot_keep_is_refused() -> None:

@@ -17,7 +17,7 @@ from queue_over_sql.topics.routing import (
     pattern_fits,
     payload_fits,
 )
-from tests.unit.refusing import not_refused
+from tests.refusing import refused
 
 FEW_WORDS = st.lists(st.sampled_from(["a", "b", "", "*", "#", "ab"]), max_size=6).map(".".join)
 
@@ -99,8 +99,9 @@ def test_texts_up_to_255_bytes_pass() -> None:
         TypeError: [b"orders", None],
     }
     for error, texts in wrong.items():
-        named = [(text, "pattern") for text in texts]
-        assert {} == not_refused(lambda text: check_routing_text("pattern", text), named, error)
+        for text in texts:
+            with refused(text, error, match="pattern"):
+                check_routing_text("pattern", text)
 
 
 DOCUMENT = {
@@ -179,4 +180,6 @@ def test_no_filters() -> None:
         ValueError: [*({name: 1} for name in names), *({"a": value} for value in values)],
     }
     for error, filters in wrong.items():
-        assert {} == not_refused(check_filter, [(where, "where") for where in filters], error)
+        for where in filters:
+            with refused(where, error, match="where"):
+                check_filter(where)

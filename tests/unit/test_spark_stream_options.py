@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queue_over_sql.spark.stream_options import StreamOptions
-from tests.unit.refusing import not_refused
+from tests.refusing import refused
 
 BASE = {"url": "sqlite:///x.db", "queue": "jobs", "consumerid": "reports"}
 
@@ -66,7 +66,9 @@ WRONG: list[tuple[dict[str, str], str]] = [
 
 def test_a_wrong_option_is_named() -> None:
     """With what to write instead."""
-    assert {} == not_refused(lambda given: StreamOptions.parse(BASE | given), WRONG, ValueError)
+    for options, said in WRONG:
+        with refused(options, ValueError, match=said):
+            StreamOptions.parse(BASE | options)
 
 
 def test_a_stream_without_a_name_is_refused() -> None:

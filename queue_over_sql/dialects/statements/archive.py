@@ -78,7 +78,7 @@ def old_in_archive(tables: QueueTables) -> Select[Any]:
     """The oldest messages of an outcome, up to a place; those of one batch share their instant."""
     archive = tables.archive
     at, message_id = archive.c.finished_at, archive.c.id
-    return (
+    oldest = (
         select(message_id)
         .where(
             archive.c.outcome == words("p_outcome", 20),
@@ -89,6 +89,8 @@ def old_in_archive(tables: QueueTables) -> Select[Any]:
         .order_by(at, message_id)
         .limit(number("p_count"))
     )
+    hint = tables.dialect.archive_index_hint(tables.base_name)
+    return oldest if hint is None else oldest.with_hint(archive, hint)
 
 
 def remove_from_archive(tables: QueueTables, size: int) -> Delete:

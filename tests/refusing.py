@@ -1,4 +1,4 @@
-"""Refusals of many values in one test: the value that was accepted is named."""
+"""Tables of what must be refused, in one test: the value that was accepted is named."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def refused(value: object, *errors: type[BaseException], match: str = "") -> Iterator[None]:
-    """Expect one of these errors for ``value``, with a text that matches."""
+def refused(value: object, *errors: type[Exception], match: str = "") -> Iterator[None]:
+    """Expect one of these errors for ``value``, with a text that matches; others are raised."""
     try:
         yield
     except errors as error:

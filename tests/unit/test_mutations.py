@@ -1,0 +1,35 @@
+"""The mutations of ``tests/mutations`` still fit the code that they break."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_each_mutation_finds_its_place_in_the_code() -> None:
+    """What it finds is there exactly once, and the tests that must fail then are there."""
+    wrong = [
+        f"{file.stem}: {mutation['rule']} {said}"
+        for file in sorted((ROOT / "tests" / "mutations").glob("*.toml"))
+        for mutation in tomllib.loads(file.read_text())["mutation"]
+        for said in _wrong(mutation)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def _wrong(mutation: Mapping[str, Any]) -> Iterator[str]:
+    times = (ROOT / mutation["file"]).read_text().count(mutation["find"])
+    if times != 1:
+        yield f"`find` occurs {times} times in {mutation['file']}"
+    tests = [each.split("::")[0] for each in mutation["after"] if each.startswith("tests/")]
+    if not tests:
+        yield "`after` names no tests"
+    for file in tests:
+        if not (ROOT / file).exists():
+            yield f"`after` names {file}, which is not there"
