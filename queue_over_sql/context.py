@@ -122,6 +122,7 @@ class QueueContext:
 
         Raises:
             QueueNotFound: the queue was dropped.
+            QueueSchemaMismatch: it was dropped, and created anew in another form.
         """
         record = self.connections.run(self._record)
         if record is None:
@@ -152,12 +153,12 @@ class QueueContext:
 
         Raises:
             QueueNotFound: the queue was dropped.
+            QueueSchemaMismatch: it was dropped, and created anew in another form.
         """
         try:
             return self.connections.run(act, atomic=atomic, durable=durable, repeat=repeat)
-        except DatabaseRefused as error:
-            if self.connections.run(self._record) is None:
-                raise QueueNotFound(self.name) from error
+        except DatabaseRefused:
+            self.refresh()
             raise
 
     def run_on(
@@ -178,12 +179,18 @@ class QueueContext:
 
         Raises:
             TypeError, ValueError, WrongDatabase, DatabaseUnavailable: as of ``callers``.
+            QueueNotFound, QueueSchemaMismatch: as of ``run``.
         """
-        with callers(connection, self.connections, self.tables.live, atomic=atomic) as target:
-            result = act(target)
-            if news:
-                self.wakeups.tell_on(target, self.sql)
-            return result
+        try:
+            with callers(connection, self.connections, self.tables.live, atomic=atomic) as target:
+                result = act(target)
+                if news:
+                    self.wakeups.tell_on(target, self.sql)
+                return result
+        except DatabaseRefused:
+            if self.connections.background:
+                self.refresh()
+            raise
 
     def message(self, row: MessageRow, settler: Settler) -> Message:
         """Turn a row into a message.
