@@ -12,7 +12,12 @@ from sqlalchemy import URL, make_url
 
 from queue_over_sql.testing.servers import PrivateServer, ServerMissing
 from queue_over_sql.testing.servers.databases import PostgresqlDatabases, rendered
-from queue_over_sql.testing.servers.process import find_binary, folder_variable
+from queue_over_sql.testing.servers.process import (
+    copied_programs,
+    find_binary,
+    folder_variable,
+    open_to_all,
+)
 
 _OLDER = "pgbouncer_older"
 # The first version that follows the prepared statements of its clients, also their DEALLOCATE ALL.
@@ -75,7 +80,10 @@ class PgBouncer(PrivateServer):
 
     def initialise(self) -> None:
         """Write the file of settings when it is started: it has the port."""
-        _ = self.folder
+        programs = self._program.resolve().parent
+        # PgBouncer refuses to run as root.
+        if self.account.uid is not None and not open_to_all(programs):
+            self._program = copied_programs(programs, self.folder / "programs") / self.engine
 
     def command(self) -> list[str]:
         """Return the command that runs it in the foreground."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 from pathlib import Path
 from typing import ClassVar
@@ -11,7 +10,7 @@ from sqlalchemy import URL
 
 from queue_over_sql.testing.servers.base import PrivateServer, ServerMissing
 from queue_over_sql.testing.servers.databases import PostgresqlDatabases
-from queue_over_sql.testing.servers.process import find_binary, open_to_all, run
+from queue_over_sql.testing.servers.process import copied_programs, find_binary, open_to_all, run
 
 _FOLDERS = (
     "/usr/lib/postgresql/*/bin",
@@ -49,8 +48,11 @@ class PostgresqlServer(PrivateServer):
 
     def initialise(self) -> None:
         """Make a cluster with one superuser, trusted on the loopback interface only."""
-        if self.account.uid is not None and not open_to_all(self._initdb.resolve().parent):
-            self._copy_programs()
+        programs = self._initdb.resolve().parent
+        # PostgreSQL refuses to run as root.
+        if self.account.uid is not None and not open_to_all(programs):
+            programs = copied_programs(programs, self.folder / "programs")
+            self._initdb, self._postgres = programs / "initdb", programs / "postgres"
         options = ["--no-sync", "--no-instructions", "--encoding=UTF8", "--locale=C"]
         identity = ["--auth=trust", f"--username={_USER}"]
         run(
@@ -58,14 +60,6 @@ class PostgresqlServer(PrivateServer):
             account=self.account,
             cwd=self.folder,
         )
-
-    def _copy_programs(self) -> None:
-        """Put them where the account may run them: PostgreSQL refuses to run as root."""
-        programs = self._initdb.resolve().parent
-        copied = self.folder / "programs"
-        shutil.copytree(programs.parent, copied, symlinks=True)
-        self._initdb = copied / programs.name / "initdb"
-        self._postgres = copied / programs.name / "postgres"
 
     def command(self) -> list[str]:
         """Return the command that runs the server in the foreground."""

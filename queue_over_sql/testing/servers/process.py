@@ -81,6 +81,12 @@ def open_to_all(folder: Path) -> bool:
     return all(step.stat().st_mode & 0o001 for step in (resolved, *resolved.parents))
 
 
+def copied_programs(folder: Path, into: Path) -> Path:
+    """Copy the programs of `folder`, and what lies beside it, to where an account may run them."""
+    shutil.copytree(folder.parent, into, symlinks=True)
+    return into / folder.name
+
+
 def folder_variable(engine: str) -> str:
     """Return the name of the environment variable that names the folder of an engine's programs."""
     return f"QUEUE_OVER_SQL_TEST_{engine.upper()}_BIN"
