@@ -11,8 +11,8 @@ from sqlalchemy.orm import Mapper
 
 from queue_over_sql import store
 from queue_over_sql.adopted import added_names, adopted_tables, clashing, primary_key_of
-from queue_over_sql.errors import UNREADABLE, QueueSchemaMismatch
-from queue_over_sql.settings import Adoption, stored_adoption
+from queue_over_sql.errors import QueueSchemaMismatch
+from queue_over_sql.settings import Adoption, StoredSettings
 from queue_over_sql.store import registry
 
 if TYPE_CHECKING:
@@ -56,18 +56,18 @@ def given_table(table: Any) -> GivenTable:
     return GivenTable(str(table.name), table.schema, table)
 
 
-def check_settings(record: QueueRecord, asked: QueueSettings) -> None:
+def check_settings(stored: StoredSettings, asked: QueueSettings) -> None:
     """Refuse settings that a queue over a table of the user's cannot have.
 
     Raises:
         QueueSchemaMismatch: the record is of such a queue, and such a setting was asked for.
     """
-    adoption = stored_adoption(record.settings)
+    adoption = stored.adoption
     refused = [name for name in asked.given() if name not in _CHANGEABLE]
     if adoption is None or not refused:
         return
     msg = (
-        f"Queue {record.name!r} lives in the table {adoption.where!r}, so it takes no "
+        f"Queue {stored.queue!r} lives in the table {adoption.where!r}, so it takes no "
         f"{', '.join(refused)}: its rows are the messages, and they stay. "
         f"What it takes: {', '.join(_CHANGEABLE)}."
     )
@@ -136,16 +136,17 @@ class Adopter:
             name, adoption, found, self._given.get(name), records=records, system=system
         )
 
-    def drop(self, connection: Connection, record: QueueRecord, system: SystemTables) -> None:
+    def drop(
+        self, connection: Connection, name: str, adoption: Adoption | None, system: SystemTables
+    ) -> None:
         """Drop the columns and indexes of a queue, then its record, as far as they are there."""
-        adoption = stored_adoption(record.settings)
         if adoption is not None:
             with contextlib.suppress(QueueSchemaMismatch):
                 dialect = self._connections.dialect
                 found = store.reflect(connection, adoption.table, adoption.schema, dialect)
-                tables = self._define(record.name, adoption, found, None, records=[], system=system)
+                tables = self._define(name, adoption, found, None, records=[], system=system)
                 store.drop_columns(connection, tables, adoption)
-        registry.remove_queue(connection, system, self._settings.table_prefix, record.name)
+        registry.remove_queue(connection, system, self._settings.table_prefix, name)
 
     def _define(
         self,
@@ -199,16 +200,20 @@ class Adopter:
             _check_same(record, tables.adoption)
 
 
+def _adoptions(records: Sequence[QueueRecord]) -> dict[str, Adoption | None]:
+    """Which tables queues live in, by name; settings that cannot be read stop only their own."""
+    found = {}
+    for record in records:
+        with contextlib.suppress(QueueSchemaMismatch):
+            found[record.name] = StoredSettings.read(record.name, record.settings).adoption
+    return found
+
+
 def _columns_of_others(adoption: Adoption, records: Sequence[QueueRecord]) -> set[str]:
     """What other queues have added to the same table, which is no part of its rows' own facts."""
-    adoptions = []
-    for record in records:
-        # Whose settings cannot be read stops only its own queue.
-        with contextlib.suppress(*UNREADABLE):
-            adoptions.append(stored_adoption(record.settings))
     return {
         name.lower()
-        for other in adoptions
+        for other in _adoptions(records).values()
         if other is not None and other.where == adoption.where and other != adoption
         for name in added_names(other.column_prefix).values()
     }
@@ -235,18 +240,18 @@ def _refuse_clashes(tables: QueueTables, names: list[str]) -> None:
 
 def _refuse_second_queue(tables: QueueTables, records: Sequence[QueueRecord]) -> None:
     """Also where another adoption has written its record but not yet its columns."""
-    for record in records:
-        if stored_adoption(record.settings) == tables.adoption:
+    for other, adoption in _adoptions(records).items():
+        if adoption == tables.adoption:
             msg = (
                 f"The table {tables.live.fullname!r} cannot be adopted as queue {tables.queue!r}: "
-                f"queue {record.name!r} has adopted it with the same column_prefix. Give another "
+                f"queue {other!r} has adopted it with the same column_prefix. Give another "
                 "column_prefix. Nothing was changed."
             )
             raise QueueSchemaMismatch(msg)
 
 
 def _check_same(record: QueueRecord, wanted: Adoption | None) -> None:
-    present = stored_adoption(record.settings)
+    present = StoredSettings.read(record.name, record.settings).adoption
     if present == wanted or wanted is None:
         return
     if present is None:

@@ -16,11 +16,9 @@ from queue_over_sql.settings import (
     UNSET,
     EffectiveSettings,
     QueueSettings,
+    StoredSettings,
     Unset,
     described_type,
-    stored_columns,
-    stored_types,
-    written_columns,
 )
 from queue_over_sql.store import registry, replies
 from queue_over_sql.store import tables as ddl
@@ -166,8 +164,8 @@ class Catalog:
         record = self._record(name)
         if record is None:
             return False
-        adopted = self._settings_of(record).adoption is not None
-        tables = None if adopted else self._tables_of(record)
+        adoption = StoredSettings.read(record.name, record.settings).adoption
+        tables = None if adoption else self._read(record)[0]
         system, prefix = self.system(), self._settings.table_prefix
 
         def act(connection: Connection) -> bool:
@@ -176,7 +174,7 @@ class Catalog:
                 if not wait and not replies.free(connection, system, dialect, prefix, name):
                     return False
                 if tables is None:
-                    self._adopter.drop(connection, record, system)
+                    self._adopter.drop(connection, name, adoption, system)
                     return True
                 ddl.wait_until_unused(connection, tables, dialect)
                 registry.remove_queue(connection, system, prefix, name)
@@ -236,11 +234,12 @@ class Catalog:
 
     def _change(self, record: QueueRecord, asked: QueueSettings) -> None:
         """Apply what was given explicitly to a queue that exists; the last deployment wins."""
-        check_settings(record, asked)
+        stored = StoredSettings.read(record.name, record.settings)
+        check_settings(stored, asked)
         queue = self._open(record)
         present = queue.settings
-        self._check_same_schema(record, present, asked)
-        columns = written = written_columns(record.settings)
+        self._check_same_schema(stored, present, asked)
+        columns = written = stored.data["columns"]
         if not isinstance(asked.columns, Unset):
             columns = self._written(asked.columns)
             queue = self._with_types(record, queue, asked.columns)
@@ -254,7 +253,7 @@ class Catalog:
         _log.info("Changing settings of queue %s: %s.", record.name, ", ".join(changed))
         system, prefix = self.system(), self._settings.table_prefix
         if wanted.dedup_window is not None and present.dedup_window is None:
-            self._add_tables(_needed(self._tables_of(record), wanted))
+            self._add_tables(_needed(queue.context.tables, wanted))
         self.connections.run(
             lambda c: registry.change_queue(
                 c, system, prefix, record.name, settings=wanted.to_json(columns, policies)
@@ -267,20 +266,20 @@ class Catalog:
         self.connections.run(lambda c: ddl.ensure_tables(c, tables, dialect), atomic=True)
 
     def _check_same_schema(
-        self, record: QueueRecord, present: EffectiveSettings, asked: QueueSettings
+        self, stored: StoredSettings, present: EffectiveSettings, asked: QueueSettings
     ) -> None:
         if asked.payload not in (UNSET, present.payload):
             msg = (
-                f"Queue {record.name!r} holds {present.payload!r} payloads, but "
+                f"Queue {stored.queue!r} holds {present.payload!r} payloads, but "
                 f"{asked.payload!r} was asked for. Use another name, or drop the queue first."
             )
             raise QueueSchemaMismatch(msg)
         if asked.columns is UNSET:
             return
-        existing, wanted = stored_columns(record.settings), self._column_types(asked.columns)
+        existing, wanted = stored.columns, self._column_types(asked.columns)
         if existing != wanted:
             msg = (
-                f"Queue {record.name!r} has the columns {existing or 'none'}, but "
+                f"Queue {stored.queue!r} has the columns {existing or 'none'}, but "
                 f"{wanted or 'none'} were asked for. Use another name, or drop the queue first."
             )
             raise QueueSchemaMismatch(msg)
@@ -333,32 +332,28 @@ class Catalog:
         known = self._queues.get(record.name)
         if known is not None:
             return known
-        tables = self._tables_of(record, on)
+        tables, settings = self._read(record, on)
         tables = dataclasses.replace(tables, temporary=record.owner is not None)
-        own = [] if tables.adoption else [tables.live.c[name] for name in tables.own_columns]
-        return self._remember(
-            record.name,
-            tables,
-            self._settings_of(record, own),
-        )
+        return self._remember(record.name, tables, settings)
 
-    def _tables_of(self, record: QueueRecord, on: Connection | None = None) -> QueueTables:
-        settings = self._settings_of(record)
+    def _read(
+        self, record: QueueRecord, on: Connection | None = None
+    ) -> tuple[QueueTables, EffectiveSettings]:
+        """The tables and the settings that a record tells of."""
+        stored = StoredSettings.read(record.name, record.settings)
+        settings = stored.effective(self._settings.retry_policies)
         if settings.adoption is not None:
-            return self._adopter.tables(record.name, settings.adoption, self.system())
-        names = stored_columns(record.settings)
-        types = {**stored_types(record.settings), **self._declared.get(record.name, {})}
+            return self._adopter.tables(record.name, settings.adoption, self.system()), settings
+        types = {**stored.types, **self._declared.get(record.name, {})}
         table, schema = self._settings.table_prefix + record.name, self._settings.schema
         columns: Sequence[Column[Any]] = ()
-        if names:
-            columns = self._look(lambda c: ddl.own_columns(c, table, schema, names, types), on)
-        return self._define(record.name, settings.updated(QueueSettings(columns=columns)))
-
-    def _settings_of(
-        self, record: QueueRecord, columns: Sequence[Column[Any]] = ()
-    ) -> EffectiveSettings:
-        policies = self._settings.retry_policies
-        return EffectiveSettings.from_json(record.name, record.settings, policies, columns)
+        if stored.columns:
+            columns = self._look(
+                lambda c: ddl.own_columns(c, table, schema, stored.columns, types), on
+            )
+        tables = self._define(record.name, dataclasses.replace(settings, columns=columns))
+        own = tuple(tables.live.c[name] for name in tables.own_columns)
+        return tables, dataclasses.replace(settings, columns=own)
 
     def _define(self, name: str, settings: EffectiveSettings) -> QueueTables:
         return queue_tables(

@@ -25,7 +25,7 @@ from queue_over_sql.errors import (
 )
 from queue_over_sql.kinds import UnfitPayload
 from queue_over_sql.message import Message, Unreadable
-from queue_over_sql.settings import EffectiveSettings, stored_columns
+from queue_over_sql.settings import StoredSettings
 from queue_over_sql.store import registry
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from queue_over_sql.message import MessageRow, Settler
     from queue_over_sql.reply_queues import ReplyQueues
     from queue_over_sql.schema import QueueTables
-    from queue_over_sql.settings import ServiceSettings
+    from queue_over_sql.settings import EffectiveSettings, ServiceSettings
     from queue_over_sql.wakeups import WakeUps
 
 _log = logging.getLogger(__name__)
@@ -127,11 +127,9 @@ class QueueContext:
         record = self.connections.run(self._record)
         if record is None:
             raise QueueNotFound(self.name)
-        fresh = EffectiveSettings.from_json(
-            self.name, record.settings, self.service.retry_policies, self._settings.columns
-        )
-        present = self._settings
-        same = tuple(stored_columns(record.settings)) == tuple(c.name for c in present.columns)
+        stored, present = StoredSettings.read(self.name, record.settings), self._settings
+        fresh = stored.effective(self.service.retry_policies, present.columns)
+        same = tuple(stored.columns) == tuple(column.name for column in present.columns)
         if not same or (fresh.payload, fresh.adoption) != (present.payload, present.adoption):
             msg = (
                 f"Queue {self.name!r} was dropped and created anew with another payload type, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import json
@@ -16,6 +17,8 @@ from queue_over_sql.message import Outcome
 from queue_over_sql.retry import ExponentialBackoff, RetryPolicies, RetryPolicy, check_policy
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sqlalchemy import Column
     from sqlalchemy.types import TypeEngine
 
@@ -224,59 +227,98 @@ class EffectiveSettings:
             }
         )
 
+
+@dataclasses.dataclass(frozen=True)
+class StoredSettings:
+    """What a queue's record says of it, read once: a row is data, and may be anything.
+
+    Attributes:
+        queue: its name.
+        data: what ``EffectiveSettings.to_json`` wrote.
+        adoption: which table of the user's it lives in; None for an ordinary queue.
+        columns: the types of its own columns in SQL, by name.
+        types: the same as they were declared, where they could be written down.
+    """
+
+    queue: str
+    data: Mapping[str, Any]
+    adoption: Adoption | None
+    columns: Mapping[str, str]
+    types: Mapping[str, TypeEngine[Any]]
+
     @staticmethod
-    def from_json(
-        queue: str, text: str, policies: RetryPolicies, columns: Sequence[Column[Any]] = ()
+    def read(queue: str, text: str) -> StoredSettings:
+        """Read a record.
+
+        Raises:
+            QueueSchemaMismatch: this is not what ``to_json`` writes.
+        """
+        with _readable(queue):
+            data = json.loads(text)
+            check_choice("payload", data["payload"], PAYLOAD_TYPES)
+            adoption, written = data.get("adoption"), data["columns"].items()
+            columns = {
+                name: kind["sql"] if isinstance(kind, dict) else kind for name, kind in written
+            }
+            if not all(isinstance(sql, str) for sql in columns.values()):
+                msg = "the type of a column must be text"
+                raise TypeError(msg)
+            types = {
+                name: restored_type({key: kind[key] for key in kind if key != "sql"})
+                for name, kind in written
+                if isinstance(kind, dict)
+            }
+            adopted = None if adoption is None else Adoption(**adoption)
+            return StoredSettings(queue, data, adopted, columns, types)
+
+    def effective(
+        self, policies: RetryPolicies, columns: Sequence[Column[Any]] = ()
     ) -> EffectiveSettings:
-        """Read what ``to_json`` wrote, and check it: a row is data, and may be anything.
+        """The settings, checked.
 
         Args:
-            queue: its name, for the error.
-            text: what the row says.
             policies: builds the retry policy.
             columns: the table's own.
 
         Raises:
             QueueSchemaMismatch: this is not what ``to_json`` writes.
         """
-        try:
-            settings = EffectiveSettings._read(text, policies, columns)
+        data = self.data
+        with _readable(self.queue):
+            # What is newer than the record has its default.
+            dedup = data.get("dedup_window_us")
+            patience = data.get("kind_timeout_us")
+            settings = EffectiveSettings(
+                lease=timedelta(microseconds=data["lease_us"]),
+                max_attempts=data["max_attempts"],
+                retry=policies.restore(data["retry"]),
+                payload=data["payload"],
+                priorities=data["priorities"],
+                archive=data["archive"],
+                archive_ttl=each_outcome(data["archive_ttl_us"], _microseconds),
+                archive_limit=data.get("archive_limit"),
+                dedup_window=None if dedup is None else _microseconds(dedup),
+                kind_timeout=timedelta(days=1) if patience is None else _microseconds(patience),
+                max_payload_bytes=data["max_payload_bytes"],
+                columns=tuple(columns),
+                adoption=self.adoption,
+            )
             for name, check in _CHECKS.items():
                 if name not in {"kinds", "columns"}:
                     check(name, getattr(settings, name))
-        except UNREADABLE as error:
-            msg = (
-                f"The settings of queue {queue!r} in queue_over_sql_queues cannot be "
-                f"read: {error}. "
-                "Restore the row, or delete it and drop the queue's tables."
-            )
-            raise QueueSchemaMismatch(msg) from error
         return settings
 
-    @staticmethod
-    def _read(
-        text: str, policies: RetryPolicies, columns: Sequence[Column[Any]]
-    ) -> EffectiveSettings:
-        data = json.loads(text)
-        stored_types(text)
-        # What is newer than the record has its default.
-        dedup = data.get("dedup_window_us")
-        patience = data.get("kind_timeout_us")
-        return EffectiveSettings(
-            lease=timedelta(microseconds=data["lease_us"]),
-            max_attempts=data["max_attempts"],
-            retry=policies.restore(data["retry"]),
-            payload=data["payload"],
-            priorities=data["priorities"],
-            archive=data["archive"],
-            archive_ttl=each_outcome(data["archive_ttl_us"], _microseconds),
-            archive_limit=data.get("archive_limit"),
-            dedup_window=None if dedup is None else _microseconds(dedup),
-            kind_timeout=timedelta(days=1) if patience is None else _microseconds(patience),
-            max_payload_bytes=data["max_payload_bytes"],
-            columns=tuple(columns),
-            adoption=stored_adoption(text),
+
+@contextlib.contextmanager
+def _readable(queue: str) -> Iterator[None]:
+    try:
+        yield
+    except UNREADABLE as error:
+        msg = (
+            f"The settings of queue {queue!r} in queue_over_sql_queues cannot be read: {error}. "
+            "Restore the row, or delete it and drop the queue's tables."
         )
+        raise QueueSchemaMismatch(msg) from error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -323,30 +365,6 @@ class ServiceSettings:
         return to_timedelta(self.reaper_interval, "reaper_interval").total_seconds()
 
 
-def stored_columns(text: str) -> dict[str, str]:
-    """The names of a queue's own columns and their types in SQL, from what ``to_json`` wrote."""
-    stored = written_columns(text).items()
-    types = {name: kind["sql"] if isinstance(kind, dict) else kind for name, kind in stored}
-    if not all(isinstance(sql, str) for sql in types.values()):
-        msg = "the type of a column must be text"
-        raise TypeError(msg)
-    return types
-
-
-def stored_types(text: str) -> dict[str, TypeEngine[Any]]:
-    """The types of a queue's own columns as they were declared, where they could be written down.
-
-    Raises:
-        KeyError, TypeError, ValueError: this is not what ``to_json`` writes.
-    """
-    stored_columns(text)
-    stored = {name: each for name, each in written_columns(text).items() if isinstance(each, dict)}
-    return {
-        name: restored_type({key: value for key, value in each.items() if key != "sql"})
-        for name, each in stored.items()
-    }
-
-
 def described_type(kind: TypeEngine[Any]) -> dict[str, Any] | None:
     """A type as data; None of one that only its own code can make."""
     import sqlalchemy  # noqa: PLC0415 - settings stay cheap to import
@@ -385,27 +403,11 @@ def _is_plain(argument: Any) -> bool:
     return argument is None or isinstance(argument, int)
 
 
-def written_columns(text: str) -> dict[str, Any]:
-    """What ``to_json`` wrote of a queue's own columns."""
-    columns: dict[str, Any] = json.loads(text)["columns"]
-    if not isinstance(columns, dict):
-        msg = f"columns must be an object, not {type(columns).__name__}"
-        raise TypeError(msg)
-    return columns
-
-
 def each_outcome(value: Any, read: Callable[[Any], Any]) -> Any:
     """Read a setting that is one value for all outcomes, or a mapping of outcomes to values."""
     if isinstance(value, Mapping):
         return {str(name): read(each) for name, each in value.items() if each is not None}
     return None if value is None else read(value)
-
-
-def stored_adoption(text: str) -> Adoption | None:
-    """Which table a queue lives in, from what ``to_json`` wrote."""
-    data = json.loads(text)
-    found = data.get("adoption") if isinstance(data, dict) else None
-    return None if found is None else Adoption(**found)
 
 
 def _microseconds(count: int) -> timedelta:

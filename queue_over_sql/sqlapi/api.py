@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from queue_over_sql.errors import UnsupportedByEngine
-from queue_over_sql.settings import stored_adoption, stored_columns
+from queue_over_sql.errors import QueueSchemaMismatch, UnsupportedByEngine
+from queue_over_sql.settings import StoredSettings
 from queue_over_sql.sqlapi.form import Form, QueueShape, Site
 from queue_over_sql.sqlapi.mysql import MySQLForm
 from queue_over_sql.sqlapi.postgresql import PostgreSQLForm
@@ -126,13 +125,14 @@ class SqlApi:
     def _site(self, connection: Connection) -> Site:
         settings, dialect = self._parts.settings, self._parts.connections.dialect
         records = registry.queue_records(connection, self._parts.system(), settings.table_prefix)
-        queues = [
-            _shape(record.name, record.settings)
-            for record in records
-            if record.owner is None and stored_adoption(record.settings) is None
-        ]
+        queues = []
+        for record in records:
+            try:
+                stored = StoredSettings.read(record.name, record.settings)
+            except QueueSchemaMismatch as error:
+                _log.warning("The SQL API does not serve queue %s: %s", record.name, error)
+                continue
+            if record.owner is None and stored.adoption is None:
+                shape = QueueShape(record.name, stored.data["payload"], tuple(stored.columns))
+                queues.append(shape)
         return Site(dialect, settings.schema, settings.table_prefix, queues)
-
-
-def _shape(name: str, settings: str) -> QueueShape:
-    return QueueShape(name, json.loads(settings)["payload"], tuple(stored_columns(settings)))

@@ -118,7 +118,7 @@ INNER = {
     "QueueSettings": {"given"},
     "Worker": {"handlers"},
     "Schedules": {"fire_due"},
-    "EffectiveSettings": {"from_json", "lease_us", "to_json", "updated"},
+    "EffectiveSettings": {"lease_us", "to_json", "updated"},
     # As RetryPolicy says.
     "ExponentialBackoff": {"next_delay"},
     "FixedDelay": {"next_delay"},

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, StatementError
 
-from queue_over_sql import QueueError
+from queue_over_sql import QueueError, QueueSchemaMismatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -165,6 +165,29 @@ def test_records_of_queues_and_consumers(make_service: MakeService, engine: Engi
                     with pytest.raises(QueueError, match="cannot be read"):
                         service.drop_queue("bad")
                 service.stop()
+
+
+@pytest.mark.engines("sqlite", "postgresql", "mysql")
+@pytest.mark.usefixtures("prepared", "functions_allowed")
+def test_settings_that_cannot_be_read(make_service: MakeService, engine: Engine) -> None:
+    """Their queue cannot be created again; tables are adopted and the SQL API serves the others."""
+    _write(engine, "CREATE TABLE invoices (id INTEGER PRIMARY KEY)")
+    queues = "queue_over_sql_queues WHERE name = 'bad'"
+    for value in TEXTS_OR_BYTES:
+        with hostile(engine, queues, "settings", value) as written:
+            if not written:
+                continue
+            service = make_service()
+            with pytest.raises(QueueSchemaMismatch, match=r"'bad' .* cannot be read"):
+                service.create_queue("bad")
+            with pytest.raises(QueueSchemaMismatch, match=r"'bad' .* cannot be read"):
+                service.adopt_queue("bad", "invoices")
+            service.adopt_queue("invoices", "invoices")
+            assert service.drop_queue("invoices")
+            if service.connections.dialect.routines is not None:
+                service.sql_api.install()
+                assert service.sql_api.uninstall()
+            service.stop()
 
 
 @pytest.mark.usefixtures("prepared")
