@@ -22,7 +22,7 @@
     ├── ConsumerFenced           another query took the durable consumer over
     ├── CheckpointBehind         a query went back to before what it has acknowledged
     ├── RoundsGone               what a query had claimed was given back meanwhile
-    ├── DatabaseUnavailable      the database cannot be reached, or the connection broke
+    ├── DatabaseUnavailable      it cannot be reached, the connection broke, or it cancelled
     ├── DatabaseRefused          the database answered with an error that is none of the above
     ├── HistoryDiffers           what an export wrote is not what the archives have
     ├── UnsupportedByEngine      this database cannot do that
@@ -344,7 +344,7 @@ class ConsumerExpired(ClaimLost):
 
 
 class DatabaseUnavailable(QueueError):
-    """The database cannot be reached, or the connection broke."""
+    """The database cannot be reached, the connection broke, or a statement was cancelled."""
 
 
 class DatabaseRefused(QueueError):

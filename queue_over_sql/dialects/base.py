@@ -43,6 +43,7 @@ class ErrorKind(enum.Enum):
     """What an error of the database means for what to do next."""
 
     TRANSIENT = "deadlock, serialization failure or lock timeout: the transaction may be repeated"
+    CANCELLED = "an administrator or a time limit ended the statement, which changed nothing"
     DISCONNECT = "the connection is gone; whether the last commit arrived is unknown"
     DUPLICATE = "a unique constraint was violated; which one is not known from the error"
     INVALID_VALUE = "a value does not fit its column or a check constraint"
@@ -486,6 +487,7 @@ _STATES = {
     "40001": ErrorKind.TRANSIENT,
     "40P01": ErrorKind.TRANSIENT,
     "55P03": ErrorKind.TRANSIENT,
+    "57014": ErrorKind.CANCELLED,
     "23505": ErrorKind.DUPLICATE,
     "23514": ErrorKind.INVALID_VALUE,
     "22001": ErrorKind.INVALID_VALUE,

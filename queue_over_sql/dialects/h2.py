@@ -40,6 +40,7 @@ _KINDS = {
     40001: ErrorKind.TRANSIENT,
     50200: ErrorKind.TRANSIENT,
     90131: ErrorKind.TRANSIENT,
+    57014: ErrorKind.CANCELLED,
     23505: ErrorKind.DUPLICATE,
     23513: ErrorKind.INVALID_VALUE,
     22001: ErrorKind.INVALID_VALUE,

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 # Server errors: https://dev.mysql.com/doc/mysql-errors/8.0/en/server-error-reference.html
 _TRANSIENT = {1205, 1213, 1020, 1684, 3058, 3572}
+_CANCELLED = {1317, 1969, 3024}
 _DISCONNECT = {1053, 1077, 1079, 1080, 2002, 2003, 2006, 2013, 2055, 4031, 1040}
 _DUPLICATE = {1062, 1586}
 # What JSON_TYPE calls numbers.
@@ -277,6 +278,7 @@ def _code(error: BaseException | None) -> int:
 
 _KINDS = (
     (_TRANSIENT, ErrorKind.TRANSIENT),
+    (_CANCELLED, ErrorKind.CANCELLED),
     (_DISCONNECT, ErrorKind.DISCONNECT),
     (_DUPLICATE, ErrorKind.DUPLICATE),
     (_INVALID, ErrorKind.INVALID_VALUE),
