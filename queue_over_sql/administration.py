@@ -65,7 +65,7 @@ class QueueAdministration:
 
     def delete(self, message_id: int) -> bool:
         """Remove a message, whoever holds it; the holder loses it. False where there is none."""
-        check_whole("message_id", message_id, 0)
+        message_id = check_whole("message_id", message_id, 0)
         sql = self._context.sql
         return self._context.run(lambda c: store.delete_message(c, sql, message_id), durable=True)
 

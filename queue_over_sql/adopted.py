@@ -50,7 +50,7 @@ def check_column_prefix(prefix: object) -> str:
             f"beginning with a letter; it is {prefix!r}"
         )
         raise ValueError(msg)
-    return prefix
+    return str.__str__(prefix)
 
 
 def added_names(prefix: str) -> dict[str, str]:

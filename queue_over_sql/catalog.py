@@ -73,9 +73,8 @@ class Catalog:
 
     def create(self, queues: Mapping[str, QueueSettings]) -> dict[str, Queue]:
         """Create queues or open them; see ``QueueService.create_queues``."""
-        dialect = self.connections.dialect
-        for name, asked in queues.items():
-            check_queue_name(name, self._settings.table_prefix, dialect.identifier_limit)
+        queues = {self.checked_name(name): asked for name, asked in queues.items()}
+        for asked in queues.values():
             self._check_retry(asked)
         self.system()
         for name, asked in queues.items():
@@ -87,9 +86,8 @@ class Catalog:
     def adopt(self, name: str, table: Any, prefix: str, asked: QueueSettings) -> Queue:
         """Adopt a table as a queue; see ``QueueService.adopt_queue``."""
         given = given_table(table)
-        check_column_prefix(prefix)
-        settings, dialect = self._settings, self.connections.dialect
-        check_queue_name(name, settings.table_prefix, dialect.identifier_limit)
+        prefix = check_column_prefix(prefix)
+        name = self.checked_name(name)
         self._check_retry(asked)
         known = self._adopter.knows(name, given)
         fresh = EffectiveSettings().updated(asked)
@@ -101,6 +99,15 @@ class Catalog:
             raise QueueNotFound(name)
         self._change(record, asked)
         return self.get(name)
+
+    def checked_name(self, name: object) -> str:
+        """The name of a queue that there may be here.
+
+        Raises:
+            InvalidQueueName: there may not.
+        """
+        limit = self.connections.dialect.identifier_limit
+        return check_queue_name(name, self._settings.table_prefix, limit)
 
     def _check_retry(self, asked: QueueSettings) -> None:
         if not isinstance(asked.retry, Unset):
@@ -122,7 +129,7 @@ class Catalog:
             name: of the queue.
             connection: the caller's, to look through in the middle of a transaction.
         """
-        known = self._queues.get(name)
+        known = self._queues.get(name) if may_be_name(name) else None
         if known is not None:
             return known
         record = self._record(name, connection)
@@ -146,9 +153,7 @@ class Catalog:
     def _opened_or_none(self, record: QueueRecord) -> Queue | None:
         """A queue of all; those whose table was taken away do not keep the others from work."""
         try:
-            check_queue_name(
-                record.name, self._settings.table_prefix, self.connections.dialect.identifier_limit
-            )
+            self.checked_name(record.name)
             return self._open(record)
         except (InvalidQueueName, QueueSchemaMismatch) as error:
             if record.name not in self._unusable:

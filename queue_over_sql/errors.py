@@ -49,9 +49,21 @@ TAKEN_ENDING: Final = re.compile(
 )
 
 
-def near_queue_name(name: str) -> str:
+def shown(value: object, limit: int = 100) -> str:
+    """What an error says of a value that it was given: its repr, cut short; never fails itself."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - a repr may raise anything
+        # Python refuses to write very large numbers, for one.
+        return f"<{type(value).__name__} that cannot be shown>"
+    return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+def near_queue_name(name: object) -> str:
     """A name that a queue or topic may have, for advice: this one where it may, or one close by."""
-    name = str(name)[:100]
+    if not isinstance(name, str):
+        return "order_events"
+    name = str.__str__(name)[:100]
     if (
         QUEUE_NAME.match(name)
         and not TAKEN_ENDING.search(name)

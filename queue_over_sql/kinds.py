@@ -205,7 +205,7 @@ def _checked_name(name: Any) -> str:
             f"{name[:50]!r}"
         )
         raise ValueError(msg)
-    return name
+    return str.__str__(name)
 
 
 def _adapter(kind: Any) -> TypeAdapter[Any]:

@@ -86,6 +86,9 @@ class Provisioning:
             kinds=kinds,
             kind_timeout=kind_timeout,
         )
+        self._parts.check_open()
+        # A name that is none may not even be a key.
+        name = self._parts.catalog.checked_name(name)
         return self.create_queues({name: asked})[name]
 
     def create_queues(self, queues: Mapping[str, QueueSettings]) -> dict[str, Queue]:

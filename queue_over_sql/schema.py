@@ -126,7 +126,7 @@ def may_be_name(name: object) -> bool:
 
 
 def check_queue_name(name: object, prefix: str, identifier_limit: int) -> str:
-    """Let a queue name pass, or say what is wrong with it.
+    """Let a queue name pass as a plain ``str``, or say what is wrong with it.
 
     Args:
         name: the name.
@@ -163,7 +163,7 @@ def check_queue_name(name: object, prefix: str, identifier_limit: int) -> str:
             f"{prefix!r}: shorten one of them by {excess} characters."
         )
         raise InvalidQueueName(msg)
-    return name
+    return str.__str__(name)
 
 
 def check_table_prefix(prefix: object) -> str:
@@ -179,7 +179,7 @@ def check_table_prefix(prefix: object) -> str:
             f"with a letter, and not 'queue_over_sql_'; it is {prefix!r}"
         )
         raise ValueError(msg)
-    return prefix
+    return str.__str__(prefix)
 
 
 def queue_tables(

@@ -71,9 +71,9 @@ class Selection:
             conditions.append(self._status(status))
         if tables.adoption is not None:
             self._refuse(key=key, kind=kind, payload=payload)
-        if check_text("key", key, KEY_LENGTH) is not None:
+        if (key := check_text("key", key, KEY_LENGTH)) is not None:
             conditions.append(self._table.c.message_key == key)
-        if check_text("kind", kind, KIND_LENGTH) is not None:
+        if (kind := check_text("kind", kind, KIND_LENGTH)) is not None:
             conditions.append(self._table.c.kind == kind)
         if payload:
             conditions += self._fields(self._table.c.payload, payload)
@@ -86,9 +86,9 @@ class Selection:
             limit: length of the page.
             after: id of the last message of the page before.
         """
-        check_whole("limit", limit)
+        limit = check_whole("limit", limit)
         if after is not None:
-            check_whole("after", after, 0)
+            after = check_whole("after", after, 0)
         sql, chosen = self._context.sql, self._chosen
         rows = self._context.run(
             lambda connection: store.list_messages(connection, sql, chosen, limit, after)
@@ -211,14 +211,14 @@ class Selection:
         conditions = []
         for path, value in wanted.items():
             steps = payload_path(path)
-            check_payload_value(path, value)
+            value = check_payload_value(path, value)  # noqa: PLW2901 - the same one, plain
             conditions.append(self._context.tables.dialect.payload_equals(column, steps, value))
         return conditions
 
     def _status(self, status: str) -> ColumnElement[bool]:
         if self._archived:
             check_choice("status", status, [outcome.value for outcome in Outcome])
-            ended_so: ColumnElement[bool] = self._table.c.outcome == str(status)
+            ended_so: ColumnElement[bool] = self._table.c.outcome == Outcome(status).value
             return ended_so
         check_choice("status", status, [state.value for state in Status])
         return store.has_status(self._context.tables, Status(status))

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from queue_over_sql.durations import MICROSECOND, Duration, to_timedelta
-from queue_over_sql.errors import UNREADABLE, QueueSchemaMismatch
+from queue_over_sql.errors import UNREADABLE, QueueSchemaMismatch, shown
 from queue_over_sql.message import Outcome
 from queue_over_sql.retry import ExponentialBackoff, RetryPolicies, RetryPolicy, check_policy
 
@@ -192,6 +192,9 @@ class EffectiveSettings:
             )
         if "archive_limit" in given:
             given["archive_limit"] = each_outcome(given["archive_limit"], int)
+        for name in ("max_attempts", "priorities", "max_payload_bytes"):
+            if name in given:
+                given[name] = int(given[name])
         if "columns" in given:
             given["columns"] = tuple(given["columns"])
         return dataclasses.replace(self, **given)
@@ -397,7 +400,7 @@ def written_columns(text: str) -> dict[str, Any]:
 def each_outcome(value: Any, read: Callable[[Any], Any]) -> Any:
     """Read a setting that is one value for all outcomes, or a mapping of outcomes to values."""
     if isinstance(value, Mapping):
-        return {str(name): read(each) for name, each in value.items() if each is not None}
+        return {str.__str__(name): read(each) for name, each in value.items() if each is not None}
     return None if value is None else read(value)
 
 
@@ -460,6 +463,29 @@ def check_whole(name: str, value: Any, least: int = 1, most: int = LARGEST) -> i
         msg = f"{name} must be {allowed}, not {found}"
         raise ValueError(msg)
     return int(value)
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """Read a yes or no: what only counts as one may be a mistake.
+
+    Raises:
+        TypeError: it is neither True nor False; the text names the argument.
+    """
+    if not isinstance(value, bool):
+        msg = f"{name} must be True or False, not {shown(value)}"
+        raise TypeError(msg)
+    return value
+
+
+def check_function(name: str, value: Any) -> None:
+    """Let a function pass that may be left out.
+
+    Raises:
+        TypeError: it is none; the text names the argument.
+    """
+    if value is not None and not callable(value):
+        msg = f"{name} must be a function, not {shown(value)}"
+        raise TypeError(msg)
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:

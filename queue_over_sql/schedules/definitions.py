@@ -184,7 +184,7 @@ def define(
         PayloadInvalid, PayloadTooLarge: the queue would refuse such a message.
         TypeError, ValueError: an argument has no sensible value.
     """
-    check_schedule_name(name)
+    name = check_schedule_name(name)
     _check_options(options)
     definition = Definition(
         cron=" ".join(cron.split()) if isinstance(cron, str) else cron,
@@ -209,8 +209,8 @@ def define(
     return Definition.from_json(name, definition.to_json())
 
 
-def check_schedule_name(name: Any) -> None:
-    """Refuse what cannot be the name of a schedule.
+def check_schedule_name(name: Any) -> str:
+    """Let the name of a schedule pass as a plain ``str``.
 
     Raises:
         TypeError: it is no text.
@@ -225,6 +225,8 @@ def check_schedule_name(name: Any) -> None:
             f"not {name[:50]!r}"
         )
         raise ValueError(msg)
+    plain: str = payloads.plain(name)
+    return plain
 
 
 def _checked_every(cron: Any, every: Any) -> timedelta | None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import select
 
 from queue_over_sql import (
+    ConsumerNotFound,
     ExponentialBackoff,
     Publication,
     QueueError,
@@ -23,6 +25,7 @@ from tests.contract.looking import payloads
 
 if TYPE_CHECKING:
     from queue_over_sql import Queue
+    from queue_over_sql.testing.plugin import MakeService
 
 LONE = "\ud800"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -122,10 +125,60 @@ def test_numbers_beyond_a_database_are_refused(queue: Queue, service: QueueServi
     assert 0 == queue.stats().live
 
 
+class Number(int, Enum):
+    """Numbers with names, as applications have them."""
+
+    ONE = 1
+
+
+class Word(str, Enum):  # noqa: UP042 - its str() is its name
+    """Texts with names."""
+
+    JOBS = "jobs"
+    NEWS = "news"
+    DONE = "done"
+
+
+def test_members_of_enumerations_are_what_they_stand_for(
+    service: QueueService, make_service: MakeService
+) -> None:
+    """Wherever a number, a name, a key or a filter is asked for; drivers would send their names."""
+    one, done = Number.ONE, Word.DONE
+    queue = service.create_queue(
+        Word.JOBS,
+        max_attempts=one,
+        priorities=Number.ONE + one,
+        archive="all",
+        archive_ttl={done: 1000},
+        archive_limit={done: Number(1)},
+    )
+    assert str is type(queue.name)
+    topic = service.create_topic(Word.NEWS)
+    topic.subscribe(Word.JOBS, Word.NEWS, where={"n": one, "w": done})
+    (copy,) = topic.publish({"n": 1, "w": "done"}, routing_key=Word.NEWS, key=done, kind=done)
+    found = make_service().queue(Word.JOBS).messages(key=done, kind=done, payload={"n": one})
+    assert [copy.id] == [message.id for message in found.list(one, after=Number(1) - 1)]
+    assert 0 == queue.messages(payload={"w": Word.NEWS}).count()
+    assert 1 == found.prioritize(priority=one)
+    queue.ack(queue.consume(one, lease=one))
+    assert 1 == queue.archive.messages(status=done, kind=done).count()
+    published = queue.publish("x", priority=one, max_attempts=one, lease=one, delay=one)
+    assert queue.delete(Enum("Id", {"IT": published.id}, type=int).IT)  # type: ignore[attr-defined]
+    service.schedules.add(Word.NEWS, Word.JOBS, one, every=3600, priority=one)
+    (due,) = queue.messages().list()
+    assert "news" in str(due.key)
+    assert service.schedules.remove("news")
+    assert 0 == queue.stats().live
+    texts = service.create_queue("texts", payload="text")
+    texts.publish(done, headers={Word.JOBS: done})
+    (message,) = texts.consume()
+    assert ("done", {"jobs": "done"}) == (message.payload, message.headers)
+
+
 @pytest.mark.engines("sqlite", "postgresql")
 def test_a_name_that_no_queue_can_have_is_not_found(service: QueueService) -> None:
     """Neither a lone surrogate nor a NUL reaches the database; so it is with other names."""
-    names: list[Any] = [LONE, "a\x00b", "", "Emails", 'x"; --', 5]
+    names: list[Any] = [LONE, "a\x00b", "", "Emails", 'x"; --', 5, [], {}]
     topic = service.create_topic("news")
     for name in names:
         with pytest.raises(QueueNotFound):
@@ -141,4 +194,13 @@ def test_a_name_that_no_queue_can_have_is_not_found(service: QueueService) -> No
         assert not service.schedules.remove(name), name
         assert not service.drop_queue(name), name
         assert not service.drop_topic(name), name
-        assert name == 5 or not topic.unsubscribe(name), name
+        if isinstance(name, str):
+            assert not topic.unsubscribe(name), name
+            continue
+        for act in (topic.unsubscribe, service.worker().handle):
+            with pytest.raises(TypeError, match="queue must be"):
+                act(name)
+        with pytest.raises(TypeError, match="queue must be"):
+            service.schedules.add("s", name, 1, every=1)
+        with pytest.raises(ConsumerNotFound):
+            service.release_consumer(name)
