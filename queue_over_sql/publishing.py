@@ -203,14 +203,12 @@ class Publisher:
                 f"its own columns are: {', '.join(own) or 'none'}"
             )
             raise TypeError(msg)
-        columns, utf16 = tables.live.c, tables.dialect.counts_utf16
+        columns, dialect = tables.live.c, tables.dialect
         missing = [n for n in own if given.get(n) is None and not columns[n].nullable]
         if missing:
             msg = f"queue {self._context.name!r} needs a value of its column {', '.join(missing)}"
             raise TypeError(msg)
-        values = {
-            name: own_value(columns[name], value, utf16=utf16) for name, value in given.items()
-        }
+        values = {name: own_value(columns[name], value, dialect) for name, value in given.items()}
         return {name: values.get(name) for name in own}
 
 

@@ -187,6 +187,14 @@ class QueueDialect(ReadsRows, TakesRows, HoldsRounds, Watches):
         """The column type of a payload type."""
         return LargeBinary() if payload == "bytes" else Text()
 
+    def holds_number(self, value: float, *, exact: bool) -> bool:
+        """Whether a column of floats, or one of exact decimal numbers, keeps NaN or an infinity.
+
+        Finite numbers always are held.
+        """
+        del value, exact
+        return True
+
     def result_code(self, kind: TypeEngine[Any]) -> Any:
         """The driver's code of a type, where SQLAlchemy needs it to read values of that type."""
         del kind

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -193,6 +194,11 @@ class MySQLDialect(ReadsUnbuffered, QueueDialect):
                 _release(connection, name)
             raise
         _release(connection, name)
+
+    def holds_number(self, value: float, *, exact: bool) -> bool:
+        """Neither NaN nor an infinity."""
+        del exact
+        return math.isfinite(value)
 
     def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
         """By the server's error number."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -143,6 +144,11 @@ class SQLiteDialect(PartialIndexes, ReadsWideIntegers, WatchesTheFile, QueueDial
         """A write that changes nothing, likewise."""
         column = next(iter(table.c))
         connection.execute(update(table).where(false()).values({column: column}))
+
+    def holds_number(self, value: float, *, exact: bool) -> bool:
+        """SQLite stores NULL for NaN."""
+        del exact
+        return not math.isnan(value)
 
     def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
         """By the extended result code."""
