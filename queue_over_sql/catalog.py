@@ -7,9 +7,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sqlalchemy.exc import CompileError
+
 from queue_over_sql.adopted import check_column_prefix
 from queue_over_sql.adopting import Adopter, check_settings, given_table
-from queue_over_sql.errors import InvalidQueueName, QueueNotFound, QueueSchemaMismatch
+from queue_over_sql.errors import InvalidQueueName, QueueNotFound, QueueSchemaMismatch, shown
 from queue_over_sql.kinds import Kinds
 from queue_over_sql.schema import QueueTables, check_queue_name, may_be_name, queue_tables
 from queue_over_sql.settings import (
@@ -299,8 +301,18 @@ class Catalog:
             raise ValueError(msg)
 
     def _column_types(self, columns: Sequence[Column[Any]]) -> dict[str, str]:
-        dialect = self.connections.engine.dialect
-        return {column.name: column.type.compile(dialect=dialect) for column in columns}
+        return {column.name: self._type_of(column) for column in columns}
+
+    def _type_of(self, column: Column[Any]) -> str:
+        try:
+            return column.type.compile(dialect=self.connections.engine.dialect)
+        except CompileError as error:
+            msg = (
+                f"columns: {shown(column.name)} has a type that this database cannot create, "
+                f"{shown(column.type)}: {_first_sentence(error)}. Give it another type, or what "
+                "is missing, such as the length of a String"
+            )
+            raise ValueError(msg) from error
 
     def _written(self, columns: Sequence[Column[Any]]) -> dict[str, Any]:
         """What the record says of a queue's own columns."""
@@ -385,6 +397,11 @@ class Catalog:
             msg = f"kinds need a queue of JSON, but {name!r} holds {settings.payload!r} payloads"
             raise ValueError(msg)
         return kinds
+
+
+def _first_sentence(error: CompileError) -> str:
+    """What SQLAlchemy says, without the address of its page."""
+    return str(error).partition("\n")[0].partition(" (Background on")[0].rstrip(".?")
 
 
 def _is_same(kind: TypeEngine[Any], other: TypeEngine[Any]) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import (
+    ARRAY,
     CHAR,
     JSON,
     BigInteger,
@@ -36,6 +37,8 @@ from sqlalchemy import (
     Uuid,
     text,
 )
+from sqlalchemy.exc import CompileError
+from sqlalchemy.types import NullType
 
 from queue_over_sql import Publication, QueueError, QueueSchemaMismatch
 from tests.contract.looking import ARGUMENT_ERRORS, archived, payloads
@@ -428,6 +431,23 @@ def test_values_of_subclasses_are_stored_as_what_they_are(service: QueueService)
     queue.load([Publication(3, columns=values)])
     wanted = {name: back for name, (_, _, back) in given.items()}
     assert [wanted] * 3 == [dict(message.columns) for message in queue.consume(3)]
+
+
+def test_a_type_that_the_database_lacks_is_refused_by_name(
+    service: QueueService, engine: Engine
+) -> None:
+    """With the column's name, for a text without a length, an array, and no type at all."""
+    lacking: dict[str, Any] = {"typeless": NullType(), "several": ARRAY(Integer), "endless": String}
+    if engine.dialect.name == "postgresql":
+        lacking["several"] = Enum("a", "b")
+    if engine.dialect.name not in ("mysql", "mariadb"):
+        del lacking["endless"]
+    for name, kind in lacking.items():
+        with pytest.raises(ValueError, match=f"columns: '{name}' has a type") as caught:
+            service.create_queue("typed", columns=[Column(name, kind)])
+        assert isinstance(caught.value.__cause__, CompileError)
+        assert "http" not in str(caught.value)
+    assert [] == service.queues()
 
 
 def test_a_value_that_cannot_be_read_stops_only_its_own_message(
