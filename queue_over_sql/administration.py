@@ -10,7 +10,7 @@ from queue_over_sql.archive import Archive
 from queue_over_sql.durations import stored_number
 from queue_over_sql.errors import QueueNotFound
 from queue_over_sql.selection import LiveSelection
-from queue_over_sql.settings import check_whole
+from queue_over_sql.settings import check_flag, check_whole
 from queue_over_sql.stats import QueueStats
 from queue_over_sql.store import registry
 
@@ -138,6 +138,7 @@ class QueueAdministration:
         Returns:
             How many were removed.
         """
+        check_flag("claimed", claimed)
         sql = self._context.sql
         return self._context.run(
             lambda connection: store.purge(connection, sql, with_claimed=claimed), durable=True

@@ -97,7 +97,7 @@ class QueueNotFound(QueueError):
 
     def __init__(self, queue: str) -> None:
         super().__init__(
-            f"There is no queue {queue!r} in this database (it was never created, or it was "
+            f"There is no queue {shown(queue)} in this database (it was never created, or it was "
             f"dropped). Create it with service.create_queue({near_queue_name(queue)!r})."
         )
         self.queue = queue
@@ -178,7 +178,7 @@ class TopicNotFound(QueueError):
 
     def __init__(self, topic: str) -> None:
         super().__init__(
-            f"There is no topic {topic!r} in this database (it was never created, or it was "
+            f"There is no topic {shown(topic)} in this database (it was never created, or it was "
             f"dropped). Create it with service.create_topic({near_queue_name(topic)!r})."
         )
         self.topic = topic
@@ -214,8 +214,8 @@ class ScheduleNotFound(QueueError):
 
     def __init__(self, schedule: str) -> None:
         super().__init__(
-            f"There is no schedule {schedule!r} in this database (it was never added, or it was "
-            "removed). Add it with service.schedules.add(...)."
+            f"There is no schedule {shown(schedule)} in this database (it was never added, or "
+            "it was removed). Add it with service.schedules.add(...)."
         )
         self.schedule = schedule
 
@@ -268,8 +268,8 @@ class ConsumerNotFound(QueueError):
 
     def __init__(self, consumer_id: str) -> None:
         super().__init__(
-            f"There is no durable consumer {consumer_id!r} in this database (it never was, it was "
-            "dropped, or it expired). queue-over-sql consumers lists those that there are."
+            f"There is no durable consumer {shown(consumer_id)} in this database (it never was, it "
+            "was dropped, or it expired). queue-over-sql consumers lists those that there are."
         )
         self.consumer_id = consumer_id
 

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 from queue_over_sql.adoption import AdoptedQueue
 from queue_over_sql.durations import Duration
 from queue_over_sql.errors import QueueNotFound
-from queue_over_sql.settings import UNSET, ArchivePolicy, PayloadType, QueueSettings, Unset
+from queue_over_sql.settings import (
+    UNSET,
+    ArchivePolicy,
+    PayloadType,
+    QueueSettings,
+    Unset,
+    check_flag,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy import Column
@@ -170,6 +177,7 @@ class Provisioning:
             temporary: the queues of replies to ``request``, too, which belong to consumers.
         """
         self._parts.check_open()
+        check_flag("temporary", temporary)
         return self._parts.catalog.all(temporary=temporary)
 
     def drop_queue(self, name: str) -> bool:

@@ -19,7 +19,7 @@ from queue_over_sql.errors import ClaimLost
 from queue_over_sql.message import Message, Outcome, Status
 from queue_over_sql.payload import check_text
 from queue_over_sql.schema import KEY_LENGTH, KIND_LENGTH
-from queue_over_sql.settings import check_choice, check_whole
+from queue_over_sql.settings import check_choice, check_flag, check_function, check_whole
 from queue_over_sql.store import Chosen, Edited
 
 if TYPE_CHECKING:
@@ -133,6 +133,7 @@ class Selection:
         Returns:
             How many; ``skipped`` counts those that a consumer holds, which stay.
         """
+        check_function("progress", progress)
         sql, chosen = self._context.sql, self._chosen
         if progress is None or connection is not None:
             return self._run(lambda c: store.remove_messages(c, sql, chosen), connection)
@@ -275,7 +276,7 @@ class LiveSelection(Selection):
         Raises:
             ValueError: both were given or none, or the queue has no such level.
         """
-        if front == (priority is not None):
+        if check_flag("front", front) == (priority is not None):
             msg = "give either priority or front=True"
             raise ValueError(msg)
         if priority is not None:
@@ -330,6 +331,7 @@ class ArchiveSelection(Selection):
         Raises:
             DuplicateKey: a live message has the key of one; nothing of its batch was changed.
         """
+        check_function("progress", progress)
         context, settings = self._context, self._context.settings
         # A row of an adopted table may be finished again before we are.
         now = self._look(lambda c: store.server_now(c, context.sql), connection)

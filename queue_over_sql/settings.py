@@ -308,6 +308,7 @@ class ServiceSettings:
         if self.schema == "":
             msg = "schema must be the name of a schema, or None for the connection's default"
             raise ValueError(msg)
+        check_flag("notify", self.notify)
         for name in ("schema", "consumer_name"):
             if not isinstance(getattr(self, name), str | None):
                 msg = f"{name} must be a str or None"
@@ -375,7 +376,7 @@ def restored_type(description: Mapping[str, Any]) -> TypeEngine[Any]:
     name = arguments.pop("type", None)
     known = name in _DESCRIBED and arguments.keys() <= set(_DESCRIBED[name])
     if not known or not all(map(_is_plain, arguments.values())):
-        msg = f"{dict(description)!r} is no type of a column"
+        msg = f"{shown(dict(description))} is no type of a column"
         raise ValueError(msg)
     kind: TypeEngine[Any] = getattr(sqlalchemy, name)(**arguments)
     return kind
@@ -458,9 +459,7 @@ def check_whole(name: str, value: Any, least: int = 1, most: int = LARGEST) -> i
         raise TypeError(msg)
     if not least <= value <= most:
         allowed = f"{least} or more" if value < least else f"at most {most:,}"
-        # Python refuses to write very large numbers.
-        found = str(value) if abs(value) <= 10 * LARGEST else "a number of over 20 digits"
-        msg = f"{name} must be {allowed}, not {found}"
+        msg = f"{name} must be {allowed}, not {shown(int(value))}"
         raise ValueError(msg)
     return int(value)
 
@@ -496,7 +495,7 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
     """
     if value not in choices:
         listed = ", ".join(repr(choice) for choice in choices)
-        msg = f"{name} must be one of {listed}, not {value!r}"
+        msg = f"{name} must be one of {listed}, not {shown(value)}"
         raise ValueError(msg)
 
 

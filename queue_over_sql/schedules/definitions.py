@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql import payload as payloads
 from queue_over_sql.durations import MICROSECOND, Duration, instant, to_timedelta
-from queue_over_sql.errors import UNREADABLE, QueueError
+from queue_over_sql.errors import UNREADABLE, QueueError, shown
 from queue_over_sql.headers import SCHEDULE
 from queue_over_sql.publications import Publication
 from queue_over_sql.schedules.crontab import parse_crontab
@@ -237,7 +237,7 @@ def _checked_every(cron: Any, every: Any) -> timedelta | None:
         return None
     interval = to_timedelta(every, "every")
     if interval < _SHORTEST:
-        msg = f"every must be at least {_SHORTEST.total_seconds()} seconds, not {every!r}"
+        msg = f"every must be at least {_SHORTEST.total_seconds()} seconds, not {shown(every)}"
         raise ValueError(msg)
     return interval
 

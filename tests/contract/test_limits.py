@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import Column, Integer, String, select
 
 from queue_over_sql import (
     ConsumerNotFound,
@@ -123,6 +123,85 @@ def test_numbers_beyond_a_database_are_refused(queue: Queue, service: QueueServi
     told = [(argument, refusal(act, value)) for argument, act, value in acts]
     assert [] == [(argument, text) for argument, text in told if argument not in text]
     assert 0 == queue.stats().live
+
+
+class Unspeakable:
+    """A value whose text cannot be made."""
+
+    def __repr__(self) -> str:
+        return repr(self)
+
+
+def named(name: Any) -> dict[str, Any]:
+    """A mapping with one name."""
+    return {name: 1}
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python refuses it")
+def test_a_value_that_cannot_be_shown_is_refused_in_our_words(
+    queue: Queue, service: QueueService
+) -> None:
+    """Neither a repr that recurses nor a number that Python does not write takes their place."""
+    own = service.create_queue("own", columns=[Column("n", Integer), Column("t", String(9))])
+    topic, schedules = service.create_topic("news"), service.schedules
+    acts: list[tuple[str, Callable[..., Any]]] = [
+        ("no queue", service.queue),
+        ("no queue name", service.create_queue),
+        ("no topic", service.topic),
+        ("no queue name", service.create_topic),
+        ("no schedule", schedules.get),
+        ("no durable consumer", service.drop_consumer),
+        ("column 'n'", lambda value: own.publish(1, n=value)),
+        ("column 't'", lambda value: own.publish(1, t=value)),
+        ("no column", lambda value: own.publish_many([Publication(1, columns={value: 1})])),
+        ("messages", lambda value: queue.ack([value])),
+        ("on_conflict", lambda value: queue.publish(1, on_conflict=value)),
+        ("status", lambda value: queue.messages(status=value)),
+        ("status", lambda value: queue.archive.messages(status=value)),
+        ("payload", lambda value: queue.messages(payload={"a": value})),
+        ("where", lambda value: topic.subscribe(queue, "#", where={"a": value})),
+        ("payload", lambda value: service.create_queue("b", payload=value)),
+        ("archive", lambda value: service.create_queue("b", archive=value)),
+        ("archive_ttl", lambda value: service.create_queue("b", archive_ttl={value: 1})),
+        ("retry", lambda value: service.create_queue("b", retry=value)),
+        ("kind", lambda value: service.create_queue("b", kinds={"a": value})),
+        ("missed", lambda value: schedules.add("a", "jobs", 1, every=1, missed=value)),
+        ("table_prefix", lambda value: QueueService("sqlite://", table_prefix=value)),
+        ("retry_policies", lambda value: QueueService("sqlite://", retry_policies=named(value))),
+        ("claimed", lambda value: queue.purge(claimed=value)),
+    ]
+    told = [
+        (part, refusal(act, value)) for part, act in acts for value in (Unspeakable(), 10**5_000)
+    ]
+    assert [] == [(part, text) for part, text in told if part not in text]
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python refuses it")
+def test_what_only_counts_as_an_answer_is_refused(queue: Queue, service: QueueService) -> None:
+    """A flag that is neither True nor False, a function that is none; nothing is done before."""
+    wrong: Any
+    queue.publish(1)
+    queue.reject(queue.consume(), "bad")
+    queue.publish(1)
+    acts: list[tuple[str, Callable[..., Any]]] = [
+        ("claimed", lambda value: queue.purge(claimed=value)),
+        ("front", lambda value: queue.messages().prioritize(front=value)),
+        ("temporary", lambda value: service.queues(temporary=value)),
+        ("notify", lambda value: QueueService("sqlite://", notify=value)),
+        ("transactional", lambda value: service.worker().handle("jobs", transactional=value)),
+        ("lease_keepalive", lambda value: service.worker().handle("jobs", lease_keepalive=value)),
+        ("progress", lambda value: queue.load([1], progress=value)),
+        ("progress", lambda value: queue.messages().remove(progress=value)),
+        ("progress", lambda value: queue.archive.messages().requeue(progress=value)),
+        ("progress", lambda value: queue.archive.export("never", progress=value)),
+        ("headers", lambda value: service.schedules.add("a", "jobs", 1, every=1, headers=value)),
+    ]
+    for wrong in (1, "no", [1], 0, []):
+        told = [(argument, refusal(act, wrong)) for argument, act in acts]
+        assert [] == [(argument, text) for argument, text in told if argument not in text], wrong
+    assert (1, 1) == (queue.stats().live, queue.stats().archived)
 
 
 class Number(int, Enum):
