@@ -10,7 +10,7 @@ from queue_over_sql.archive import Archive
 from queue_over_sql.durations import stored_number
 from queue_over_sql.errors import QueueNotFound
 from queue_over_sql.selection import LiveSelection
-from queue_over_sql.settings import check_whole
+from queue_over_sql.settings import check_flag, check_whole
 from queue_over_sql.stats import QueueStats
 from queue_over_sql.store import registry
 
@@ -65,7 +65,7 @@ class QueueAdministration:
 
     def delete(self, message_id: int) -> bool:
         """Remove a message, whoever holds it; the holder loses it. False where there is none."""
-        check_whole("message_id", message_id, 0)
+        message_id = check_whole("message_id", message_id, 0)
         sql = self._context.sql
         return self._context.run(lambda c: store.delete_message(c, sql, message_id), durable=True)
 
@@ -138,6 +138,7 @@ class QueueAdministration:
         Returns:
             How many were removed.
         """
+        check_flag("claimed", claimed)
         sql = self._context.sql
         return self._context.run(
             lambda connection: store.purge(connection, sql, with_claimed=claimed), durable=True

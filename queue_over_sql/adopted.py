@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import BigInteger, Column, Integer, MetaData, String, Table
 
-from queue_over_sql.errors import QueueSchemaMismatch
+from queue_over_sql.errors import QueueSchemaMismatch, shown
 from queue_over_sql.schema import MESSAGE_COLUMNS, QueueTables, memory_of_keys, message_columns_of
 
 if TYPE_CHECKING:
@@ -47,10 +47,10 @@ def check_column_prefix(prefix: object) -> str:
     if not isinstance(prefix, str) or (prefix and not _PREFIX.match(prefix)):
         msg = (
             "column_prefix must be empty or 1 to 20 lower-case letters, digits and underscores, "
-            f"beginning with a letter; it is {prefix!r}"
+            f"beginning with a letter; it is {shown(prefix)}"
         )
         raise ValueError(msg)
-    return prefix
+    return str.__str__(prefix)
 
 
 def added_names(prefix: str) -> dict[str, str]:

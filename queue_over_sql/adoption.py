@@ -23,7 +23,7 @@ from queue_over_sql.publishing import (
     optional_whole,
 )
 from queue_over_sql.queue import Queue
-from queue_over_sql.settings import check_whole
+from queue_over_sql.settings import check_function, check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -78,6 +78,7 @@ class AdoptedQueue(Queue):
         Raises:
             TypeError, ValueError: an argument has no sensible value.
         """
+        check_function("progress", progress)
         levels = self._context.settings.priorities
         values = _when(delay, at)
         values["p_priority"] = check_whole("priority", priority, 0, levels - 1)
@@ -175,7 +176,8 @@ class RowPublisher(Publisher):
         self, items: Iterable[Any], batch_size: int, progress: Callable[[int], None] | None
     ) -> int:
         """Insert rows, one transaction per batch; see ``Queue.load``."""
-        check_whole("batch_size", batch_size)
+        batch_size = check_whole("batch_size", batch_size)
+        check_function("progress", progress)
         total = 0
         for batch in batched(as_items(items), batch_size):
             total += len(self.publish_many(batch, "raise", None))

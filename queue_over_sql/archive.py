@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from queue_over_sql import store
 from queue_over_sql.json_lines import message_fields, replaced_file, to_json
 from queue_over_sql.selection import ArchiveSelection
+from queue_over_sql.settings import check_function
 
 if TYPE_CHECKING:
     import os
@@ -93,6 +94,7 @@ class Archive:
             OSError: the file cannot be written; the one that was there stays.
             ValueError: as in ``messages``.
         """
+        check_function("progress", progress)
         selection = self.messages(status=status, key=key, kind=kind, payload=payload, where=where)
         written = 0
         with replaced_file(path) as write:

@@ -7,9 +7,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sqlalchemy.exc import CompileError
+
 from queue_over_sql.adopted import check_column_prefix
 from queue_over_sql.adopting import Adopter, check_settings, given_table
-from queue_over_sql.errors import InvalidQueueName, QueueNotFound, QueueSchemaMismatch
+from queue_over_sql.errors import InvalidQueueName, QueueNotFound, QueueSchemaMismatch, shown
 from queue_over_sql.kinds import Kinds
 from queue_over_sql.schema import QueueTables, check_queue_name, may_be_name, queue_tables
 from queue_over_sql.settings import (
@@ -71,9 +73,8 @@ class Catalog:
 
     def create(self, queues: Mapping[str, QueueSettings]) -> dict[str, Queue]:
         """Create queues or open them; see ``QueueService.create_queues``."""
-        dialect = self.connections.dialect
-        for name, asked in queues.items():
-            check_queue_name(name, self._settings.table_prefix, dialect.identifier_limit)
+        queues = {self.checked_name(name): asked for name, asked in queues.items()}
+        for asked in queues.values():
             self._check_retry(asked)
         self.system()
         for name, asked in queues.items():
@@ -85,9 +86,8 @@ class Catalog:
     def adopt(self, name: str, table: Any, prefix: str, asked: QueueSettings) -> Queue:
         """Adopt a table as a queue; see ``QueueService.adopt_queue``."""
         given = given_table(table)
-        check_column_prefix(prefix)
-        settings, dialect = self._settings, self.connections.dialect
-        check_queue_name(name, settings.table_prefix, dialect.identifier_limit)
+        prefix = check_column_prefix(prefix)
+        name = self.checked_name(name)
         self._check_retry(asked)
         known = self._adopter.knows(name, given)
         fresh = EffectiveSettings().updated(asked)
@@ -99,6 +99,15 @@ class Catalog:
             raise QueueNotFound(name)
         self._change(record, asked)
         return self.get(name)
+
+    def checked_name(self, name: object) -> str:
+        """The name of a queue that there may be here.
+
+        Raises:
+            InvalidQueueName: there may not.
+        """
+        limit = self.connections.dialect.identifier_limit
+        return check_queue_name(name, self._settings.table_prefix, limit)
 
     def _check_retry(self, asked: QueueSettings) -> None:
         if not isinstance(asked.retry, Unset):
@@ -120,7 +129,7 @@ class Catalog:
             name: of the queue.
             connection: the caller's, to look through in the middle of a transaction.
         """
-        known = self._queues.get(name)
+        known = self._queues.get(name) if may_be_name(name) else None
         if known is not None:
             return known
         record = self._record(name, connection)
@@ -144,9 +153,7 @@ class Catalog:
     def _opened_or_none(self, record: QueueRecord) -> Queue | None:
         """A queue of all; those whose table was taken away do not keep the others from work."""
         try:
-            check_queue_name(
-                record.name, self._settings.table_prefix, self.connections.dialect.identifier_limit
-            )
+            self.checked_name(record.name)
             return self._open(record)
         except (InvalidQueueName, QueueSchemaMismatch) as error:
             if record.name not in self._unusable:
@@ -294,8 +301,18 @@ class Catalog:
             raise ValueError(msg)
 
     def _column_types(self, columns: Sequence[Column[Any]]) -> dict[str, str]:
-        dialect = self.connections.engine.dialect
-        return {column.name: column.type.compile(dialect=dialect) for column in columns}
+        return {column.name: self._type_of(column) for column in columns}
+
+    def _type_of(self, column: Column[Any]) -> str:
+        try:
+            return column.type.compile(dialect=self.connections.engine.dialect)
+        except CompileError as error:
+            msg = (
+                f"columns: {shown(column.name)} has a type that this database cannot create, "
+                f"{shown(column.type)}: {_first_sentence(error)}. Give it another type, or what "
+                "is missing, such as the length of a String"
+            )
+            raise ValueError(msg) from error
 
     def _written(self, columns: Sequence[Column[Any]]) -> dict[str, Any]:
         """What the record says of a queue's own columns."""
@@ -376,6 +393,11 @@ class Catalog:
             msg = f"kinds need a queue of JSON, but {name!r} holds {settings.payload!r} payloads"
             raise ValueError(msg)
         return kinds
+
+
+def _first_sentence(error: CompileError) -> str:
+    """What SQLAlchemy says, without the address of its page."""
+    return str(error).partition("\n")[0].partition(" (Background on")[0].rstrip(".?")
 
 
 def _is_same(kind: TypeEngine[Any], other: TypeEngine[Any]) -> bool:

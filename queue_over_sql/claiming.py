@@ -51,7 +51,7 @@ class Claimer:
         self, count: int, lease: Duration | None, where: Where | None = None
     ) -> list[MessageRow]:
         """Claim up to ``count`` messages, oldest first within their level."""
-        check_whole("count", count)
+        count = check_whole("count", count)
         lease_us = None if lease is None else to_microseconds(lease, "lease")
         self.recall()
         rows: list[MessageRow] = []
@@ -154,7 +154,7 @@ class Claimer:
         where: Where | None,
     ) -> tuple[set[int], list[MessageRow]]:
         """Settle, then claim if nothing was lost, in one transaction."""
-        check_whole("count", count)
+        count = check_whole("count", count)
         lease_us = None if lease is None else to_microseconds(lease, "lease")
         levels = range(self._context.settings.priorities)
         sql = self._context.sql
@@ -219,7 +219,7 @@ class Claimer:
         where: Where | None,
     ) -> list[MessageRow]:
         """Remove messages inside the caller's transaction; ``fate`` says what becomes of each."""
-        check_whole("count", count)
+        count = check_whole("count", count)
         rows: list[MessageRow] = []
         for level in range(self._context.settings.priorities):
             while left := count - len(rows):

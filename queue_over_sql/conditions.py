@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import BindParameter, ClauseElement, Column, Executable, Table, bindparam, select
 from sqlalchemy.sql import visitors
 
-from queue_over_sql.payload import is_storable
+from queue_over_sql.errors import shown
+from queue_over_sql.payload import is_storable, plain
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
@@ -110,20 +111,20 @@ def payload_path(path: Any, argument: str = "payload") -> list[str | int]:
         raise TypeError(msg)
     steps = path.split(".")
     if steps[0] == "$" and len(steps) > 1:
-        msg = f"{argument}: {path!r} is written without $ here, such as 'items.0.sku'"
+        msg = f"{argument}: {shown(path)} is written without $ here, such as 'items.0.sku'"
         raise ValueError(msg)
     unfit = not is_storable(path) or any(forbidden in path for forbidden in _NOT_IN_PATHS)
     if not all(steps) or unfit:
         msg = (
-            f"{argument}: {path!r} is no path: write keys and positions joined by dots, such as "
-            "'address.city' or 'items.0.sku', without quotes, backslashes or empty steps"
+            f"{argument}: {shown(path)} is no path: write keys and positions joined by dots, "
+            "such as 'address.city' or 'items.0.sku', without quotes, backslashes or empty steps"
         )
         raise ValueError(msg)
     return [int(step) if step.isascii() and step.isdigit() else step for step in steps]
 
 
-def check_payload_value(path: str, value: Any, argument: str = "payload") -> None:
-    """Refuse what a field of a payload cannot be compared with.
+def check_payload_value(path: str, value: Any, argument: str = "payload") -> Any:
+    """Let a value pass, as plain text or number, that a field of a payload can be compared with.
 
     Raises:
         ValueError: it is no JSON value, or one with parts; the text names the argument.
@@ -131,14 +132,16 @@ def check_payload_value(path: str, value: Any, argument: str = "payload") -> Non
     if isinstance(value, str):
         # A NUL may be in a payload, unlike in other texts.
         if is_storable(value.replace("\0", "")):
-            return
-        msg = f"{argument}: {path!r} with {value!r} has a lone surrogate, which is no text"
+            return plain(value)
+        msg = (
+            f"{argument}: {shown(path)} with {shown(value)} has a lone surrogate, which is no text"
+        )
         raise ValueError(msg)
     if value is None or _is_finite(value):
-        return
+        return plain(value)
     msg = (
-        f"{argument}: {path!r} can be compared with text, a finite number, True, False or "
-        f"None, not with {type(value).__name__} {_shown(value)}; name the fields inside of it one "
+        f"{argument}: {shown(path)} can be compared with text, a finite number, True, False or "
+        f"None, not with {type(value).__name__} {shown(value)}; name the fields inside of it one "
         "by one"
     )
     raise ValueError(msg)
@@ -149,11 +152,6 @@ def _is_finite(value: Any) -> bool:
         return isinstance(value, int | float) and math.isfinite(value)
     except OverflowError:
         return False
-
-
-def _shown(value: Any) -> str:
-    # Python refuses to write very large numbers.
-    return "of over 300 digits" if isinstance(value, int) else repr(value)[:100]
 
 
 def _is_other_object_of(given: Any, table: Table) -> bool:

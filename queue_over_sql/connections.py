@@ -166,7 +166,7 @@ class Connections:
                 its commit is unknown.
 
         Raises:
-            DatabaseUnavailable: the database cannot be reached, or stayed locked.
+            DatabaseUnavailable: the database cannot be reached, stayed locked, or cancelled it.
             DatabaseRefused: it answered with another error.
             ServiceClosed: the service was stopped.
         """
@@ -474,6 +474,11 @@ class Connections:
             return DatabaseUnavailable(
                 f"The database {self.where} stayed locked by other transactions"
                 f"{self.dialect.locked_hint}: {reason}."
+            )
+        if kind is ErrorKind.CANCELLED:
+            return DatabaseUnavailable(
+                f"A statement in {self.where} was cancelled, by an administrator or a time limit: "
+                f"{reason}. It changed nothing and may be repeated."
             )
         if kind is ErrorKind.INVALID_VALUE:
             return PayloadInvalid(

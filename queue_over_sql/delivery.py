@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from queue_over_sql.conditions import check_condition
 from queue_over_sql.context import UNDECODABLE, undecodable
-from queue_over_sql.errors import ClaimLost, QueueError
+from queue_over_sql.errors import ClaimLost, QueueError, shown
 from queue_over_sql.kinds import UnfitPayload
 from queue_over_sql.message import Message
 from queue_over_sql.store import TakenFate, Where
@@ -95,7 +95,7 @@ def as_list(messages: Message | Sequence[Message]) -> list[Message]:
     given = [messages] if isinstance(messages, Message) else list(messages)
     for item in given:
         if not isinstance(item, Message):
-            msg = f"messages must be Message objects as consume() gave them, not {item!r}"
+            msg = f"messages must be Message objects as consume() gave them, not {shown(item)}"
             raise TypeError(msg)
     return list(dict.fromkeys(given))
 

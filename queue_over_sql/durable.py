@@ -69,7 +69,7 @@ def check_consumer_id(consumer_id: object) -> str:
             f"underscores, not {consumer_id[:60]!r}"
         )
         raise ValueError(msg)
-    return consumer_id
+    return str.__str__(consumer_id)
 
 
 class DurableRegistration:

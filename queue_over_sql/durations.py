@@ -9,7 +9,7 @@ import math
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
-from queue_over_sql.errors import UNREADABLE, QueueError
+from queue_over_sql.errors import UNREADABLE, QueueError, shown
 
 Duration: TypeAlias = float | timedelta
 """Seconds as a number, or a ``timedelta``."""
@@ -98,7 +98,7 @@ def instant(microseconds: int) -> datetime:
     try:
         return _EPOCH + timedelta(microseconds=microseconds)
     except UNREADABLE as error:
-        msg = f"The database holds {microseconds!r:.50} as an instant, which is none."
+        msg = f"The database holds {shown(microseconds, 50)} as an instant, which is none."
         raise QueueError(msg) from error
 
 
@@ -124,4 +124,6 @@ def stored_number(name: str, value: Any) -> int:
 
 
 def _impossible(name: str, value: Any) -> QueueError:
-    return QueueError(f"{name} in the database is {value!r:.50}, which cannot be. Restore the row.")
+    return QueueError(
+        f"{name} in the database is {shown(value, 50)}, which cannot be. Restore the row."
+    )

@@ -22,7 +22,7 @@
     ├── ConsumerFenced           another query took the durable consumer over
     ├── CheckpointBehind         a query went back to before what it has acknowledged
     ├── RoundsGone               what a query had claimed was given back meanwhile
-    ├── DatabaseUnavailable      the database cannot be reached, or the connection broke
+    ├── DatabaseUnavailable      it cannot be reached, the connection broke, or it cancelled
     ├── DatabaseRefused          the database answered with an error that is none of the above
     ├── HistoryDiffers           what an export wrote is not what the archives have
     ├── UnsupportedByEngine      this database cannot do that
@@ -49,9 +49,21 @@ TAKEN_ENDING: Final = re.compile(
 )
 
 
-def near_queue_name(name: str) -> str:
+def shown(value: object, limit: int = 100) -> str:
+    """What an error says of a value that it was given: its repr, cut short; never fails itself."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - a repr may raise anything
+        # Python refuses to write very large numbers, for one.
+        return f"<{type(value).__name__} that cannot be shown>"
+    return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+def near_queue_name(name: object) -> str:
     """A name that a queue or topic may have, for advice: this one where it may, or one close by."""
-    name = str(name)[:100]
+    if not isinstance(name, str):
+        return "order_events"
+    name = str.__str__(name)[:100]
     if (
         QUEUE_NAME.match(name)
         and not TAKEN_ENDING.search(name)
@@ -85,7 +97,7 @@ class QueueNotFound(QueueError):
 
     def __init__(self, queue: str) -> None:
         super().__init__(
-            f"There is no queue {queue!r} in this database (it was never created, or it was "
+            f"There is no queue {shown(queue)} in this database (it was never created, or it was "
             f"dropped). Create it with service.create_queue({near_queue_name(queue)!r})."
         )
         self.queue = queue
@@ -166,7 +178,7 @@ class TopicNotFound(QueueError):
 
     def __init__(self, topic: str) -> None:
         super().__init__(
-            f"There is no topic {topic!r} in this database (it was never created, or it was "
+            f"There is no topic {shown(topic)} in this database (it was never created, or it was "
             f"dropped). Create it with service.create_topic({near_queue_name(topic)!r})."
         )
         self.topic = topic
@@ -202,8 +214,8 @@ class ScheduleNotFound(QueueError):
 
     def __init__(self, schedule: str) -> None:
         super().__init__(
-            f"There is no schedule {schedule!r} in this database (it was never added, or it was "
-            "removed). Add it with service.schedules.add(...)."
+            f"There is no schedule {shown(schedule)} in this database (it was never added, or "
+            "it was removed). Add it with service.schedules.add(...)."
         )
         self.schedule = schedule
 
@@ -256,8 +268,8 @@ class ConsumerNotFound(QueueError):
 
     def __init__(self, consumer_id: str) -> None:
         super().__init__(
-            f"There is no durable consumer {consumer_id!r} in this database (it never was, it was "
-            "dropped, or it expired). queue-over-sql consumers lists those that there are."
+            f"There is no durable consumer {shown(consumer_id)} in this database (it never was, it "
+            "was dropped, or it expired). queue-over-sql consumers lists those that there are."
         )
         self.consumer_id = consumer_id
 
@@ -344,7 +356,7 @@ class ConsumerExpired(ClaimLost):
 
 
 class DatabaseUnavailable(QueueError):
-    """The database cannot be reached, or the connection broke."""
+    """The database cannot be reached, the connection broke, or a statement was cancelled."""
 
 
 class DatabaseRefused(QueueError):

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql.errors import PayloadInvalid
+from queue_over_sql.errors import PayloadInvalid, shown
 from queue_over_sql.sameness import changes, is_model
 from queue_over_sql.typed_dicts import understood
 
@@ -145,13 +145,13 @@ class Kinds:
 
     def _kind_of(self, kind: str | None, payload: Any) -> str:
         if kind is not None and not (isinstance(kind, str) and self.knows(kind)):
-            msg = f"The kind {kind!r} is unknown to this server, which knows: {self._known()}."
+            msg = f"The kind {shown(kind)} is unknown to this server, which knows: {self._known()}."
             raise PayloadInvalid(msg)
         implied = self._implied(type(payload))
         if implied and kind is not None and kind not in implied:
             msg = (
                 f"The payload is of kind {_list(implied, ' or ')} by its type "
-                f"{type(payload).__name__}, not of kind {kind!r}."
+                f"{type(payload).__name__}, not of kind {shown(kind)}."
             )
             raise PayloadInvalid(msg)
         if kind is None and len(implied) != 1:
@@ -205,7 +205,7 @@ def _checked_name(name: Any) -> str:
             f"{name[:50]!r}"
         )
         raise ValueError(msg)
-    return name
+    return str.__str__(name)
 
 
 def _adapter(kind: Any) -> TypeAdapter[Any]:
@@ -215,7 +215,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
         msg = "kinds need Pydantic, which is missing: install the extra kinds of queue-over-sql"
         raise ImportError(msg) from error
     if _is_value(kind):
-        msg = f"{kind!r} cannot be a kind, for it is no type; give the type itself"
+        msg = f"{shown(kind)} cannot be a kind, for it is no type; give the type itself"
         raise TypeError(msg)
     try:
         adapter = TypeAdapter(understood(kind))
@@ -241,7 +241,7 @@ def _is_class(kind: Any) -> bool:
 
 
 def _type_text(kind: Any) -> str:
-    return str(kind.__name__) if _is_class(kind) else repr(kind)
+    return str(kind.__name__) if _is_class(kind) else shown(kind)
 
 
 # -- JSON

@@ -190,20 +190,22 @@ def _refuse_constant(name: str) -> None:
 def _encode_bytes(payload: Any) -> bytes:
     if not isinstance(payload, bytes | bytearray | memoryview):
         raise _wrong_type("bytes", payload)
-    return bytes(payload)
+    # Not what a subclass says of itself, as below.
+    return bytes(memoryview(payload))
 
 
 def _encode_text(payload: Any, *, nul: bool) -> str:
     if not isinstance(payload, str):
         raise _wrong_type("text", payload)
-    if not nul and "\0" in payload:
+    text: str = plain(payload)
+    if not nul and "\0" in text:
         msg = (
             "The payload holds a NUL character, which this database cannot keep in text. "
             "Use a queue with payload='json' or 'bytes'."
         )
         raise PayloadInvalid(msg)
-    _check_unicode(payload, "payload")
-    return str(payload)
+    _check_unicode(text, "payload")
+    return text
 
 
 def _check_unicode(text: str, what: str) -> None:
@@ -241,13 +243,25 @@ def printable(text: str | None) -> str | None:
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
 
+def plain(value: Any) -> Any:
+    """A text or number as itself, without what its subclass adds.
+
+    Drivers ask a member of an enumeration for its text, which is its name.
+    """
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int.__int__(value)
+    return float.__float__(value) if isinstance(value, float) else value
+
+
 def is_storable(text: object) -> bool:
     """Whether it is text that every database holds: without NUL and lone surrogates."""
     return isinstance(text, str) and printable(text) == text
 
 
 def check_text(argument: str, value: Any, limit: int) -> str | None:
-    """Read a short text that may be left out.
+    """Read a short text that may be left out; also of a subclass of ``str``.
 
     Raises:
         TypeError, ValueError: it is none; the text names the argument.
@@ -257,7 +271,8 @@ def check_text(argument: str, value: Any, limit: int) -> str | None:
     if not isinstance(value, str):
         msg = f"{argument} must be a str, not {type(value).__name__}"
         raise TypeError(msg)
-    if not value or len(value) > limit or not is_storable(value):
-        msg = f"{argument} must be 1 to {limit} characters of text without NUL, not {value[:50]!r}"
+    text: str = plain(value)
+    if not text or len(text) > limit or not is_storable(text):
+        msg = f"{argument} must be 1 to {limit} characters of text without NUL, not {text[:50]!r}"
         raise ValueError(msg)
-    return value
+    return text

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 from queue_over_sql.adoption import AdoptedQueue
 from queue_over_sql.durations import Duration
 from queue_over_sql.errors import QueueNotFound
-from queue_over_sql.settings import UNSET, ArchivePolicy, PayloadType, QueueSettings, Unset
+from queue_over_sql.settings import (
+    UNSET,
+    ArchivePolicy,
+    PayloadType,
+    QueueSettings,
+    Unset,
+    check_flag,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy import Column
@@ -86,6 +93,9 @@ class Provisioning:
             kinds=kinds,
             kind_timeout=kind_timeout,
         )
+        self._parts.check_open()
+        # A name that is none may not even be a key.
+        name = self._parts.catalog.checked_name(name)
         return self.create_queues({name: asked})[name]
 
     def create_queues(self, queues: Mapping[str, QueueSettings]) -> dict[str, Queue]:
@@ -167,6 +177,7 @@ class Provisioning:
             temporary: the queues of replies to ``request``, too, which belong to consumers.
         """
         self._parts.check_open()
+        check_flag("temporary", temporary)
         return self._parts.catalog.all(temporary=temporary)
 
     def drop_queue(self, name: str) -> bool:

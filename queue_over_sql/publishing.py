@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 from queue_over_sql import payload as payloads
 from queue_over_sql import store
 from queue_over_sql.durations import instant_to_microseconds, to_microseconds
-from queue_over_sql.errors import DatabaseRefused, DuplicateKey
+from queue_over_sql.errors import DatabaseRefused, DuplicateKey, shown
 from queue_over_sql.own_values import own_value
 from queue_over_sql.publications import Publication, Published
 from queue_over_sql.schema import KEY_LENGTH, KIND_LENGTH
-from queue_over_sql.settings import check_choice, check_whole
+from queue_over_sql.settings import check_choice, check_function, check_whole
 from queue_over_sql.store import NewMessage, PlainMessages, PlainPayloads
 
 if TYPE_CHECKING:
@@ -87,7 +87,8 @@ class Publisher:
         self, items: Iterable[Any], batch_size: int, progress: Callable[[int], None] | None
     ) -> int:
         """Publish in bulk, one transaction per batch; see ``Queue.load``."""
-        check_whole("batch_size", batch_size)
+        batch_size = check_whole("batch_size", batch_size)
+        check_function("progress", progress)
         total = 0
         for batch in batched(as_items(items), batch_size):
             total += self._load_batch(batch)
@@ -196,21 +197,19 @@ class Publisher:
         if not isinstance(given, Mapping):
             msg = f"columns must be a mapping of names to values, not {type(given).__name__}"
             raise TypeError(msg)
-        unknown = sorted(set(given) - set(own))
+        unknown = sorted(n if isinstance(n, str) else shown(n) for n in given if n not in own)
         if unknown:
             msg = (
                 f"queue {self._context.name!r} has no column {', '.join(unknown)}; "
                 f"its own columns are: {', '.join(own) or 'none'}"
             )
             raise TypeError(msg)
-        columns, utf16 = tables.live.c, tables.dialect.counts_utf16
+        columns, dialect = tables.live.c, tables.dialect
         missing = [n for n in own if given.get(n) is None and not columns[n].nullable]
         if missing:
             msg = f"queue {self._context.name!r} needs a value of its column {', '.join(missing)}"
             raise TypeError(msg)
-        values = {
-            name: own_value(columns[name], value, utf16=utf16) for name, value in given.items()
-        }
+        values = {name: own_value(columns[name], value, dialect) for name, value in given.items()}
         return {name: values.get(name) for name in own}
 
 

@@ -35,6 +35,20 @@ if TYPE_CHECKING:
     from queue_over_sql.message import MessageRow
 
 
+def name_of(queue: object) -> str:
+    """The name of a queue that is given as such or by its name.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    # A member of an enumeration of names has a name of its own.
+    name = queue if isinstance(queue, str) else getattr(queue, "name", None)
+    if not isinstance(name, str):
+        msg = f"queue must be a Queue or the name of one, not {type(queue).__name__}"
+        raise TypeError(msg)
+    return str.__str__(name)
+
+
 class Queue(QueueHolding, QueueReplies, QueueAdministration):
     """One queue. Made by ``QueueService``; may be used from any thread."""
 
@@ -227,7 +241,7 @@ class Queue(QueueHolding, QueueReplies, QueueAdministration):
             wait: ends after so long without a message; None never ends.
             lease: how long each claim holds.
         """
-        check_whole("prefetch", prefetch)
+        prefetch = check_whole("prefetch", prefetch)
         waiting: list[Message] = []
         try:
             while True:

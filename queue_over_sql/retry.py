@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import Any, Final, Protocol, runtime_checkable
 
 from queue_over_sql.durations import Duration, to_timedelta
+from queue_over_sql.errors import shown
 
 
 @runtime_checkable
@@ -253,11 +254,11 @@ def _check_number(name: str, value: Any) -> None:
 
 def _check_registered(name: object, kind: object) -> None:
     if not isinstance(name, str):
-        msg = f"retry_policies maps names to classes; {name!r} is not a text"
+        msg = f"retry_policies maps names to classes; {shown(name)} is not a text"
         raise TypeError(msg)
     if not name or len(name) > _NAME_LENGTH or name in _BUILT_IN:
         msg = (
-            f"{name!r} cannot be the name of a retry policy: it must have 1 to {_NAME_LENGTH} "
+            f"{shown(name)} cannot be the name of a retry policy: it must have 1 to {_NAME_LENGTH} "
             f"characters and differ from {', '.join(_BUILT_IN)}"
         )
         raise ValueError(msg)

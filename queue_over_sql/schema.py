@@ -24,7 +24,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from queue_over_sql.errors import QUEUE_NAME, TAKEN_ENDING, InvalidQueueName, near_queue_name
+from queue_over_sql.errors import QUEUE_NAME, TAKEN_ENDING, InvalidQueueName, near_queue_name, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,7 +126,7 @@ def may_be_name(name: object) -> bool:
 
 
 def check_queue_name(name: object, prefix: str, identifier_limit: int) -> str:
-    """Let a queue name pass, or say what is wrong with it.
+    """Let a queue name pass as a plain ``str``, or say what is wrong with it.
 
     Args:
         name: the name.
@@ -139,10 +139,9 @@ def check_queue_name(name: object, prefix: str, identifier_limit: int) -> str:
             derived from it is too long for the engine.
     """
     if not isinstance(name, str) or not QUEUE_NAME.match(name):
-        example = near_queue_name(name) if isinstance(name, str) else "order_events"
         msg = (
-            f"{str(name)[:60]!r} is no queue name: use 1 to 40 lower-case letters, digits and "
-            f"underscores, beginning with a letter, such as {example!r}."
+            f"{shown(name, 60)} is no queue name: use 1 to 40 lower-case letters, digits and "
+            f"underscores, beginning with a letter, such as {near_queue_name(name)!r}."
         )
         raise InvalidQueueName(msg)
     if (
@@ -163,7 +162,7 @@ def check_queue_name(name: object, prefix: str, identifier_limit: int) -> str:
             f"{prefix!r}: shorten one of them by {excess} characters."
         )
         raise InvalidQueueName(msg)
-    return name
+    return str.__str__(name)
 
 
 def check_table_prefix(prefix: object) -> str:
@@ -176,10 +175,10 @@ def check_table_prefix(prefix: object) -> str:
     if not isinstance(prefix, str) or not _PREFIX.match(prefix) or prefix == "queue_over_sql_":
         msg = (
             f"table_prefix must be 1 to 20 lower-case letters, digits and underscores, beginning "
-            f"with a letter, and not 'queue_over_sql_'; it is {prefix!r}"
+            f"with a letter, and not 'queue_over_sql_'; it is {shown(prefix)}"
         )
         raise ValueError(msg)
-    return prefix
+    return str.__str__(prefix)
 
 
 def queue_tables(
@@ -272,7 +271,9 @@ def _own_columns(columns: Sequence[Column[Any]]) -> list[Column[Any]]:
     taken = {*MESSAGE_COLUMNS, *ARCHIVE_COLUMNS, *_OPTIONS_OF_PUBLISH}
     for column in columns:
         if not isinstance(column.name, str) or not QUEUE_NAME.match(column.name):
-            msg = f"columns: {column.name!r} must be 1 to 40 lower-case letters, digits and '_'"
+            msg = (
+                f"columns: {shown(column.name)} must be 1 to 40 lower-case letters, digits and '_'"
+            )
             raise ValueError(msg)
         if column.name in taken:
             msg = f"columns: {column.name!r} is named twice, or is a name that every queue uses"

@@ -19,7 +19,7 @@ from queue_over_sql.errors import ClaimLost
 from queue_over_sql.message import Message, Outcome, Status
 from queue_over_sql.payload import check_text
 from queue_over_sql.schema import KEY_LENGTH, KIND_LENGTH
-from queue_over_sql.settings import check_choice, check_whole
+from queue_over_sql.settings import check_choice, check_flag, check_function, check_whole
 from queue_over_sql.store import Chosen, Edited
 
 if TYPE_CHECKING:
@@ -71,9 +71,9 @@ class Selection:
             conditions.append(self._status(status))
         if tables.adoption is not None:
             self._refuse(key=key, kind=kind, payload=payload)
-        if check_text("key", key, KEY_LENGTH) is not None:
+        if (key := check_text("key", key, KEY_LENGTH)) is not None:
             conditions.append(self._table.c.message_key == key)
-        if check_text("kind", kind, KIND_LENGTH) is not None:
+        if (kind := check_text("kind", kind, KIND_LENGTH)) is not None:
             conditions.append(self._table.c.kind == kind)
         if payload:
             conditions += self._fields(self._table.c.payload, payload)
@@ -86,9 +86,9 @@ class Selection:
             limit: length of the page.
             after: id of the last message of the page before.
         """
-        check_whole("limit", limit)
+        limit = check_whole("limit", limit)
         if after is not None:
-            check_whole("after", after, 0)
+            after = check_whole("after", after, 0)
         sql, chosen = self._context.sql, self._chosen
         rows = self._context.run(
             lambda connection: store.list_messages(connection, sql, chosen, limit, after)
@@ -133,6 +133,7 @@ class Selection:
         Returns:
             How many; ``skipped`` counts those that a consumer holds, which stay.
         """
+        check_function("progress", progress)
         sql, chosen = self._context.sql, self._chosen
         if progress is None or connection is not None:
             return self._run(lambda c: store.remove_messages(c, sql, chosen), connection)
@@ -211,14 +212,14 @@ class Selection:
         conditions = []
         for path, value in wanted.items():
             steps = payload_path(path)
-            check_payload_value(path, value)
+            value = check_payload_value(path, value)  # noqa: PLW2901 - the same one, plain
             conditions.append(self._context.tables.dialect.payload_equals(column, steps, value))
         return conditions
 
     def _status(self, status: str) -> ColumnElement[bool]:
         if self._archived:
             check_choice("status", status, [outcome.value for outcome in Outcome])
-            ended_so: ColumnElement[bool] = self._table.c.outcome == str(status)
+            ended_so: ColumnElement[bool] = self._table.c.outcome == Outcome(status).value
             return ended_so
         check_choice("status", status, [state.value for state in Status])
         return store.has_status(self._context.tables, Status(status))
@@ -275,7 +276,7 @@ class LiveSelection(Selection):
         Raises:
             ValueError: both were given or none, or the queue has no such level.
         """
-        if front == (priority is not None):
+        if check_flag("front", front) == (priority is not None):
             msg = "give either priority or front=True"
             raise ValueError(msg)
         if priority is not None:
@@ -331,6 +332,7 @@ class ArchiveSelection(Selection):
             DuplicateKey: a live message has the key of one; nothing of its batch was changed.
             PayloadInvalid: an own column of one cannot be read; nothing of its batch was changed.
         """
+        check_function("progress", progress)
         context, settings = self._context, self._context.settings
         # A row of an adopted table may be finished again before we are.
         now = self._look(lambda c: store.server_now(c, context.sql), connection)

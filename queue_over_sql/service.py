@@ -362,7 +362,7 @@ class QueueService(Provisioning, TopicProvisioning):
 
     def _durable_consumer(self, consumer_id: str) -> DurableRegistration:
         known = {consumer.consumer_id: consumer for consumer in self.consumers()}
-        found = known.get(consumer_id)
+        found = known.get(consumer_id) if isinstance(consumer_id, str) else None
         if found is None:
             raise ConsumerNotFound(consumer_id)
         if found.queue is None or not found.durable:

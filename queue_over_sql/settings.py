@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from queue_over_sql.durations import MICROSECOND, Duration, to_timedelta
-from queue_over_sql.errors import UNREADABLE, QueueSchemaMismatch
+from queue_over_sql.errors import UNREADABLE, QueueSchemaMismatch, shown
 from queue_over_sql.message import Outcome
 from queue_over_sql.retry import ExponentialBackoff, RetryPolicies, RetryPolicy, check_policy
 
@@ -195,6 +195,9 @@ class EffectiveSettings:
             )
         if "archive_limit" in given:
             given["archive_limit"] = each_outcome(given["archive_limit"], int)
+        for name in ("max_attempts", "priorities", "max_payload_bytes"):
+            if name in given:
+                given[name] = int(given[name])
         if "columns" in given:
             given["columns"] = tuple(given["columns"])
         return dataclasses.replace(self, **given)
@@ -347,6 +350,7 @@ class ServiceSettings:
         if self.schema == "":
             msg = "schema must be the name of a schema, or None for the connection's default"
             raise ValueError(msg)
+        check_flag("notify", self.notify)
         for name in ("schema", "consumer_name"):
             if not isinstance(getattr(self, name), str | None):
                 msg = f"{name} must be a str or None"
@@ -390,7 +394,7 @@ def restored_type(description: Mapping[str, Any]) -> TypeEngine[Any]:
     name = arguments.pop("type", None)
     known = name in _DESCRIBED and arguments.keys() <= set(_DESCRIBED[name])
     if not known or not all(map(_is_plain, arguments.values())):
-        msg = f"{dict(description)!r} is no type of a column"
+        msg = f"{shown(dict(description))} is no type of a column"
         raise ValueError(msg)
     kind: TypeEngine[Any] = getattr(sqlalchemy, name)(**arguments)
     return kind
@@ -406,7 +410,7 @@ def _is_plain(argument: Any) -> bool:
 def each_outcome(value: Any, read: Callable[[Any], Any]) -> Any:
     """Read a setting that is one value for all outcomes, or a mapping of outcomes to values."""
     if isinstance(value, Mapping):
-        return {str(name): read(each) for name, each in value.items() if each is not None}
+        return {str.__str__(name): read(each) for name, each in value.items() if each is not None}
     return None if value is None else read(value)
 
 
@@ -457,11 +461,32 @@ def check_whole(name: str, value: Any, least: int = 1, most: int = LARGEST) -> i
         raise TypeError(msg)
     if not least <= value <= most:
         allowed = f"{least} or more" if value < least else f"at most {most:,}"
-        # Python refuses to write very large numbers.
-        found = str(value) if abs(value) <= 10 * LARGEST else "a number of over 20 digits"
-        msg = f"{name} must be {allowed}, not {found}"
+        msg = f"{name} must be {allowed}, not {shown(int(value))}"
         raise ValueError(msg)
     return int(value)
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """Read a yes or no: what only counts as one may be a mistake.
+
+    Raises:
+        TypeError: it is neither True nor False; the text names the argument.
+    """
+    if not isinstance(value, bool):
+        msg = f"{name} must be True or False, not {shown(value)}"
+        raise TypeError(msg)
+    return value
+
+
+def check_function(name: str, value: Any) -> None:
+    """Let a function pass that may be left out.
+
+    Raises:
+        TypeError: it is none; the text names the argument.
+    """
+    if value is not None and not callable(value):
+        msg = f"{name} must be a function, not {shown(value)}"
+        raise TypeError(msg)
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
@@ -472,7 +497,7 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
     """
     if value not in choices:
         listed = ", ".join(repr(choice) for choice in choices)
-        msg = f"{name} must be one of {listed}, not {value!r}"
+        msg = f"{name} must be one of {listed}, not {shown(value)}"
         raise ValueError(msg)
 
 

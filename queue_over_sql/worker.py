@@ -24,7 +24,8 @@ from queue_over_sql.errors import (
 from queue_over_sql.handlers import Handler, HandlerFunction, HandlerRun, is_asynchronous
 from queue_over_sql.leases import LeaseKeeper
 from queue_over_sql.outages import Outage
-from queue_over_sql.settings import check_whole
+from queue_over_sql.queue import name_of
+from queue_over_sql.settings import check_flag, check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -109,10 +110,11 @@ class Worker:
                 With it a queue may have several handlers; what matches none of them stays.
 
         Raises:
-            TypeError: the function is asynchronous, or ``where`` is no condition.
+            TypeError: the function is asynchronous, ``where`` is no condition, or ``queue`` no
+                queue.
             ValueError: the queue has a handler already, and not all of them have a ``where``.
         """
-        name = getattr(queue, "name", queue)
+        name = name_of(queue)
         others = [handler for handler in self._handlers if handler.queue == name]
         if others and (where is None or any(handler.where is None for handler in others)):
             msg = (
@@ -120,10 +122,12 @@ class Worker:
                 "where each has a where="
             )
             raise ValueError(msg)
+        check_flag("transactional", transactional)
+        check_flag("lease_keepalive", lease_keepalive)
         if where is not None:
             check_condition(where)
         if batch is not None:
-            check_whole("batch", batch)
+            batch = check_whole("batch", batch)
 
         def register(function: F) -> F:
             if is_asynchronous(function):

@@ -12,6 +12,7 @@ from sqlalchemy.util import await_only
 
 from queue_over_sql.aio.faces import Face, outward, run
 from queue_over_sql.handlers import HandlerStopped, is_asynchronous
+from queue_over_sql.queue import name_of
 from queue_over_sql.worker import Worker
 
 if TYPE_CHECKING:
@@ -52,10 +53,11 @@ class AsyncWorker(Face[Worker]):
                 With it a queue may have several handlers; what matches none of them stays.
 
         Raises:
-            TypeError: the function is a plain one, or ``where`` is no condition.
+            TypeError: the function is a plain one, ``where`` is no condition, or ``queue`` no
+                queue.
             ValueError: the queue has a handler already, and not all of them have a ``where``.
         """
-        name = getattr(queue, "name", queue)
+        name = name_of(queue)
         register = self._sync.handle(
             name,
             transactional=transactional,

@@ -43,6 +43,7 @@ class ErrorKind(enum.Enum):
     """What an error of the database means for what to do next."""
 
     TRANSIENT = "deadlock, serialization failure or lock timeout: the transaction may be repeated"
+    CANCELLED = "an administrator or a time limit ended the statement, which changed nothing"
     DISCONNECT = "the connection is gone; whether the last commit arrived is unknown"
     DUPLICATE = "a unique constraint was violated; which one is not known from the error"
     INVALID_VALUE = "a value does not fit its column or a check constraint"
@@ -187,6 +188,14 @@ class QueueDialect(ReadsRows, TakesRows, HoldsRounds, Watches):
     def payload_type(self, payload: str) -> TypeEngine[Any]:
         """The column type of a payload type."""
         return LargeBinary() if payload == "bytes" else Text()
+
+    def holds_number(self, value: float, *, exact: bool) -> bool:
+        """Whether a column of floats, or one of exact decimal numbers, keeps NaN or an infinity.
+
+        Finite numbers always are held.
+        """
+        del value, exact
+        return True
 
     def result_code(self, kind: TypeEngine[Any]) -> Any:
         """The driver's code of a type, where SQLAlchemy needs it to read values of that type."""
@@ -499,6 +508,7 @@ _STATES = {
     "40001": ErrorKind.TRANSIENT,
     "40P01": ErrorKind.TRANSIENT,
     "55P03": ErrorKind.TRANSIENT,
+    "57014": ErrorKind.CANCELLED,
     "23505": ErrorKind.DUPLICATE,
     "23514": ErrorKind.INVALID_VALUE,
     "22001": ErrorKind.INVALID_VALUE,

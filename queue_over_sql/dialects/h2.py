@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import random
 import time
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,7 @@ _KINDS = {
     40001: ErrorKind.TRANSIENT,
     50200: ErrorKind.TRANSIENT,
     90131: ErrorKind.TRANSIENT,
+    57014: ErrorKind.CANCELLED,
     23505: ErrorKind.DUPLICATE,
     23513: ErrorKind.INVALID_VALUE,
     22001: ErrorKind.INVALID_VALUE,
@@ -184,6 +186,10 @@ class H2Dialect(QueueDialect):
         """The file; a database in memory goes by its name, which is its process's own."""
         del table
         return "SELECT COALESCE(DATABASE_PATH(), DATABASE())"
+
+    def holds_number(self, value: float, *, exact: bool) -> bool:
+        """Only floats have NaN and infinities."""
+        return not exact or math.isfinite(value)
 
     def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
         """By H2's error code."""

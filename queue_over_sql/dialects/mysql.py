@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 # Server errors: https://dev.mysql.com/doc/mysql-errors/8.0/en/server-error-reference.html
 _TRANSIENT = {1205, 1213, 1020, 1684, 3058, 3572}
+_CANCELLED = {1317, 1969, 3024}
 _DISCONNECT = {1053, 1077, 1079, 1080, 2002, 2003, 2006, 2013, 2055, 4031, 1040}
 _DUPLICATE = {1062, 1586}
 # What JSON_TYPE calls numbers.
@@ -200,6 +202,11 @@ class MySQLDialect(ReadsUnbuffered, QueueDialect):
         """By a change that changes nothing: DROP TABLE has committed what was before it."""
         connection.execute(DropTableComment(table))
 
+    def holds_number(self, value: float, *, exact: bool) -> bool:
+        """Neither NaN nor an infinity."""
+        del exact
+        return math.isfinite(value)
+
     def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
         """By the server's error number."""
         code = _code(error)
@@ -289,6 +296,7 @@ def _code(error: BaseException | None) -> int:
 
 _KINDS = (
     (_TRANSIENT, ErrorKind.TRANSIENT),
+    (_CANCELLED, ErrorKind.CANCELLED),
     (_DISCONNECT, ErrorKind.DISCONNECT),
     (_DUPLICATE, ErrorKind.DUPLICATE),
     (_INVALID, ErrorKind.INVALID_VALUE),

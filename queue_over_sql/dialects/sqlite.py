@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -40,7 +41,7 @@ _ROWS_PER_INSERT, _PARAMETERS = 128, 32_766
 # Integers from here on are floating point numbers in SQLite.
 _INTEGER_END = 2**63
 # https://www.sqlite.org/rescode.html: the low byte is the primary code.
-_BUSY, _LOCKED, _CONSTRAINT_CHECK, _TOO_BIG = 5, 6, 275, 18
+_BUSY, _LOCKED, _INTERRUPT, _CONSTRAINT_CHECK, _TOO_BIG = 5, 6, 9, 275, 18
 _CONSTRAINT_UNIQUE, _CONSTRAINT_PRIMARYKEY = 2067, 1555
 
 
@@ -144,11 +145,18 @@ class SQLiteDialect(PartialIndexes, ReadsWideIntegers, WatchesTheFile, QueueDial
         column = next(iter(table.c))
         connection.execute(update(table).where(false()).values({column: column}))
 
+    def holds_number(self, value: float, *, exact: bool) -> bool:
+        """SQLite stores NULL for NaN."""
+        del exact
+        return not math.isnan(value)
+
     def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
         """By the extended result code."""
         code = getattr(error, "sqlite_errorcode", None) or 0
         if code & 0xFF in {_BUSY, _LOCKED}:
             return ErrorKind.TRANSIENT
+        if code == _INTERRUPT:
+            return ErrorKind.CANCELLED
         if code in {_CONSTRAINT_UNIQUE, _CONSTRAINT_PRIMARYKEY}:
             return ErrorKind.DUPLICATE
         if code in {_CONSTRAINT_CHECK, _TOO_BIG}:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from queue_over_sql.adoption import AdoptedQueue
 from queue_over_sql.errors import QueueNotFound, QueueSchemaMismatch
 from queue_over_sql.payload import is_storable
-from queue_over_sql.queue import Queue
+from queue_over_sql.queue import Queue, name_of
 from queue_over_sql.schedules.acts import ScheduledMessages
 from queue_over_sql.schedules.definitions import Definition
 from queue_over_sql.store import schedules as store
@@ -54,7 +54,7 @@ class ScheduleAccess:
             QueueNotFound: there is none.
             ValueError: its messages are rows of a table of the user's.
         """
-        opened = self._parts.queue(queue.name if isinstance(queue, Queue) else queue)
+        opened = self._parts.queue(name_of(queue))
         if isinstance(opened, AdoptedQueue):
             msg = (
                 f"queue {opened.name!r} is over a table of your own, where each message is a row "

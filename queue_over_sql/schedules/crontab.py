@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from queue_over_sql.errors import shown
+
 _MONTHS: Final = (
     *("jan", "feb", "mar", "apr", "may", "jun"),
     *("jul", "aug", "sep", "oct", "nov", "dec"),
@@ -85,7 +87,7 @@ def parse_crontab(text: str) -> Crontab:
     if len(fields) != len(_FIELDS):
         msg = (
             f"cron must have five fields (minute, hour, day of month, month, day of week) or be "
-            f"one of {', '.join(NICKNAMES)}, not {text!r}"
+            f"one of {', '.join(NICKNAMES)}, not {shown(text)}"
         )
         raise ValueError(msg)
     minutes, hours, days, months, weekdays = map(_numbers, _FIELDS, fields)
@@ -100,7 +102,7 @@ def parse_crontab(text: str) -> Crontab:
         every_hour=free[1] or hours == _ALL_HOURS,
     )
     if not line.either_day and all(_LENGTHS[m - 1] < min(days) for m in months):
-        msg = f"cron {text!r} names a day of the month that never comes"
+        msg = f"cron {shown(text)} names a day of the month that never comes"
         raise ValueError(msg)
     return line
 
@@ -145,4 +147,4 @@ def _number(field: _Field, text: str, word: str) -> int:
 
 
 def _unreadable(field: _Field, text: str, advice: str) -> ValueError:
-    return ValueError(f"cron: {text!r} is nothing for the {field.name}: {advice}")
+    return ValueError(f"cron: {shown(text)} is nothing for the {field.name}: {advice}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql import payload as payloads
 from queue_over_sql.durations import MICROSECOND, Duration, instant, to_timedelta
-from queue_over_sql.errors import UNREADABLE, QueueError
+from queue_over_sql.errors import UNREADABLE, QueueError, shown
 from queue_over_sql.headers import SCHEDULE
 from queue_over_sql.publications import Publication
 from queue_over_sql.schedules.crontab import parse_crontab
@@ -184,7 +184,7 @@ def define(
         PayloadInvalid, PayloadTooLarge: the queue would refuse such a message.
         TypeError, ValueError: an argument has no sensible value.
     """
-    check_schedule_name(name)
+    name = check_schedule_name(name)
     _check_options(options)
     definition = Definition(
         cron=" ".join(cron.split()) if isinstance(cron, str) else cron,
@@ -209,8 +209,8 @@ def define(
     return Definition.from_json(name, definition.to_json())
 
 
-def check_schedule_name(name: Any) -> None:
-    """Refuse what cannot be the name of a schedule.
+def check_schedule_name(name: Any) -> str:
+    """Let the name of a schedule pass as a plain ``str``.
 
     Raises:
         TypeError: it is no text.
@@ -225,6 +225,8 @@ def check_schedule_name(name: Any) -> None:
             f"not {name[:50]!r}"
         )
         raise ValueError(msg)
+    plain: str = payloads.plain(name)
+    return plain
 
 
 def _checked_every(cron: Any, every: Any) -> timedelta | None:
@@ -235,7 +237,7 @@ def _checked_every(cron: Any, every: Any) -> timedelta | None:
         return None
     interval = to_timedelta(every, "every")
     if interval < _SHORTEST:
-        msg = f"every must be at least {_SHORTEST.total_seconds()} seconds, not {every!r}"
+        msg = f"every must be at least {_SHORTEST.total_seconds()} seconds, not {shown(every)}"
         raise ValueError(msg)
     return interval
 

@@ -20,7 +20,7 @@ from queue_over_sql.queue import Queue
 from queue_over_sql.schedules import acts
 from queue_over_sql.schedules.access import ScheduleAccess
 from queue_over_sql.schedules.acts import Met, ScheduledMessages
-from queue_over_sql.schedules.definitions import Definition, define
+from queue_over_sql.schedules.definitions import Definition, check_schedule_name, define
 from queue_over_sql.schedules.firing import ScheduleFirer
 from queue_over_sql.settings import check_whole
 from queue_over_sql.store import schedules as store
@@ -121,7 +121,7 @@ class Schedules:
                 table.
             QueueError: others kept changing this schedule; nothing was changed.
         """
-        target = self._access.open(queue)
+        target, name = self._access.open(queue), check_schedule_name(name)
         wanted = define(
             name,
             target.publisher,

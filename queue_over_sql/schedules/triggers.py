@@ -17,6 +17,7 @@ from apscheduler.triggers.combining import OrTrigger
 from apscheduler.triggers.cron import CronTrigger
 
 from queue_over_sql.durations import MICROSECOND, instant, instant_to_microseconds
+from queue_over_sql.errors import shown
 from queue_over_sql.schedules.crontab import parse_crontab
 
 if TYPE_CHECKING:
@@ -212,8 +213,8 @@ def zone_named(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         msg = (
-            f"timezone {name!r} is unknown here: give a name such as 'Europe/Zagreb'; a system "
-            "without time zones gets them by installing the package tzdata"
+            f"timezone {shown(name)} is unknown here: give a name such as 'Europe/Zagreb'; a "
+            "system without time zones gets them by installing the package tzdata"
         )
         raise ValueError(msg) from error
 

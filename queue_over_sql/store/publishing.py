@@ -16,6 +16,7 @@ from queue_over_sql.dialects.statements.claim import remove_ids
 from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id_values
 from queue_over_sql.errors import DuplicateKey, QueueError
 from queue_over_sql.publications import Published, PublishOutcome
+from queue_over_sql.sameness import changes
 from queue_over_sql.store.administration import server_now
 from queue_over_sql.store.keys import recently_finished
 from queue_over_sql.store.new_messages import (
@@ -219,7 +220,7 @@ def _resolve_conflict(
         return Published(existing.id, PublishOutcome.SKIPPED)
     if on_conflict == "raise":
         raise DuplicateKey(sql.subject.queue, str(message.key), existing.id)
-    if _same(message, existing):
+    if _changes_nothing(connection, sql, message, existing):
         return Published(existing.id, PublishOutcome.UNCHANGED)
     values = message.values(sql.subject.parameters, now) | {"p_id_0": existing.id}
     del values["p_message_key"]
@@ -254,12 +255,33 @@ def _unless_finished(
     return Published(finished[message.key], PublishOutcome.SKIPPED)
 
 
-def _same(message: NewMessage, existing: MessageRow) -> bool:
-    """Whether a replace would change nothing; a delay always names another instant."""
+def _changes_nothing(
+    connection: Connection, sql: StatementCache, message: NewMessage, existing: MessageRow
+) -> bool:
+    """Whether a replace would change nothing; a delay always names another instant.
+
+    The engine may round a value of an own column, or bring it into another form. So where only such
+    differ they are written, and what is read then decides.
+    """
     if message.delay or (message.at is not None and message.at != existing.scheduled_at):
         return False
     present = existing._asdict() | dict(existing.columns)
-    return all(present[name] == value for name, value in message.content.items())
+    changed = [n for n, value in message.content.items() if not _is_equal(value, present[n])]
+    if not changed or not existing.columns.keys() >= set(changed):
+        return not changed
+    parameters = sql.subject.parameters
+    values = {parameters[name]: message.content[name] for name in changed}
+    change = sql.get(statements.change_own, tuple(changed))
+    change.run(connection, values | {"p_id_0": existing.id})
+    again = _live_by_key(connection, sql, str(message.key))
+    return again is not None and all(
+        _is_equal(again.columns[name], present[name]) for name in changed
+    )
+
+
+def _is_equal(value: Any, other: Any) -> bool:
+    # NaN is not even equal to itself.
+    return not any(changes(value, other)) or (value != value and other != other)  # noqa: PLR0124
 
 
 def _publish_chunk(

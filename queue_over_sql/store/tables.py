@@ -135,8 +135,8 @@ def add_missing_columns(
 
 def _fails_for_good(error: DBAPIError, dialect: QueueDialect) -> bool:
     """Whether nothing more can be done in this transaction; it may be repeated as a whole."""
-    lost = dialect.classify(error) in (ErrorKind.TRANSIENT, ErrorKind.DISCONNECT)
-    return lost or dialect.aborts_on_error
+    lost = (ErrorKind.TRANSIENT, ErrorKind.CANCELLED, ErrorKind.DISCONNECT)
+    return dialect.classify(error) in lost or dialect.aborts_on_error
 
 
 def _is_incomplete(connection: Connection, table: Table, dialect: QueueDialect) -> bool:

@@ -221,7 +221,7 @@ class FanOut:
         """Which queues are gone, as far as that may be the reason of an error."""
         connections = self._parts.connections
         kind = connections.dialect.classify(error)
-        hopeless = kind in (ErrorKind.TRANSIENT, ErrorKind.DISCONNECT)
+        hopeless = kind in (ErrorKind.TRANSIENT, ErrorKind.CANCELLED, ErrorKind.DISCONNECT)
         if hopeless or not connections.background:
             return set()
         system, prefix = self._parts.system(), self._parts.settings.table_prefix

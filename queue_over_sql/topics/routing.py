@@ -38,7 +38,7 @@ def check_routing_text(argument: str, value: Any) -> str:
             f"of {size} bytes"
         )
         raise ValueError(msg)
-    return value
+    return str.__str__(value)
 
 
 def words(text: str) -> list[str]:
@@ -76,10 +76,11 @@ def check_filter(where: Any) -> dict[str, Any]:
         TypeError, ValueError: it is none; the text says which path or value is wrong.
     """
     check_fields(where, "where")
+    checked = {}
     for path, value in where.items():
         payload_path(path, "where")
-        check_payload_value(path, value, "where")
-    return dict(where)
+        checked[path] = check_payload_value(path, value, "where")
+    return checked
 
 
 def filter_text(where: Mapping[str, Any]) -> str | None:

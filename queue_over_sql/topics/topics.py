@@ -12,7 +12,7 @@ from queue_over_sql.adoption import AdoptedQueue
 from queue_over_sql.durations import Duration, instant
 from queue_over_sql.errors import InvalidQueueName, QueueNotFound, TopicNotFound
 from queue_over_sql.publications import Publication, Published
-from queue_over_sql.queue import Queue
+from queue_over_sql.queue import Queue, name_of
 from queue_over_sql.schema import check_queue_name, may_be_name
 from queue_over_sql.store import registry
 from queue_over_sql.topics.fan_out import FanOut
@@ -74,8 +74,8 @@ class Topic:
                 subscribe: it is over a table of your own, holds no JSON to filter by, or has
                 columns that a topic cannot fill.
         """
-        parts, name = self._parts, _name_of(queue)
-        check_routing_text("pattern", pattern)
+        parts, name = self._parts, name_of(queue)
+        pattern = check_routing_text("pattern", pattern)
         text = None if where is None else filter_text(check_filter(where))
         _check_subscriber(parts.queue(name), filtered=text is not None)
         system, prefix = parts.system(), parts.settings.table_prefix
@@ -108,10 +108,10 @@ class Topic:
         Returns:
             False where there was none.
         """
-        parts, name = self._parts, _name_of(queue)
+        parts, name = self._parts, name_of(queue)
         parts.check_open()
         if pattern is not None:
-            check_routing_text("pattern", pattern)
+            pattern = check_routing_text("pattern", pattern)
         system, prefix = parts.system(), parts.settings.table_prefix
         return may_be_name(name) and parts.connections.run(
             lambda target: store.remove_subscriptions(
@@ -218,7 +218,7 @@ class TopicProvisioning:
         parts.check_open()
         dialect, prefix = parts.connections.dialect, parts.settings.table_prefix
         try:
-            check_queue_name(name, prefix, dialect.identifier_limit)
+            name = check_queue_name(name, prefix, dialect.identifier_limit)
         except InvalidQueueName as error:
             msg = f"A topic is named by the rules for queues. {error}"
             raise InvalidQueueName(msg) from error
@@ -234,13 +234,12 @@ class TopicProvisioning:
         """
         parts = self._parts
         parts.check_open()
+        if not may_be_name(name):
+            raise TopicNotFound(name)
         if name in self._topics:
             return self._topics[name]
         system, prefix = parts.system(), parts.settings.table_prefix
-        found = may_be_name(name) and parts.connections.run(
-            lambda c: store.has_topic(c, system, prefix, name)
-        )
-        if not found:
+        if not parts.connections.run(lambda c: store.has_topic(c, system, prefix, name)):
             raise TopicNotFound(name)
         return self._opened(name)
 
@@ -259,23 +258,16 @@ class TopicProvisioning:
         """
         parts = self._parts
         parts.check_open()
+        if not may_be_name(name):
+            return False
         self._topics.pop(name, None)
         system, prefix = parts.system(), parts.settings.table_prefix
-        return may_be_name(name) and parts.connections.run(
+        return parts.connections.run(
             lambda c: store.remove_topic(c, system, prefix, name), atomic=True
         )
 
     def _opened(self, name: str) -> Topic:
         return self._topics.setdefault(name, Topic(self._parts, name))
-
-
-def _name_of(queue: Any) -> str:
-    if isinstance(queue, Queue):
-        return queue.name
-    if isinstance(queue, str):
-        return queue
-    msg = f"queue must be a Queue or the name of one, not {type(queue).__name__}"
-    raise TypeError(msg)
 
 
 def _check_subscriber(queue: Queue, *, filtered: bool) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from datetime import datetime
+from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import Column, Integer, String, inspect
+from sqlalchemy import JSON, Column, DateTime, Double, Float, Integer, Numeric, String, inspect
 
 from queue_over_sql import ClaimLost, DuplicateKey, Publication, QueueError
 from tests.contract.callers import OPENERS, opened
@@ -299,3 +302,58 @@ def test_the_same_content_at_the_same_time_is_unchanged(levels: Queue) -> None:
     assert (first.id, "replaced") == (moved.id, moved.outcome)
     (message,) = levels.messages().list()
     assert instant.replace(day=3) == message.available_at == message.scheduled_at
+
+
+ROUNDED: dict[str, tuple[Any, Any, Any]] = {
+    "single": (Float(24), 1 / 3, 0.25),
+    "price": (Numeric(10, 2), Decimal("1.005"), Decimal("1.1")),
+    "ratio": (Numeric(10, 2, asdecimal=False), 1.1, 2.2),
+    "exact": (Double(), Decimal("0.1"), 0.2),
+    "moment": (
+        DateTime(),
+        datetime(2026, 1, 2, 3, 4, 5, 123456),  # noqa: DTZ001 - the column has no zone
+        datetime(2027, 1, 2, 3, 4, 5),  # noqa: DTZ001
+    ),
+    "whole": (JSON(), {"a": 1}, {"a": True}),
+}
+"""Types, values that some engine rounds or brings into another form, and others."""
+
+
+def test_a_value_that_the_engine_rounds_is_not_changed_by_itself_again(
+    service: QueueService,
+) -> None:
+    """A replace with the same values leaves the message to its holder, one with others does not."""
+    queue = service.create_queue(
+        "odd", columns=[Column(name, kind) for name, (kind, *_) in ROUNDED.items()]
+    )
+    values = {name: value for name, (_, value, _) in ROUNDED.items()}
+    replace = partial(queue.publish, 1, key="a", on_conflict="replace")
+    replace(**values)
+    (message,) = queue.consume()
+    assert "unchanged" == replace(**values).outcome
+    assert (
+        "unchanged"
+        == queue.publish_many([Publication(1, key="a", columns=values)], on_conflict="replace")[
+            0
+        ].outcome
+    )
+    message.ack()
+    for name, (_, _, other) in ROUNDED.items():
+        replace(**values)
+        (message,) = queue.consume()
+        assert "replaced" == replace(**(values | {name: other})).outcome, name
+        with pytest.raises(ClaimLost):
+            message.ack()
+        (message,) = queue.consume()
+        if name != "whole":
+            assert other == message.columns[name], name
+        message.ack()
+
+
+@pytest.mark.engines("postgresql", "h2")
+def test_a_nan_is_not_changed_by_itself(service: QueueService) -> None:
+    """Although it is not equal to itself."""
+    queue = service.create_queue("odd", columns=[Column("f", Double())])
+    for outcome in ("created", "unchanged"):
+        again = queue.publish(1, key="a", on_conflict="replace", f=math.nan)
+        assert outcome == again.outcome

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import Column, Integer, String, select
 
 from queue_over_sql import (
+    ConsumerNotFound,
     ExponentialBackoff,
     Publication,
     QueueError,
@@ -23,6 +25,7 @@ from tests.contract.looking import payloads
 
 if TYPE_CHECKING:
     from queue_over_sql import Queue
+    from queue_over_sql.testing.plugin import MakeService
 
 LONE = "\ud800"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -122,10 +125,139 @@ def test_numbers_beyond_a_database_are_refused(queue: Queue, service: QueueServi
     assert 0 == queue.stats().live
 
 
+class Unspeakable:
+    """A value whose text cannot be made."""
+
+    def __repr__(self) -> str:
+        return repr(self)
+
+
+def named(name: Any) -> dict[str, Any]:
+    """A mapping with one name."""
+    return {name: 1}
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python refuses it")
+def test_a_value_that_cannot_be_shown_is_refused_in_our_words(
+    queue: Queue, service: QueueService
+) -> None:
+    """Neither a repr that recurses nor a number that Python does not write takes their place."""
+    own = service.create_queue("own", columns=[Column("n", Integer), Column("t", String(9))])
+    topic, schedules = service.create_topic("news"), service.schedules
+    acts: list[tuple[str, Callable[..., Any]]] = [
+        ("no queue", service.queue),
+        ("no queue name", service.create_queue),
+        ("no topic", service.topic),
+        ("no queue name", service.create_topic),
+        ("no schedule", schedules.get),
+        ("no durable consumer", service.drop_consumer),
+        ("column 'n'", lambda value: own.publish(1, n=value)),
+        ("column 't'", lambda value: own.publish(1, t=value)),
+        ("no column", lambda value: own.publish_many([Publication(1, columns={value: 1})])),
+        ("messages", lambda value: queue.ack([value])),
+        ("on_conflict", lambda value: queue.publish(1, on_conflict=value)),
+        ("status", lambda value: queue.messages(status=value)),
+        ("status", lambda value: queue.archive.messages(status=value)),
+        ("payload", lambda value: queue.messages(payload={"a": value})),
+        ("where", lambda value: topic.subscribe(queue, "#", where={"a": value})),
+        ("payload", lambda value: service.create_queue("b", payload=value)),
+        ("archive", lambda value: service.create_queue("b", archive=value)),
+        ("archive_ttl", lambda value: service.create_queue("b", archive_ttl={value: 1})),
+        ("retry", lambda value: service.create_queue("b", retry=value)),
+        ("kind", lambda value: service.create_queue("b", kinds={"a": value})),
+        ("missed", lambda value: schedules.add("a", "jobs", 1, every=1, missed=value)),
+        ("table_prefix", lambda value: QueueService("sqlite://", table_prefix=value)),
+        ("retry_policies", lambda value: QueueService("sqlite://", retry_policies=named(value))),
+        ("claimed", lambda value: queue.purge(claimed=value)),
+    ]
+    told = [
+        (part, refusal(act, value)) for part, act in acts for value in (Unspeakable(), 10**5_000)
+    ]
+    assert [] == [(part, text) for part, text in told if part not in text]
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python refuses it")
+def test_what_only_counts_as_an_answer_is_refused(queue: Queue, service: QueueService) -> None:
+    """A flag that is neither True nor False, a function that is none; nothing is done before."""
+    wrong: Any
+    queue.publish(1)
+    queue.reject(queue.consume(), "bad")
+    queue.publish(1)
+    acts: list[tuple[str, Callable[..., Any]]] = [
+        ("claimed", lambda value: queue.purge(claimed=value)),
+        ("front", lambda value: queue.messages().prioritize(front=value)),
+        ("temporary", lambda value: service.queues(temporary=value)),
+        ("notify", lambda value: QueueService("sqlite://", notify=value)),
+        ("transactional", lambda value: service.worker().handle("jobs", transactional=value)),
+        ("lease_keepalive", lambda value: service.worker().handle("jobs", lease_keepalive=value)),
+        ("progress", lambda value: queue.load([1], progress=value)),
+        ("progress", lambda value: queue.messages().remove(progress=value)),
+        ("progress", lambda value: queue.archive.messages().requeue(progress=value)),
+        ("progress", lambda value: queue.archive.export("never", progress=value)),
+        ("headers", lambda value: service.schedules.add("a", "jobs", 1, every=1, headers=value)),
+    ]
+    for wrong in (1, "no", [1], 0, []):
+        told = [(argument, refusal(act, wrong)) for argument, act in acts]
+        assert [] == [(argument, text) for argument, text in told if argument not in text], wrong
+    assert (1, 1) == (queue.stats().live, queue.stats().archived)
+
+
+class Number(int, Enum):
+    """Numbers with names, as applications have them."""
+
+    ONE = 1
+
+
+class Word(str, Enum):  # noqa: UP042 - its str() is its name
+    """Texts with names."""
+
+    JOBS = "jobs"
+    NEWS = "news"
+    DONE = "done"
+
+
+def test_members_of_enumerations_are_what_they_stand_for(
+    service: QueueService, make_service: MakeService
+) -> None:
+    """Wherever a number, a name, a key or a filter is asked for; drivers would send their names."""
+    one, done = Number.ONE, Word.DONE
+    queue = service.create_queue(
+        Word.JOBS,
+        max_attempts=one,
+        priorities=Number.ONE + one,
+        archive="all",
+        archive_ttl={done: 1000},
+        archive_limit={done: Number(1)},
+    )
+    assert str is type(queue.name)
+    topic = service.create_topic(Word.NEWS)
+    topic.subscribe(Word.JOBS, Word.NEWS, where={"n": one, "w": done})
+    (copy,) = topic.publish({"n": 1, "w": "done"}, routing_key=Word.NEWS, key=done, kind=done)
+    found = make_service().queue(Word.JOBS).messages(key=done, kind=done, payload={"n": one})
+    assert [copy.id] == [message.id for message in found.list(one, after=Number(1) - 1)]
+    assert 0 == queue.messages(payload={"w": Word.NEWS}).count()
+    assert 1 == found.prioritize(priority=one)
+    queue.ack(queue.consume(one, lease=one))
+    assert 1 == queue.archive.messages(status=done, kind=done).count()
+    published = queue.publish("x", priority=one, max_attempts=one, lease=one, delay=one)
+    assert queue.delete(Enum("Id", {"IT": published.id}, type=int).IT)  # type: ignore[attr-defined]
+    service.schedules.add(Word.NEWS, Word.JOBS, one, every=3600, priority=one)
+    (due,) = queue.messages().list()
+    assert "news" in str(due.key)
+    assert service.schedules.remove("news")
+    assert 0 == queue.stats().live
+    texts = service.create_queue("texts", payload="text")
+    texts.publish(done, headers={Word.JOBS: done})
+    (message,) = texts.consume()
+    assert ("done", {"jobs": "done"}) == (message.payload, message.headers)
+
+
 @pytest.mark.engines("sqlite", "postgresql")
 def test_a_name_that_no_queue_can_have_is_not_found(service: QueueService) -> None:
     """Neither a lone surrogate nor a NUL reaches the database; so it is with other names."""
-    names: list[Any] = [LONE, "a\x00b", "", "Emails", 'x"; --', 5]
+    names: list[Any] = [LONE, "a\x00b", "", "Emails", 'x"; --', 5, [], {}]
     topic = service.create_topic("news")
     for name in names:
         with pytest.raises(QueueNotFound):
@@ -141,4 +273,13 @@ def test_a_name_that_no_queue_can_have_is_not_found(service: QueueService) -> No
         assert not service.schedules.remove(name), name
         assert not service.drop_queue(name), name
         assert not service.drop_topic(name), name
-        assert name == 5 or not topic.unsubscribe(name), name
+        if isinstance(name, str):
+            assert not topic.unsubscribe(name), name
+            continue
+        for act in (topic.unsubscribe, service.worker().handle):
+            with pytest.raises(TypeError, match="queue must be"):
+                act(name)
+        with pytest.raises(TypeError, match="queue must be"):
+            service.schedules.add("s", name, 1, every=1)
+        with pytest.raises(ConsumerNotFound):
+            service.release_consumer(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+import math
 import uuid
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -12,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import (
+    ARRAY,
+    CHAR,
     JSON,
+    BigInteger,
     Boolean,
     Column,
     Date,
@@ -29,9 +33,12 @@ from sqlalchemy import (
     Text,
     Time,
     TypeDecorator,
+    Unicode,
     Uuid,
     text,
 )
+from sqlalchemy.exc import CompileError
+from sqlalchemy.types import NullType
 
 from queue_over_sql import PayloadInvalid, Publication, QueueError, QueueSchemaMismatch
 from tests.contract.looking import ARGUMENT_ERRORS, archived, payloads
@@ -313,6 +320,135 @@ def test_a_value_that_its_type_does_not_hold_is_refused(service: QueueService) -
     queue.publish(2, c7="x", c8=Hue.RED)
     queue.publish(3, c8="BLUE")
     assert [Hue.RED, Hue.BLUE] == [message.columns["c8"] for message in queue.consume(3)]
+
+
+BEYOND: list[tuple[Any, list[Any], list[Any]]] = [
+    (SmallInteger(), [2**15 - 1, -(2**15)], [2**15, -(2**15) - 1]),
+    (Integer(), [2**31 - 1, -(2**31)], [2**31, 10**5_000]),
+    (BigInteger(), [2**63 - 1, -(2**63)], [2**63]),
+    (Numeric(10, 2), [Decimal("99999999.99"), 0.5], [Decimal("99999999.995"), 1e300, 10**8]),
+    (Numeric(4), [9999], [10**4, Decimal("9999.5")]),
+    (Numeric(6, 2), [], [math.inf, Decimal("Infinity"), Decimal("sNaN")]),
+    (Float(24), [3e38], [1e39]),
+    (Float(53), [1e308, 5], [10**400, Decimal("1e400")]),
+    (Unicode(3), ["abc"], ["abcd"]),
+    (CHAR(3), ["abc"], ["abcd"]),
+]
+"""Types, values that they hold, and values that they do not."""
+
+
+def test_a_value_beyond_its_column_is_refused(service: QueueService) -> None:
+    """On every engine alike, with its column's name, and before the database is asked."""
+    names = [f"c{number}" for number in range(len(BEYOND))]
+    columns = [Column(name, kind) for name, (kind, *_) in zip(names, BEYOND, strict=True)]
+    queue = service.create_queue("typed", columns=columns)
+    for name, (kind, held, beyond) in zip(names, BEYOND, strict=True):
+        for value in held:
+            queue.publish(1, **{name: value})
+            (message,) = queue.consume()
+            found = message.columns[name]
+            same = value == found or math.isclose(value, found, rel_tol=1e-6)
+            assert same, (kind, value, found)
+            message.ack()
+        for value in beyond:
+            with refused(value, ValueError, match=f"column '{name}'"):
+                queue.publish(1, **{name: value})
+    assert 0 == queue.stats().live
+
+
+HOLDS = {
+    "sqlite": ("inf -inf", "inf -inf"),
+    "postgresql": ("inf -inf nan", "inf -inf nan"),
+    "h2": ("inf -inf nan", ""),
+    "mysql": ("", ""),
+    "mariadb": ("", ""),
+}
+"""What floats and exact numbers hold besides finite ones, by engine."""
+
+
+def test_what_is_no_finite_number_is_kept_or_refused(service: QueueService, engine: Engine) -> None:
+    """Never changed: SQLite has NULL for NaN, and MySQL's driver sends none of them."""
+    queue = service.create_queue("odd", columns=[Column("f", Float), Column("n", Numeric)])
+    values: list[Any] = [math.nan, math.inf, -math.inf, Decimal("nan"), Decimal("inf")]
+    for name, held in zip("fn", HOLDS[engine.dialect.name], strict=True):
+        for value in values:
+            if str(float(value)) not in held.split():
+                with refused(value, ValueError, match=f"column '{name}' needs a finite"):
+                    queue.publish(1, **{name: value})
+                continue
+            queue.publish(1, **{name: value})
+            (message,) = queue.consume()
+            assert str(float(value)) == str(float(message.columns[name])), (name, value)
+            message.ack()
+
+
+class Count(int, enum.Enum):
+    """A number of an enumeration, whose text is its name."""
+
+    ONE = 1
+
+
+class Name(str, enum.Enum):  # noqa: UP042 - its str() is its name
+    """A text of an enumeration."""
+
+    WHO = "who"
+
+
+class Real(float):
+    """A number that says something else of itself, as those of NumPy do."""
+
+    def __repr__(self) -> str:
+        return "Real"
+
+    __str__ = __repr__
+
+
+class Moment(datetime):
+    """An instant of a library's own."""
+
+
+class Raw(bytes):
+    """Bytes that say something else of themselves."""
+
+    def __bytes__(self) -> bytes:
+        return b"else"
+
+
+def test_values_of_subclasses_are_stored_as_what_they_are(service: QueueService) -> None:
+    """Drivers go by the very type, or by the text that a value has for people."""
+    given: dict[str, tuple[Any, Any, Any]] = {
+        "i": (Integer(), Count.ONE, 1),
+        "s": (String(9), Name.WHO, "who"),
+        "f": (Double(), Real(0.5), 0.5),
+        "n": (Numeric(5, 1), Real(0.5), Decimal("0.5")),
+        "d": (DateTime(), Moment(2026, 1, 2, 3, 4, 5), datetime(2026, 1, 2, 3, 4, 5)),  # noqa: DTZ001
+        "b": (LargeBinary(), Raw(b"raw"), b"raw"),
+        "a": (LargeBinary(), bytearray(b"raw"), b"raw"),
+    }
+    queue = service.create_queue("odd", columns=[Column(n, each[0]) for n, each in given.items()])
+    values = {name: value for name, (_, value, _) in given.items()}
+    queue.publish(1, **values)
+    queue.publish_many([Publication(2, columns=values)])
+    queue.load([Publication(3, columns=values)])
+    wanted = {name: back for name, (_, _, back) in given.items()}
+    assert [wanted] * 3 == [dict(message.columns) for message in queue.consume(3)]
+
+
+def test_a_type_that_the_database_lacks_is_refused_by_name(
+    service: QueueService, engine: Engine
+) -> None:
+    """With the column's name, for a text without a length, an array, and no type at all."""
+    lacking: dict[str, Any] = {"typeless": NullType(), "several": ARRAY(Integer), "endless": String}
+    if engine.dialect.name == "postgresql":
+        lacking["several"] = Enum("a", "b")
+    if engine.dialect.name not in ("mysql", "mariadb"):
+        del lacking["endless"]
+    for name, kind in lacking.items():
+        with pytest.raises(ValueError, match=f"columns: '{name}' has a type") as caught:
+            service.create_queue("typed", columns=[Column(name, kind)])
+        assert isinstance(caught.value.__cause__, CompileError)
+        assert "http" not in str(caught.value)
+    assert [] == service.queues()
 
 
 def test_a_value_that_cannot_be_read_stops_only_its_own_message(

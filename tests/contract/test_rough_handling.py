@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import Column, String
+from sqlalchemy import Column, String, literal_column, update
 
 from queue_over_sql import (
     ClaimLost,
+    DatabaseUnavailable,
     DuplicateKey,
     FixedDelay,
     Publication,
@@ -246,6 +248,79 @@ def test_of_two_claims_of_a_message_the_older_is_lost(queue: Queue) -> None:
         queue.ack([older, newer])
     assert [older] == caught.value.messages
     assert 0 == queue.stats().live
+
+
+RUNNING = {
+    "postgresql": "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    " AND datname = current_database()",
+    "mysql": "SELECT id FROM information_schema.processlist WHERE info LIKE 'DELETE%'",
+    "h2": "SELECT session_id FROM information_schema.sessions"
+    " WHERE executing_statement LIKE '%SYSTEM_RANGE%' AND session_id <> SESSION_ID()",
+}
+"""Sessions whose statement waits for a lock; on H2, which cannot cancel those, one that runs."""
+CANCEL = {
+    "postgresql": "SELECT pg_cancel_backend({})",
+    "mysql": "KILL QUERY {}",
+    "h2": "CALL CANCEL_SESSION({})",
+}
+ENDLESS = "(SELECT COUNT(*) FROM SYSTEM_RANGE(1, 1000000000000) WHERE MOD(X, 2) = 3) = 0"
+
+
+@pytest.mark.engines("postgresql", "mysql", "mariadb", "h2")
+@pytest.mark.threads("one waits while another cancels")
+def test_a_statement_that_is_cancelled_may_be_repeated(queue: Queue, engine: Engine) -> None:
+    """It is no refusal: a worker, for one, tries again after DatabaseUnavailable."""
+    message_id = queue.publish("x").id
+    told: SimpleQueue[object] = SimpleQueue()
+    name = engine.dialect.name.replace("mariadb", "mysql")
+    endless: Any = literal_column(ENDLESS)
+
+    def act() -> None:
+        try:
+            told.put(
+                queue.messages(where=endless).count() if name == "h2" else queue.delete(message_id)
+            )
+        except QueueError as error:
+            told.put(error)
+
+    with engine.connect() as holder, engine.connect() as administrator:
+        holder.execute(update(queue.table).values(priority=0))
+        thread = threading.Thread(target=act)
+        thread.start()
+        running: list[int] = []
+
+        def runs() -> bool:
+            running[:] = administrator.exec_driver_sql(RUNNING[name].replace("%", "%%")).scalars()
+            administrator.rollback()
+            return bool(running)
+
+        wait_until(runs, timeout=30)
+        for session in running:
+            administrator.exec_driver_sql(CANCEL[name].format(session)).close()
+        error = told.get(timeout=30)
+        holder.rollback()
+        thread.join(30)
+    assert isinstance(error, DatabaseUnavailable), error
+    assert "cancelled" in str(error)
+    assert queue.delete(message_id)
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("the hook is one of the synchronous driver")
+def test_a_statement_that_is_interrupted_may_be_repeated(queue: Queue, engine: Engine) -> None:
+    """On SQLite an application does that on its own connection, by a progress handler for one."""
+    stopping = threading.Event()
+    with engine.connect() as connection:
+        raw: Any = connection.connection.dbapi_connection
+        raw.set_progress_handler(stopping.is_set, 1)
+        stopping.set()
+        with pytest.raises(DatabaseUnavailable, match="cancelled"):
+            queue.publish("x", connection=connection)
+        stopping.clear()
+        queue.publish("y", connection=connection)
+        connection.commit()
+        raw.set_progress_handler(None, 0)
+    assert ["y"] == [message.payload for message in queue.messages().list()]
 
 
 def test_a_refused_batch_leaves_nothing_in_the_callers_transaction(

@@ -101,6 +101,12 @@ def live_by_key(tables: QueueTables) -> Select[Any]:
     )
 
 
+def change_own(tables: QueueTables, names: tuple[str, ...]) -> Update:
+    """Give a live message other values of own columns; its holder keeps it."""
+    values = {name: _value(tables, name) for name in names}
+    return update(tables.live).where(tables.live.c.id == number("p_id_0")).values(values)
+
+
 def replace(tables: QueueTables) -> Update:
     """Give a live message new content: a new life at its old id; its holder loses it."""
     live, dialect = tables.live, tables.dialect
