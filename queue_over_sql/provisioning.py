@@ -187,6 +187,9 @@ class Provisioning:
 
         Of a queue over a table of your own only the added columns and indexes are dropped.
 
+        Others who have it open notice within 5 seconds. If you create it anew with another payload
+        type, let nobody publish in between: they would store the former type in it.
+
         Raises:
             DatabaseUnavailable: transactions kept using the queue for longer than half a minute. It
                 is whole.
