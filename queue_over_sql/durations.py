@@ -123,6 +123,11 @@ def stored_number(name: str, value: Any) -> int:
     return number
 
 
+def optional_number(name: str, value: Any) -> int | None:
+    """``stored_number`` of a value that may be missing."""
+    return None if value is None else stored_number(name, value)
+
+
 def _impossible(name: str, value: Any) -> QueueError:
     return QueueError(
         f"{name} in the database is {shown(value, 50)}, which cannot be. Restore the row."

@@ -13,14 +13,16 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from queue_over_sql import store
+from queue_over_sql.dialects.requests import LAST_ROUND
 from queue_over_sql.durable import DEFAULT_TIMEOUT, DurableRegistration, RoundState
 from queue_over_sql.durations import Duration, to_microseconds
 from queue_over_sql.errors import CheckpointBehind, UnsupportedByEngine
 from queue_over_sql.message import Claim, Outcome
-from queue_over_sql.settings import check_choice, check_whole
+from queue_over_sql.settings import LARGEST, check_choice, check_whole
 from queue_over_sql.settling import reason_of
 from queue_over_sql.store import Settlement
 from queue_over_sql.store import rounds as acts
+from queue_over_sql.store.consumers import SQL_CLIENTS
 from queue_over_sql.store.rounds import Registration, Round
 
 if TYPE_CHECKING:
@@ -63,8 +65,10 @@ class Want:
 
     def __post_init__(self) -> None:
         check_whole("messages_per_round", self.messages_per_round)
-        if self.max_messages is not None:
-            check_whole("max_messages", self.max_messages)
+        for name, least in (("max_messages", 1), ("up_to_id", 0), ("due_by", -LARGEST)):
+            value = getattr(self, name)
+            if value is not None:
+                check_whole(name, value, least)
 
     @property
     def whole(self) -> Round:
@@ -111,6 +115,9 @@ class DurableConsumer(DurableRegistration):
         timeout: Duration | None = DEFAULT_TIMEOUT,
     ) -> None:
         super().__init__(context, came_back, consumer_id, owner=owner, timeout=timeout)
+        if self.consumer_id == SQL_CLIENTS:
+            msg = f"consumer_id must not be {consumer_id!r}, which the clients of the SQL API have"
+            raise ValueError(msg)
         self._settler = settler
 
     @property
@@ -148,6 +155,7 @@ class DurableConsumer(DurableRegistration):
             RoundsGone: the consumer was given up, or never opened round ``start``.
             UnsupportedByEngine: ``want.executor`` on an engine where rounds are not claimed apart.
         """
+        start = _round("start", start)
         _check_on_ack(on_ack)
         if want.executor and not self.claims_apart:
             msg = "This database claims rounds where they are opened: leave out executor."
@@ -162,6 +170,7 @@ class DurableConsumer(DurableRegistration):
         Raises:
             ConsumerFenced, RoundsGone: as in ``advance``.
         """
+        end = _round("end", end)
         _check_on_ack(on_ack)
 
         def act(connection: Connection) -> None:
@@ -182,6 +191,7 @@ class DurableConsumer(DurableRegistration):
             RoundsGone: the consumer was given up; or not all of them are there, unless
                 ``missing_ok``.
         """
+        start, end = _round("start", start), _round("end", end)
 
         def act(connection: Connection) -> list[Round]:
             self._locked(connection, self.epoch, 0 if missing_ok else end, shared=True)
@@ -241,6 +251,7 @@ class DurableConsumer(DurableRegistration):
         Raises:
             ConsumerFenced, RoundsGone: as in ``advance``.
         """
+        start = _round("start", start)
 
         def act(connection: Connection) -> int:
             found = self._locked(connection, self.epoch)
@@ -362,6 +373,11 @@ class DurableConsumer(DurableRegistration):
             else:
                 store.retry(connection, sql, settlement, wait)
         return set(held)
+
+
+def _round(name: str, value: int) -> int:
+    """The number of a round, which may come from a checkpoint that somebody changed."""
+    return check_whole(name, value, 0, LAST_ROUND)
 
 
 def _check_on_ack(on_ack: str | None) -> None:

@@ -209,6 +209,10 @@ class RoundRequest:
         }
 
 
+LAST_ROUND: Final = 10**12
+"""Beyond it a round's lease would no longer lie in the far future."""
+
+
 def lease_of_round(consumer_round: int) -> int:
     """The lease of what a round stamped: it never ends, and is another for each round.
 

@@ -11,7 +11,6 @@ from queue_over_sql.settings import StoredSettings
 from queue_over_sql.sqlapi.form import Form, QueueShape, Site
 from queue_over_sql.sqlapi.mysql import MySQLForm
 from queue_over_sql.sqlapi.postgresql import PostgreSQLForm
-from queue_over_sql.sqlapi.routines import CONSUMER_ID
 from queue_over_sql.store import consumers as registrations
 from queue_over_sql.store import registry
 
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _FORMS: Final[dict[str | None, type[Form]]] = {"plpgsql": PostgreSQLForm, "psm": MySQLForm}
 _CONSUMER: Final = {
-    "consumer_id": CONSUMER_ID,
-    "name": CONSUMER_ID,
+    "consumer_id": registrations.SQL_CLIENTS,
+    "name": registrations.SQL_CLIENTS,
     "host": "any SQL client",
     "pid": 0,
 }
@@ -76,13 +75,13 @@ class SqlApi:
             return there
         # Nobody can claim any more, so what is given back now is all that there was.
         for queue in self._parts.catalog.all():
-            count = queue.release_all(CONSUMER_ID)
+            count = queue.release_all(registrations.SQL_CLIENTS)
             if count:
                 _log.info("Gave %d messages of SQL clients back in %s.", count, queue.name)
 
         def forgotten(connection: Connection, form: Form) -> None:
             form.drop_counter()
-            registrations.remove(connection, self._parts.system(), CONSUMER_ID)
+            registrations.remove(connection, self._parts.system(), registrations.SQL_CLIENTS)
 
         self._run(forgotten)
         return there

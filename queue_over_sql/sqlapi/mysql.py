@@ -19,12 +19,12 @@ from queue_over_sql.errors import QueueError, UnsupportedByEngine
 from queue_over_sql.sqlapi.form import Form, QueueShape
 from queue_over_sql.sqlapi.routines import (
     CARRIED,
-    CONSUMER_ID,
     Installed,
     Routine,
     filled,
     read_template,
 )
+from queue_over_sql.store.consumers import SQL_CLIENTS
 
 _log = logging.getLogger(__name__)
 _COUNTER = "queue_over_sql_rounds"
@@ -210,7 +210,7 @@ class MySQLForm(Form):
             "exact": f"CHARACTER SET utf8mb4 COLLATE {self.site.dialect.collation}",
             "text": "CHARACTER SET utf8mb4",
             "prefix": self.site.prefix,
-            "me": CONSUMER_ID,
+            "me": SQL_CLIENTS,
         }
 
     def _choices(self, template: str) -> str:

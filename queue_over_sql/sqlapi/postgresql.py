@@ -11,12 +11,12 @@ from sqlalchemy import text
 from queue_over_sql.sqlapi.form import Form, Site
 from queue_over_sql.sqlapi.routines import (
     CARRIED,
-    CONSUMER_ID,
     Installed,
     Routine,
     filled,
     read_template,
 )
+from queue_over_sql.store.consumers import SQL_CLIENTS
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -71,7 +71,7 @@ class PostgreSQLForm(Form):
             "prefix": self.site.prefix,
             "rounds": f"CAST('{self._in_text(_COUNTER)}' AS regclass)",
             "carried": CARRIED,
-            "me": CONSUMER_ID,
+            "me": SQL_CLIENTS,
         }
         names = ("inner", "public")
         expand = partial(filled, values=values)

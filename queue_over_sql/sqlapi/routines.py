@@ -11,9 +11,6 @@ from typing import Final
 
 from queue_over_sql.schema import MESSAGE_COLUMNS
 
-CONSUMER_ID: Final = "sql-api"
-"""The consumer whose claims those of all SQL clients are; it is registered for good."""
-
 CARRIED: Final = ", ".join(
     name for name in MESSAGE_COLUMNS if name not in {"last_attempt_at", "last_error"}
 )

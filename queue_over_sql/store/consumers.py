@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import BigInteger, bindparam, delete, exists, insert, literal, select, update
 
 from queue_over_sql.dialects.statements import kinds
-from queue_over_sql.durations import NEVER, instant, stored_number
-from queue_over_sql.errors import QueueError
+from queue_over_sql.durations import NEVER, instant, optional_number, stored_number
+from queue_over_sql.errors import ConsumerTaken, QueueError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
     from queue_over_sql.dialects.base import QueueDialect
     from queue_over_sql.system import SystemTables
+
+
+SQL_CLIENTS: Final = "sql-api"
+"""The consumer whose claims those of all clients of the SQL API are."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -99,8 +103,21 @@ def register_for_good(
         system: the shared tables.
         dialect: for the clock.
         consumer: as in ``register``.
+
+    Raises:
+        ConsumerTaken: a consumer that may expire has the name.
     """
     connection.execute(_registration_for_good(system, dialect, consumer))
+    c = system.consumers.c
+    found = select(c.durable, c.expires_at).where(c.consumer_id == consumer["consumer_id"])
+    durable, expires_at = connection.execute(found).one()
+    if durable or expires_at != NEVER:
+        name = consumer["consumer_id"]
+        msg = (
+            f"A consumer of another sort is named {name!r}. Drop it with: queue-over-sql consumer "
+            f"drop {name}, and repeat this."
+        )
+        raise ConsumerTaken(msg)
 
 
 def registration_for_good(
@@ -199,10 +216,13 @@ def _info(row: Any) -> ConsumerInfo | QueueError:
     try:
         numbers = (stored_number("an instant of a consumer", value) for value in row[4:7])
         started_at, heartbeat_at, expires_at = map(instant, numbers)
+        epoch, claimed_round, acked_round = (
+            optional_number("a number of a durable consumer", value) for value in row[9:12]
+        )
     except QueueError as error:
         return error
     times = (started_at, heartbeat_at, expires_at)
-    queue, epoch, claimed_round, acked_round, owner, table_prefix = row[8:]
+    queue, owner, table_prefix = row[8], row[12], row[13]
     return ConsumerInfo(
         *(row[0], row[1], row[2], row[3], *times),
         durable=bool(row[7]),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from queue_over_sql.dialects.statements import keys
 from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id_values
+from queue_over_sql.durations import stored_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -62,7 +63,7 @@ def recently_finished(
         size = bucket_of(len(batch))
         taken = sql.get(keys.taken, size)
         rows: Iterable[Any] = taken.run(connection, keys.key_values(list(batch), size))
-        found |= {row[0]: int(row[1]) for row in rows}
+        found |= {row[0]: stored_number("message_id of a key", row[1]) for row in rows}
     return found
 
 

@@ -12,7 +12,7 @@ from queue_over_sql.dialects.requests import RoundRequest, rounds_values
 from queue_over_sql.dialects.rows import read_rows
 from queue_over_sql.dialects.statements import rounds
 from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id_values
-from queue_over_sql.durations import NEVER, stored_number
+from queue_over_sql.durations import NEVER, optional_number, stored_number
 from queue_over_sql.message import Claim, Outcome
 from queue_over_sql.store.inserting import insert_unless_there
 
@@ -183,7 +183,10 @@ def rounds_between(
         .where(c.consumer_id == consumer_id, c.consumer_round > after, c.consumer_round <= up_to)
         .order_by(c.consumer_round)
     )
-    return [Round(*(None if value is None else int(value) for value in row)) for row in rows]  # type: ignore[arg-type]
+    return [
+        Round(*(optional_number("a number of a round", value) for value in row))  # type: ignore[arg-type]
+        for row in rows
+    ]
 
 
 def forget_rounds(

@@ -13,6 +13,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, StatementError
 
 from queue_over_sql import QueueError, QueueSchemaMismatch
+from tests.contract.durables import Query
+from tests.refusing import refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -165,6 +167,33 @@ def test_records_of_queues_and_consumers(make_service: MakeService, engine: Engi
                     with pytest.raises(QueueError, match="cannot be read"):
                         service.drop_queue("bad")
                 service.stop()
+
+
+@pytest.mark.usefixtures("prepared")
+def test_rounds_and_keys(make_service: MakeService, engine: Engine) -> None:
+    """A query or a publisher that reads them is told; the other consumers are listed."""
+    service = make_service()
+    queue = service.create_queue("bad", dedup_window=3600)
+    queue.publish("x", key="k")
+    queue.consume()[0].ack()
+    queue.publish("y")
+    query = Query(queue)
+    query.plan()
+    with hostile(engine, "queue_bad_dedup_keys WHERE message_key = 'k'", "message_id", "x") as bad:
+        if bad:
+            with pytest.raises(QueueError, match="Restore the row"):
+                queue.publish("x", key="k")
+    rounds = "queue_over_sql_consumer_rounds WHERE consumer_id = 'query'"
+    for column in ("message_limit", "up_to_id", "due_by", "claimed_count"):
+        with hostile(engine, rounds, column, "x") as bad:
+            if bad:
+                with refused(column, QueueError, match="Restore the row"):
+                    query.consumer.rounds(0, 1)
+    consumers = "queue_over_sql_consumers WHERE durable = 1"
+    for column in ("epoch", "claimed_round", "acked_round"):
+        with hostile(engine, consumers, column, "x") as bad:
+            listed = {consumer.consumer_id for consumer in service.consumers()}
+            assert (service.consumer_id in listed, "query" in listed) == (True, not bad)
 
 
 @pytest.mark.engines("sqlite", "postgresql", "mysql")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import func, select, text
@@ -12,8 +12,11 @@ from queue_over_sql import ConsumerFenced, ConsumerNotFound, RoundsGone
 from tests.contract.durables import Query
 from tests.contract.looking import counts
 from tests.contract.waiting import wait_until
+from tests.refusing import refused
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy import Engine
 
     from queue_over_sql import ConsumerInfo, Queue, QueueService
@@ -300,3 +303,26 @@ def test_older_tables_get_what_is_new(make_service: MakeService, engine: Engine)
     assert [False, True] == [consumer.durable for consumer in second.consumers()]
     query.done()
     assert (0, 0, 0) == counts(second.queue("jobs"))
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python decides")
+def test_a_round_that_cannot_be_is_refused(queue: Queue) -> None:
+    """A checkpoint that somebody changed: its leases would have passed before they began."""
+    queue.publish("x")
+    query = Query(queue)
+    consumer, want = query.consumer, query.want()
+    acts: list[Callable[[Any], object]] = [
+        consumer.recover,
+        consumer.ack,
+        lambda number: consumer.advance(number, want),
+        lambda number: consumer.rounds(number, 1),
+        lambda number: consumer.rounds(0, number),
+    ]
+    for wrong in (-1, 10**18, True, "1", 1.5, None):
+        for act in acts:
+            with refused(wrong, TypeError, ValueError, match="start|end"):
+                act(wrong)
+    with pytest.raises(TypeError, match="up_to_id"):
+        query.want(up_to_id="1")
+    assert ["x"] == [payload for one in query.plan() for payload in query.read(one)]

@@ -402,3 +402,19 @@ def test_other_engines_say_that_they_cannot(service: QueueService) -> None:
     for act in (service.sql_api.install, service.sql_api.uninstall, service.sql_api.script):
         with pytest.raises(UnsupportedByEngine, match="SQL API"):
             act()
+
+
+def test_no_durable_consumer_stands_for_sql_clients(
+    installed: QueueService, client: SqlClient
+) -> None:
+    """Its claims would come back with it; one of an earlier version is told to be dropped."""
+    queue = installed.queue("jobs")
+    with pytest.raises(ValueError, match="SQL API"):
+        queue.durable_consumer("sql-api", owner="here:1")
+    installed.sql_api.uninstall()
+    Query(queue, name="query")
+    client.rows("UPDATE queue_over_sql_consumers SET consumer_id = 'sql-api' WHERE durable = 1")
+    with pytest.raises(QueueError, match="consumer drop sql-api"):
+        installed.sql_api.install()
+    installed.drop_consumer("sql-api")
+    installed.sql_api.install()

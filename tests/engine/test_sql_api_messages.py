@@ -191,11 +191,38 @@ def test_what_is_no_json_is_refused(installed: QueueService, client: SqlClient) 
             with pytest.raises(DBAPIError) as caught:
                 client.call(routine, "jobs", broken)
             assert WRONG == refusal(caught.value)
-    for count in (0, -1, 1001, None):
+    for broken in (
+        "[1]",
+        '[{"id": 1}]',
+        '[{"id": "x", "token": 1}]',
+        '[{"id": "\\u0000", "token": 1}]',
+    ):
+        with pytest.raises(DBAPIError) as caught:
+            client.call("ack_messages", "jobs", broken)
+        assert WRONG == refusal(caught.value), broken
+    for count in (0, -1, 1001, 2**40, None):
         with pytest.raises(DBAPIError) as caught:
             client.get_many(count)  # type: ignore[arg-type]
         assert WRONG == refusal(caught.value)
     assert 0 == installed.queue("jobs").stats().ready
+
+
+def test_what_text_cannot_hold_is_refused(installed: QueueService, client: SqlClient) -> None:
+    """A text queue says so of PostgreSQL, and any queue of what MySQL finds too deep."""
+    installed.create_queue("notes", payload="text")
+    installed.sql_api.install()
+    if client.connection.dialect.name == "postgresql":
+        for broken in (r'["\u0000"]', r'["\ud800"]'):
+            with pytest.raises(DBAPIError) as caught:
+                client.put_all(broken, queue="notes")
+            assert PAYLOAD == refusal(caught.value), broken
+    else:
+        deep = "[" * 200 + "]" * 200
+        for put, expected in ((client.put, PAYLOAD), (client.put_all, WRONG)):
+            with pytest.raises(DBAPIError) as caught:
+                put(deep)
+            assert expected == refusal(caught.value)
+    assert 0 == installed.queue("jobs").stats().ready + installed.queue("notes").stats().ready
 
 
 def test_what_is_no_base64_is_refused(installed: QueueService, client: SqlClient) -> None:

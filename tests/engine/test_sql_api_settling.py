@@ -246,7 +246,7 @@ def test_an_extension_counts_from_now(installed: QueueService, client: SqlClient
     assert own is not None
     assert 400 <= (longer - begun).total_seconds() < 460
     assert 0 <= (own - begun).total_seconds() < 60
-    for wrong in (0, -1, 10**12):
+    for wrong in (0, -1, 1e-7, 10**12):
         with pytest.raises(DBAPIError) as caught:
             client.settle("extend", got, wrong)
         assert WRONG == refusal(caught.value)
@@ -263,13 +263,16 @@ def test_batches_are_acknowledged_as_a_whole(installed: QueueService, client: Sq
     assert LOST == refusal(caught.value)
     assert f" {messages[1]['id']}" in str(caught.value.orig)
     assert 0 == queue.stats().done
+    for number in (0.4, -0.4):
+        first, last = ({name: m[name] + number for name in ("id", "token")} for m in messages[::2])
+        with pytest.raises(DBAPIError) as caught:
+            client.ack_all([first, last])
+        assert WRONG == refusal(caught.value)
+    assert 2 == queue.stats().claimed
     client.ack_all([messages[2], messages[0]])
     client.ack_all([])
     assert 2 == queue.stats().done
     for broken in ('{"id": 1}', "nope", None):
-        with pytest.raises(DBAPIError):
-            client.call("ack_messages", "jobs", broken)
-    for broken in ("[1]", '[{"id": 1}]', '[{"id": "x", "token": 1}]'):
         with pytest.raises(DBAPIError):
             client.call("ack_messages", "jobs", broken)
 

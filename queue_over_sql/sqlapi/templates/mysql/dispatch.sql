@@ -41,7 +41,7 @@ BEGIN
   RETURN NULL;
 END
 -----
-CREATE PROCEDURE queue_over_sql_get(IN _queue VARCHAR(64) <exact>, IN _how_many INT)
+CREATE PROCEDURE queue_over_sql_get(IN _queue VARCHAR(64) <exact>, IN _how_many BIGINT)
 MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
   DECLARE _settings LONGTEXT <text>;

@@ -28,6 +28,16 @@ BEGIN
   RETURN _settings;
 END
 -----
+-- Whether it is a JSON array of at most 1,000.
+CREATE FUNCTION queue_over_sql_is_array(_given LONGTEXT <text>) RETURNS BOOLEAN
+DETERMINISTIC NO SQL SQL SECURITY INVOKER
+BEGIN
+  -- MySQL's answer to JSON of more than 100 levels.
+  DECLARE EXIT HANDLER FOR 3157 RETURN FALSE;
+  RETURN _given IS NOT NULL AND JSON_VALID(_given) AND JSON_TYPE(_given) = 'ARRAY'
+    AND JSON_LENGTH(_given) <= 1000;
+END
+-----
 -- Seconds as microseconds; NULL stays NULL.
 CREATE FUNCTION queue_over_sql_microseconds(_what VARCHAR(40) <text>, _seconds DECIMAL(40, 6), _zero BOOLEAN) RETURNS BIGINT
 NOT DETERMINISTIC NO SQL SQL SECURITY INVOKER

@@ -19,7 +19,7 @@ CREATE PROCEDURE get_message_from_queue(IN queue VARCHAR(64) <exact>)
 MODIFIES SQL DATA SQL SECURITY DEFINER
 CALL queue_over_sql_get(queue, 1)
 -----
-CREATE PROCEDURE get_messages_from_queue(IN queue VARCHAR(64) <exact>, IN how_many INT)
+CREATE PROCEDURE get_messages_from_queue(IN queue VARCHAR(64) <exact>, IN how_many BIGINT)
 MODIFIES SQL DATA SQL SECURITY DEFINER
 CALL queue_over_sql_get(queue, how_many)
 -----
@@ -30,9 +30,16 @@ CALL queue_over_sql_act(queue, 'ack', id, token, NULL, NULL)
 CREATE PROCEDURE ack_messages(IN queue VARCHAR(64) <exact>, IN claims_json LONGTEXT <text>)
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
-  IF claims_json IS NULL OR NOT JSON_VALID(claims_json) OR JSON_TYPE(claims_json) <> 'ARRAY'
-    OR JSON_LENGTH(claims_json) > 1000 THEN
-    CALL queue_over_sql_refuse(31003, 'claims_json must be a JSON array of at most 1,000 objects with id and token.');
+  DECLARE _fits BOOLEAN DEFAULT queue_over_sql_is_array(claims_json);
+  IF _fits THEN
+    SELECT COUNT(*) = JSON_LENGTH(claims_json) INTO _fits
+      FROM JSON_TABLE(claims_json, '$[*]' COLUMNS (
+        id VARCHAR(40) <text> PATH '$.id', token VARCHAR(40) <text> PATH '$.token')) AS c
+     WHERE c.id REGEXP '^[0-9]{1,18}$' AND c.token REGEXP '^[0-9]{1,18}$';
+  END IF;
+  IF NOT _fits THEN
+    CALL queue_over_sql_refuse(31003,
+      'claims_json must be a JSON array of at most 1,000 objects with id and token, whole numbers.');
   END IF;
   CALL queue_over_sql_act(queue, 'ack_all', NULL, NULL, claims_json, NULL);
 END

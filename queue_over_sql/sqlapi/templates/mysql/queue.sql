@@ -10,6 +10,9 @@ BEGIN
   DECLARE _settings LONGTEXT <text> DEFAULT queue_over_sql_settings('<queue>');
   DECLARE _now BIGINT DEFAULT queue_over_sql_now();
   DECLARE _content <content>;
+  -- MySQL's answer to JSON of more than 100 levels.
+  DECLARE EXIT HANDLER FOR 3157
+    CALL queue_over_sql_refuse(31004, 'The payload is no JSON, or nested too deeply for this server.');
   BEGIN
     -- Of base64 that is none MariaDB makes an error in its strict mode, MySQL a NULL.
     DECLARE CONTINUE HANDLER FOR 1958 SET _content = NULL;
@@ -37,8 +40,7 @@ BEGIN
   DECLARE _ids LONGTEXT <text> DEFAULT '';
   DECLARE _index INT DEFAULT 0;
   DECLARE _path VARCHAR(20) <text>;
-  IF _payloads IS NULL OR NOT JSON_VALID(_payloads) OR JSON_TYPE(_payloads) <> 'ARRAY'
-    OR JSON_LENGTH(_payloads) > 1000 THEN
+  IF NOT queue_over_sql_is_array(_payloads) THEN
     CALL queue_over_sql_refuse(31003, 'payloads_json must be a JSON array of at most 1,000 payloads.');
   END IF;
   WHILE _index < JSON_LENGTH(_payloads) DO
@@ -123,13 +125,13 @@ give_back: BEGIN
 END
 -----
 -- Claim messages in a transaction, oldest first: a JSON array of the token and the ids, or NULL.
-CREATE PROCEDURE <routine claim>(IN _settings LONGTEXT <text>, IN _how_many INT, OUT _claim LONGTEXT <text>)
+CREATE PROCEDURE <routine claim>(IN _settings LONGTEXT <text>, IN _how_many BIGINT, OUT _claim LONGTEXT <text>)
 MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
   DECLARE _levels INT DEFAULT <setting priorities>;
   DECLARE _lease BIGINT DEFAULT <setting lease_us>;
   DECLARE _ids LONGTEXT <text> DEFAULT '';
-  DECLARE _missing INT DEFAULT _how_many;
+  DECLARE _missing BIGINT DEFAULT _how_many;
   DECLARE _level, _look, _restored INT DEFAULT 0;
   DECLARE _done BOOLEAN DEFAULT FALSE;
   DECLARE _now, _id, _token BIGINT;
@@ -184,7 +186,7 @@ BEGIN
 END
 -----
 -- Claim, then show what was claimed: nothing without settings, as a paused queue has them here.
-CREATE PROCEDURE <routine get>(IN _settings LONGTEXT <text>, IN _how_many INT)
+CREATE PROCEDURE <routine get>(IN _settings LONGTEXT <text>, IN _how_many BIGINT)
 MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
   DECLARE _claim LONGTEXT <text>;

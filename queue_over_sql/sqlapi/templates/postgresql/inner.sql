@@ -34,7 +34,8 @@ $body$;
 CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_microseconds(what text, seconds double precision, zero boolean) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$
 BEGIN
-  IF seconds < 0 OR seconds > 31557600000 OR (seconds = 0 AND NOT zero) OR seconds = 'NaN' THEN
+  IF seconds < 0 OR seconds > 31557600000 OR seconds = 'NaN'
+    OR (round(seconds * 1000000) = 0 AND NOT zero) THEN
     RAISE EXCEPTION USING ERRCODE = 'QS003',
       MESSAGE = format('%s must be %s to 1,000 years in seconds, not %s.', what,
                        CASE WHEN zero THEN 'zero' ELSE 'more than zero' END, seconds);
@@ -66,6 +67,17 @@ BEGIN
   RETURN CAST(given AS json);
 EXCEPTION WHEN invalid_text_representation THEN
   RAISE EXCEPTION USING ERRCODE = code, MESSAGE = format('%s is no JSON.', what);
+END
+$body$;
+-----
+-- The text of a JSON string that a client gave, likewise.
+CREATE OR REPLACE FUNCTION <schema>.queue_over_sql_text(given json) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$
+BEGIN
+  RETURN given #>> '{}';
+EXCEPTION WHEN untranslatable_character OR invalid_text_representation THEN
+  RAISE EXCEPTION USING ERRCODE = 'QS004',
+    MESSAGE = 'A payload holds NUL or half of a character, which this database cannot keep in text.';
 END
 $body$;
 -----
