@@ -148,6 +148,11 @@ class DurableRegistration:
         Raises:
             ConsumerTaken: it reads another queue, or is a consumer of another sort.
         """
+        if self.consumer_id == registrations.SQL_CLIENTS:
+            msg = (
+                f"{self.consumer_id!r} is the consumer of the SQL API's clients; give another name"
+            )
+            raise ConsumerTaken(msg)
         for _ in range(_RACES):
             taken = self._run(self._take_over, atomic=True)
             if taken is not None:

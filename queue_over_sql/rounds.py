@@ -22,7 +22,6 @@ from queue_over_sql.settings import LARGEST, check_choice, check_whole
 from queue_over_sql.settling import reason_of
 from queue_over_sql.store import Settlement
 from queue_over_sql.store import rounds as acts
-from queue_over_sql.store.consumers import SQL_CLIENTS
 from queue_over_sql.store.rounds import Registration, Round
 
 if TYPE_CHECKING:
@@ -115,9 +114,6 @@ class DurableConsumer(DurableRegistration):
         timeout: Duration | None = DEFAULT_TIMEOUT,
     ) -> None:
         super().__init__(context, came_back, consumer_id, owner=owner, timeout=timeout)
-        if self.consumer_id == SQL_CLIENTS:
-            msg = f"consumer_id must not be {consumer_id!r}, which the clients of the SQL API have"
-            raise ValueError(msg)
         self._settler = settler
 
     @property
