@@ -150,7 +150,7 @@ class DurableRegistration:
         """
         if self.consumer_id == registrations.SQL_CLIENTS:
             msg = (
-                f"{self.consumer_id!r} is the consumer of the SQL API's clients; give another name"
+                f"{self.consumer_id!r} is the consumer of SQL clients; give another name"
             )
             raise ConsumerTaken(msg)
         for _ in range(_RACES):

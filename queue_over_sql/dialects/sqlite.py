@@ -42,7 +42,8 @@ _ROWS_PER_INSERT, _PARAMETERS = 128, 32_766
 _INTEGER_END = 2**63
 # https://www.sqlite.org/rescode.html: the low byte is the primary code.
 _BUSY, _LOCKED, _INTERRUPT, _CONSTRAINT_CHECK, _TOO_BIG = 5, 6, 9, 275, 18
-_CONSTRAINT_UNIQUE, _CONSTRAINT_PRIMARYKEY = 2067, 1555
+_CONSTRAINT, _CONSTRAINT_UNIQUE, _CONSTRAINT_PRIMARYKEY = 19, 2067, 1555
+_CONSTRAINTS = {"UNIQUE": ErrorKind.DUPLICATE, "CHECK": ErrorKind.INVALID_VALUE}
 
 
 class SQLiteDialect(PartialIndexes, ReadsWideIntegers, WatchesTheFile, QueueDialect):
@@ -161,6 +162,9 @@ class SQLiteDialect(PartialIndexes, ReadsWideIntegers, WatchesTheFile, QueueDial
             return ErrorKind.DUPLICATE
         if code in {_CONSTRAINT_CHECK, _TOO_BIG}:
             return ErrorKind.INVALID_VALUE
+        if code == _CONSTRAINT:
+            # A driver that gives primary codes alone, as pysqlite3.
+            return _CONSTRAINTS.get(str(error).partition(" ")[0], ErrorKind.OTHER)
         return ErrorKind.OTHER
 
     def insert(self, table: Table) -> Insert:

@@ -89,3 +89,11 @@ def effect_count(engine: Engine) -> int:
     """How many effects are committed."""
     with engine.connect() as connection:
         return int(connection.execute(select(func.count()).select_from(effects)).scalar_one())
+
+
+def isolates_snapshots(connection: Connection) -> bool:
+    """Whether a transaction may not change what was changed after its snapshot: MariaDB 11.6."""
+    if connection.dialect.name != "mariadb":
+        return False
+    shown = "SHOW VARIABLES LIKE 'innodb_snapshot_isolation'"
+    return ("innodb_snapshot_isolation", "ON") in map(tuple, connection.exec_driver_sql(shown))

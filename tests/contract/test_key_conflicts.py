@@ -11,10 +11,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import JSON, Column, DateTime, Double, Float, Integer, Numeric, String, inspect
 
-from queue_over_sql import ClaimLost, DuplicateKey, Publication, QueueError
+from queue_over_sql import ClaimLost, DatabaseUnavailable, DuplicateKey, Publication, QueueError
 from tests.contract.callers import OPENERS, opened
 from tests.contract.editing import LONG_AGO
-from tests.contract.looking import add_effect, counts, effect_count, effects, live_rows, payloads
+from tests.contract.looking import (
+    add_effect,
+    counts,
+    effect_count,
+    effects,
+    isolates_snapshots,
+    live_rows,
+    payloads,
+)
 from tests.contract.waiting import consume_exactly
 
 if TYPE_CHECKING:
@@ -140,13 +148,20 @@ def test_another_violation_in_the_callers_transaction(
 def test_a_key_taken_after_the_callers_transaction_began(
     queue: Queue, effects_engine: Engine
 ) -> None:
-    """A snapshot that is older than the other message does not hide it."""
+    """A snapshot that is older than the other message does not hide it.
+
+    Where the server refuses to read past a snapshot, the caller is told to repeat the transaction.
+    """
     outcomes = {"raise": None, "skip": "skipped", "replace": "replaced"}
     for number, (way, outcome) in enumerate(outcomes.items()):
         with effects_engine.connect() as caller:
             assert number == len(caller.execute(effects.select()).all())
             first = queue.publish("first", key="k")
             publish = partial(queue.publish, "second", key="k", on_conflict=way, connection=caller)
+            if isolates_snapshots(caller):
+                with pytest.raises(DatabaseUnavailable):
+                    publish()
+                caller.rollback()
             if outcome is None:
                 with pytest.raises(DuplicateKey) as caught:
                     publish()

@@ -410,7 +410,7 @@ def test_no_durable_consumer_stands_for_sql_clients(
     """Its claims would come back with it; one of an earlier version is told to be dropped."""
     queue = installed.queue("jobs")
     for _ in range(2):
-        with pytest.raises(ConsumerTaken, match="SQL API"):
+        with pytest.raises(ConsumerTaken, match="SQL clients"):
             Query(queue, name="sql-api")
         installed.sql_api.uninstall()
     Query(queue, name="query")
