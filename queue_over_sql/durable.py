@@ -149,9 +149,7 @@ class DurableRegistration:
             ConsumerTaken: it reads another queue, or is a consumer of another sort.
         """
         if self.consumer_id == registrations.SQL_CLIENTS:
-            msg = (
-                f"{self.consumer_id!r} is the consumer of SQL clients; give another name"
-            )
+            msg = f"{self.consumer_id!r} is the consumer of SQL clients; give another name"
             raise ConsumerTaken(msg)
         for _ in range(_RACES):
             taken = self._run(self._take_over, atomic=True)

@@ -20,6 +20,7 @@ from queue_over_sql.dialects.statements.stages import (
     StageTables,
     stage_tables,
 )
+from queue_over_sql.durations import stored_number
 from queue_over_sql.errors import QueueError, StageLost
 from queue_over_sql.store.tables import create_indexes
 
@@ -172,7 +173,7 @@ def committed_count(connection: Connection, tables: QueueTables, batch: BatchNam
     commits = tables.system.commits
     mine = and_(_is_batch(commits, tables, batch), _part(commits, batch))
     found = connection.execute(select(commits.c.message_count).where(mine)).first()
-    return None if found is None else int(found[0])
+    return None if found is None else stored_number("message_count of a commit", found[0])
 
 
 def forget_commit(connection: Connection, tables: QueueTables, batch: BatchName) -> None:
@@ -354,7 +355,7 @@ def finished_key(
     """A key just published that a finished message still has, with that message's id."""
     values = {"p_id": after, "p_now": now}
     row: Any = _run(connection, statements.remembered(tables), values).first()
-    return None if row is None else (row[0], int(row[1]))
+    return None if row is None else (row[0], stored_number("message_id of a key", row[1]))
 
 
 def take_back(connection: Connection, tables: StageTables, *, after: int, now: int) -> int:

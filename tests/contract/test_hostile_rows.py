@@ -13,7 +13,10 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, StatementError
 
 from queue_over_sql import QueueError, QueueSchemaMismatch
+from queue_over_sql.stages import StagedPublisher
+from queue_over_sql.store.stages import committed_count
 from tests.contract.durables import Query
+from tests.contract.staging import BATCH
 from tests.refusing import refused
 
 if TYPE_CHECKING:
@@ -61,6 +64,7 @@ def hostile(
         restored: write afterwards what was there before.
     """
     table, _, rows = place.partition(" WHERE ")
+    rows = rows or "1 = 1"
     if isinstance(value, bytes) and engine.dialect.name != "sqlite":
         # It would be written as a text about bytes.
         yield False
@@ -183,6 +187,12 @@ def test_rounds_and_keys(make_service: MakeService, engine: Engine) -> None:
         if bad:
             with pytest.raises(QueueError, match="Restore the row"):
                 queue.publish("x", key="k")
+    tables, run = queue.context.tables, queue.context.run
+    StagedPublisher(queue.context).publish(BATCH, [])
+    with hostile(engine, "queue_over_sql_commits", "message_count", "x") as bad:
+        if bad:
+            with pytest.raises(QueueError, match="Restore the row"):
+                run(lambda connection: committed_count(connection, tables, BATCH))
     rounds = "queue_over_sql_consumer_rounds WHERE consumer_id = 'query'"
     for column in ("message_limit", "up_to_id", "due_by", "claimed_count"):
         with hostile(engine, rounds, column, "x") as bad:
