@@ -82,14 +82,18 @@ class LineSource:
             number += len(lines)
 
     def _available_lines(self) -> Iterator[list[bytes]]:
-        rest = b""
+        begun: list[bytes] = []
         # Buffered streams of standard input and of files all have read1, BinaryIO does not say so.
         read: Callable[[int], bytes] = getattr(self._stream, "read1", self._stream.read)
         while chunk := read(READ_BYTES):
-            *lines, rest = (rest + chunk).split(b"\n")
-            yield lines
-        if rest:
-            yield [rest]
+            complete, newline, rest = chunk.rpartition(b"\n")
+            if newline:
+                # Joined once only: a long line comes in many chunks.
+                yield b"".join((*begun, complete)).split(b"\n")
+                begun = []
+            begun.append(rest)
+        if last := b"".join(begun):
+            yield [last]
 
     def _read_batch(self, lines: list[bytes], before: int) -> tuple[Batch, BadLineError | None]:
         batch = Batch()

@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from rich.progress import Progress
 
+from queue_over_sql.cli import lines
+from queue_over_sql.cli.lines import LineSource
+from queue_over_sql.cli.output import Output
+from queue_over_sql.cli.wire import LineFormat, LineReader
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.interfaces.command_line import (
     command,
@@ -256,3 +262,24 @@ def test_a_missing_file_is_an_error_in_words(sqlite_url: str, tmp_path: Path) ->
         "none.jsonl" in ended.err.replace("\n", ""),
         "Traceback" in ended.err,
     )
+
+
+def test_a_long_line_costs_what_its_bytes_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line in thousands of chunks takes no more time than as many bytes in short lines."""
+    monkeypatch.setattr(lines, "READ_BYTES", 1024)
+    long, short = b"x" * 1023 * 8192 + b"\n", (b"x" * 1022 + b"\n") * 8192
+    assert _seconds_to_read(long, tmp_path) < 20 * _seconds_to_read(short, tmp_path)
+
+
+def _seconds_to_read(content: bytes, folder: Path) -> float:
+    file = folder / "lines"
+    file.write_bytes(content)
+    with file.open("rb") as stream, Progress(disable=True) as bar:
+        source = LineSource(stream, LineReader("text", LineFormat.TEXT, {}), bar, Output())
+        before = time.process_time()
+        read = [one.payload for batch in source.batches(1000) for one in batch.publications]
+        seconds = time.process_time() - before
+    assert content.decode().splitlines() == read
+    return seconds
