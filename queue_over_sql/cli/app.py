@@ -44,6 +44,8 @@ HELP = """Message queues inside the SQL database that you already run.
 The database is given by --url or QUEUE_OVER_SQL_URL. Every command that talks to a database takes
 --url, --schema, --table-prefix and --json before or after its name.
 
+Tables and remarks show control characters written out, such as \\x1b; JSON escapes them.
+
 Durations are seconds, or carry units: 250ms, 90s, 1h30m, 7d.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 nothing there, 4 database unreachable,
