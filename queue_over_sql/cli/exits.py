@@ -25,6 +25,7 @@ class ExitCode(IntEnum):
     UNAVAILABLE = 4
     INCOMPLETE = 5
     INTERRUPTED = 130
+    TERMINATED = 143
 
 
 MEANINGS: dict[ExitCode, str] = {
@@ -42,7 +43,11 @@ MEANINGS: dict[ExitCode, str] = {
         "`edit` left messages to consumers that hold them, or the account of `demo` does not "
         "balance"
     ),
-    ExitCode.INTERRUPTED: "interrupted from the keyboard",
+    ExitCode.INTERRUPTED: (
+        "interrupted by SIGINT, as from the keyboard; also `consume` and `reaper` that were told a "
+        "second time to stop, and `demo` and `spark workers` that any signal ended early"
+    ),
+    ExitCode.TERMINATED: "ended by SIGTERM before it was done",
 }
 
 

@@ -17,6 +17,7 @@ from queue_over_sql import Queue, QueueError, QueueService
 from queue_over_sql.cli.advice import in_words
 from queue_over_sql.cli.exits import ExitCode, exit_code_for
 from queue_over_sql.cli.output import Output
+from queue_over_sql.cli.signals import Terminated, sigterm_raised
 from queue_over_sql.dialects.engines import insist_on_file, read_url
 
 URL_VARIABLE = "QUEUE_OVER_SQL_URL"
@@ -190,7 +191,7 @@ def _with_shared_options(function: Callable[..., None]) -> Callable[..., None]:
             values.pop("as_json"),
         )
         session = Session(given.over(context.obj or Connection()))
-        with errors_as_exit_codes(session.output):
+        with errors_as_exit_codes(session.output), sigterm_raised():
             function(session, **values)
 
     own = [
@@ -239,6 +240,9 @@ def errors_as_exit_codes(output: Output) -> Iterator[None]:
     except (SQLAlchemyError, OSError) as error:
         output.error(str(error) or type(error).__name__)
         raise typer.Exit(ExitCode.FAILED) from error
+    except Terminated:
+        output.note("Terminated.")
+        raise typer.Exit(ExitCode.TERMINATED) from None
     except KeyboardInterrupt:
         output.note("Interrupted.")
         raise typer.Exit(ExitCode.INTERRUPTED) from None

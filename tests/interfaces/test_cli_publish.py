@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.progress import Progress
 
+from queue_over_sql import Publication, Queue, QueueService
 from queue_over_sql.cli import lines
 from queue_over_sql.cli.lines import LineSource
 from queue_over_sql.cli.output import Output
+from queue_over_sql.cli.publishing import publish_lines
 from queue_over_sql.cli.wire import LineFormat, LineReader
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.interfaces.command_line import (
@@ -231,6 +235,70 @@ def test_lines_of_a_slow_pipe_do_not_wait_for_more(sqlite_url: str) -> None:
         )
         os.close(write_end)
         assert 0 == process.wait(30)
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_tells_from_where_to_send_again(
+    sqlite_url: str, number: signal.Signals, code: int
+) -> None:
+    """As an error does; what is in stays in, and the exit code says which signal it was."""
+    succeed("create", "jobs", url=sqlite_url)
+    with subprocess.Popen(
+        command("publish", "jobs", "--batch", "4"),
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(QUEUE_OVER_SQL_URL=sqlite_url),
+    ) as process:
+        assert process.stdin
+        process.stdin.write(b"1\n" * 10)
+        process.stdin.flush()
+        eventually(
+            lambda: succeed("stats", "jobs", "--json", url=sqlite_url).record["ready"] == 10,
+            "the lines are published",
+        )
+        process.send_signal(number)
+        _, said = process.communicate(timeout=30)
+    assert (code, True, True) == (
+        process.returncode,
+        b"Published so far: 10 lines. Line 11 and what follows are not" in said,
+        b"Traceback" not in said,
+    ), said
+
+
+def test_an_interrupted_transaction_is_told(
+    sqlite_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nobody knows whether its commit was done, so its lines are neither in nor out."""
+
+    def interrupted(queue: Queue, messages: list[Publication], **options: Any) -> int:
+        done = load(queue, messages, **options)
+        if messages[0].payload == 3:
+            raise KeyboardInterrupt
+        return done
+
+    load = Queue.load
+    monkeypatch.setattr(Queue, "load", interrupted)
+    file = tmp_path / "lines"
+    file.write_text("1\n2\n3\n4\n5\n")
+    with QueueService(sqlite_url) as service, pytest.raises(KeyboardInterrupt):
+        publish_lines(
+            Output(),
+            service,
+            service.create_queue("jobs"),
+            LineReader("json", LineFormat.PAYLOAD, {}),
+            file,
+            on_conflict="raise",
+            batch=2,
+        )
+    said = " ".join(capsys.readouterr().err.split())
+    assert (
+        "Published so far: 2 lines. Those of lines 3-4 may be, too: their transaction was cut off. "
+        "What follows is not." == said
+    )
 
 
 def test_contradictions_are_wrong_usage(sqlite_url: str) -> None:
