@@ -19,6 +19,11 @@ from queue_over_sql.cli.wire import LineReader
 READ_BYTES = 1 << 20
 
 
+def is_standard_input(stream: BinaryIO) -> bool:
+    """Whether `stream` is this process's own, whose size nobody knows."""
+    return sys.stdin is not None and stream is sys.stdin.buffer
+
+
 class BadLineError(Exception):
     """A line of the input that is no message."""
 
@@ -59,7 +64,7 @@ class LineSource:
         self._task = self._start(output)
 
     def _start(self, output: Output) -> TaskID:
-        if self._stream is not sys.stdin.buffer:
+        if not is_standard_input(self._stream):
             size = os.fstat(self._stream.fileno()).st_size
             return self._bar.add_task("Publishing", total=size)
         if sys.stdin.isatty():

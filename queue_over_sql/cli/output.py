@@ -38,6 +38,15 @@ UNBOUNDED = 1_000_000_000
 LAYOUT = "\n\t"
 
 
+def insist_on_output() -> None:
+    """Refuse to work where no result could be told: what was done would look as if it had not."""
+    if sys.stdout is None:
+        raise ValueError(
+            "standard output is closed, so nothing was done; "
+            "send it to /dev/null if nobody needs the result"
+        )
+
+
 def hide_passwords(text: str) -> str:
     """`text` with the password of every URL in it replaced by ``***``."""
     return PASSWORD_IN_QUERY.sub(r"\g<before>***", PASSWORD_IN_URL.sub(r"\g<before>***", text))
@@ -57,13 +66,19 @@ class RateColumn(ProgressColumn):
         return Text("" if speed is None else f"{speed:,.0f}/s", style="dim")
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Rich would end the process by itself."""
+        raise BrokenPipeError
+
+
 @dataclass
 class Output:
     """Writes for a person (Rich tables and notes) or, with `machine`, as JSON lines."""
 
     machine: bool = False
-    out: Console = field(default_factory=Console)
-    err: Console = field(default_factory=lambda: Console(stderr=True))
+    out: Console = field(default_factory=_Console)
+    err: Console = field(default_factory=lambda: _Console(stderr=True))
 
     def line(self, text: str) -> None:
         """Write plain text to standard output and flush it, so that a pipe has it at once.

@@ -22,7 +22,7 @@ from queue_over_sql import (
 )
 from queue_over_sql.cli.advice import in_words
 from queue_over_sql.cli.exits import ExitCode
-from queue_over_sql.cli.lines import BadLineError, Batch, LineSource
+from queue_over_sql.cli.lines import BadLineError, Batch, LineSource, is_standard_input
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.probing import first_refused
 from queue_over_sql.cli.values import counted
@@ -134,7 +134,7 @@ def _naming_lines(
 
 
 def _progress_bar(output: Output, stream: BinaryIO) -> Progress:
-    of_file = stream is not sys.stdin.buffer
+    of_file = not is_standard_input(stream)
     return output.progress(total_known=of_file, of_bytes=of_file)
 
 
@@ -184,6 +184,11 @@ def _publish_batch(queue: Queue, lines: Batch, on_conflict: str) -> Counter[str]
 @contextmanager
 def _opened(path: Path | None) -> Iterator[BinaryIO]:
     if path is None or str(path) == "-":
+        if sys.stdin is None:
+            raise ValueError(
+                "standard input is closed, so there are no lines to publish; "
+                "give a PAYLOAD, or lines by --file or a pipe"
+            )
         yield sys.stdin.buffer
         return
     with path.open("rb") as stream:
