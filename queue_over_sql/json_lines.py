@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
@@ -38,6 +39,10 @@ DELIVERY_FIELDS: Final = (
 ENCODING_FIELD: Final = "payload_encoding"
 """Says ``base64`` where the payload is bytes, written in Base64."""
 
+UNSEEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What text must not do to whoever looks at it: control characters, breaks of lines, and changes of
+the direction of writing; also halves of characters, which no stream takes."""
+
 
 def message_fields(message: Message) -> dict[str, Any]:
     """Everything about a message; a payload of bytes is written in Base64 and marked so."""
@@ -57,7 +62,8 @@ def in_base64(payload: bytes) -> str:
 
 def to_json(value: object) -> str:
     """One compact line of JSON; instants as ISO 8601, durations as seconds, bytes in Base64."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain)
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain)
+    return UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _plain(value: object) -> object:

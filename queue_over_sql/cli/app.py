@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -43,6 +46,8 @@ HELP = """Message queues inside the SQL database that you already run.
 
 The database is given by --url or QUEUE_OVER_SQL_URL. Every command that talks to a database takes
 --url, --schema, --table-prefix and --json before or after its name.
+
+Tables and remarks show control characters written out, such as \\x1b; JSON escapes them.
 
 Durations are seconds, or carry units: 250ms, 90s, 1h30m, 7d.
 
@@ -90,6 +95,16 @@ def build_app() -> typer.Typer:
     return app
 
 
+def _occupy_closed_streams() -> None:
+    """Let no file or connection get the number of a closed stream: a child would write into it."""
+    for stream in (sys.stdin, sys.stdout):
+        if stream is None:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - as long as the process lasts
+
+
 def main() -> None:
     """Run the command with the arguments of this process; the console script's entry point."""
+    _occupy_closed_streams()
     build_app()(prog_name="queue-over-sql")

@@ -67,6 +67,8 @@ def consume(
     Leases are extended for as long as the work takes. SIGINT or SIGTERM finishes the current
     message and gives the others back; a second one stops at once and gives that back, too.
 
+    A terminal shows control characters of a text written out; a pipe or file gets it as it is.
+
     A command of --exec finds in its environment QUEUE_OVER_SQL_QUEUE, _MESSAGE_ID, _ATTEMPT,
     _MAX_ATTEMPTS, _PRIORITY, _KEY, _KIND, _HEADERS (JSON) and _HEADER_name per header. The end of
     its standard error becomes the message's last_error. With --json its standard output goes to

@@ -25,12 +25,17 @@ class ExitCode(IntEnum):
     UNAVAILABLE = 4
     INCOMPLETE = 5
     INTERRUPTED = 130
+    READER_GONE = 141
+    TERMINATED = 143
 
 
 MEANINGS: dict[ExitCode, str] = {
     ExitCode.OK: "done; also a worker, reaper or consumer that was asked to stop and did",
     ExitCode.FAILED: "the operation was refused or failed; the reason is on standard error",
-    ExitCode.USAGE: "wrong usage: an unknown option, a value that cannot be read, no database URL",
+    ExitCode.USAGE: (
+        "wrong usage: an unknown option, a value that cannot be read, no database URL, standard "
+        "output closed, or standard input where it is read"
+    ),
     ExitCode.NOTHING: (
         "nothing there: no such queue, topic, schedule or durable consumer, no message or reply in "
         "time, an empty list"
@@ -42,7 +47,15 @@ MEANINGS: dict[ExitCode, str] = {
         "`edit` left messages to consumers that hold them, or the account of `demo` does not "
         "balance"
     ),
-    ExitCode.INTERRUPTED: "interrupted from the keyboard",
+    ExitCode.INTERRUPTED: (
+        "interrupted by SIGINT, as from the keyboard; also `consume` and `reaper` that were told a "
+        "second time to stop, and `demo` and `spark workers` that any signal ended early"
+    ),
+    ExitCode.READER_GONE: (
+        "whoever read its output has gone, as `head` does; it says no more, and `consume` leaves "
+        "in the queue what could not be written"
+    ),
+    ExitCode.TERMINATED: "ended by SIGTERM before it was done",
 }
 
 

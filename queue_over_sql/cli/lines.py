@@ -19,6 +19,11 @@ from queue_over_sql.cli.wire import LineReader
 READ_BYTES = 1 << 20
 
 
+def is_standard_input(stream: BinaryIO) -> bool:
+    """Whether `stream` is this process's own, whose size nobody knows."""
+    return sys.stdin is not None and stream is sys.stdin.buffer
+
+
 class BadLineError(Exception):
     """A line of the input that is no message."""
 
@@ -59,7 +64,7 @@ class LineSource:
         self._task = self._start(output)
 
     def _start(self, output: Output) -> TaskID:
-        if self._stream is not sys.stdin.buffer:
+        if not is_standard_input(self._stream):
             size = os.fstat(self._stream.fileno()).st_size
             return self._bar.add_task("Publishing", total=size)
         if sys.stdin.isatty():
@@ -82,14 +87,18 @@ class LineSource:
             number += len(lines)
 
     def _available_lines(self) -> Iterator[list[bytes]]:
-        rest = b""
+        begun: list[bytes] = []
         # Buffered streams of standard input and of files all have read1, BinaryIO does not say so.
         read: Callable[[int], bytes] = getattr(self._stream, "read1", self._stream.read)
         while chunk := read(READ_BYTES):
-            *lines, rest = (rest + chunk).split(b"\n")
-            yield lines
-        if rest:
-            yield [rest]
+            complete, newline, rest = chunk.rpartition(b"\n")
+            if newline:
+                # Joined once only: a long line comes in many chunks.
+                yield b"".join((*begun, complete)).split(b"\n")
+                begun = []
+            begun.append(rest)
+        if last := b"".join(begun):
+            yield [last]
 
     def _read_batch(self, lines: list[bytes], before: int) -> tuple[Batch, BadLineError | None]:
         batch = Batch()

@@ -89,7 +89,8 @@ def publish(
     """Publish one message, or one per line of a file or of standard input.
 
     Lines go in transaction by transaction (--batch); after an error the message names the line
-    where it can, and says from which line on to send again.
+    where it can, and says from which line on to send again. It says so after SIGINT and SIGTERM,
+    too.
     """
     given = {
         "key": key,

@@ -26,7 +26,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from queue_over_sql.json_lines import to_json
+from queue_over_sql.json_lines import UNSEEN, to_json
 
 PASSWORD_IN_URL = re.compile(r"(?P<before>\w[\w+]*://[^:/\s]*:)(?P<password>(?:(?!://)\S)+)(?=@)")
 PASSWORD_IN_QUERY = re.compile(
@@ -35,11 +35,26 @@ PASSWORD_IN_QUERY = re.compile(
 
 NARROWEST_CUT = 10
 UNBOUNDED = 1_000_000_000
+LAYOUT = "\n\t"
+
+
+def insist_on_output() -> None:
+    """Refuse to work where no result could be told: what was done would look as if it had not."""
+    if sys.stdout is None:
+        raise ValueError(
+            "standard output is closed, so nothing was done; "
+            "send it to /dev/null if nobody needs the result"
+        )
 
 
 def hide_passwords(text: str) -> str:
     """`text` with the password of every URL in it replaced by ``***``."""
     return PASSWORD_IN_QUERY.sub(r"\g<before>***", PASSWORD_IN_URL.sub(r"\g<before>***", text))
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    r"""`text` with what a terminal would obey written out, such as ``\x1b``, except for `keep`."""
+    return UNSEEN.sub(lambda found: found[0] if found[0] in keep else repr(found[0])[1:-1], text)
 
 
 class RateColumn(ProgressColumn):
@@ -51,16 +66,27 @@ class RateColumn(ProgressColumn):
         return Text("" if speed is None else f"{speed:,.0f}/s", style="dim")
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Rich would end the process by itself."""
+        raise BrokenPipeError
+
+
 @dataclass
 class Output:
     """Writes for a person (Rich tables and notes) or, with `machine`, as JSON lines."""
 
     machine: bool = False
-    out: Console = field(default_factory=Console)
-    err: Console = field(default_factory=lambda: Console(stderr=True))
+    out: Console = field(default_factory=_Console)
+    err: Console = field(default_factory=lambda: _Console(stderr=True))
 
     def line(self, text: str) -> None:
-        """Write one plain line to standard output and flush it, so that a pipe has it at once."""
+        """Write plain text to standard output and flush it, so that a pipe has it at once.
+
+        A terminal gets control characters written out; a pipe or file gets `text` as it is.
+        """
+        if sys.stdout.isatty():
+            text = printable(text, keep=LAYOUT)
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
 
@@ -71,19 +97,22 @@ class Output:
         elif human is not None:
             # As a note: one line for a pipe, however long it is.
             soft_wrap = not self.out.is_terminal
-            self.out.print(escape(human), highlight=False, soft_wrap=soft_wrap)
+            self.out.print(
+                escape(printable(human, keep=LAYOUT)), highlight=False, soft_wrap=soft_wrap
+            )
 
     def note(self, text: str) -> None:
         """A remark on standard error for a person."""
         # Broken into lines for a terminal only: a pipe gets each remark as one line.
         soft_wrap = not self.err.is_terminal
-        text = escape(hide_passwords(text))
+        text = escape(printable(hide_passwords(text), keep=LAYOUT))
         self.err.print(text, style="dim", highlight=False, soft_wrap=soft_wrap)
 
     def error(self, text: str) -> None:
         """What went wrong, on standard error; passwords of URLs are hidden."""
         label = Text("Error: ", style="bold red")
-        self.err.print(label + Text(hide_passwords(text)), highlight=False, soft_wrap=True)
+        shown = printable(hide_passwords(text), keep=LAYOUT)
+        self.err.print(label + Text(shown), highlight=False, soft_wrap=True)
 
     def table(
         self, title: str | None, columns: Sequence[str], rows: Sequence[Sequence[object]]
@@ -105,7 +134,7 @@ class Output:
         """Show one thing to a person, a line for each of its fields; nothing is cut."""
         widest = max(map(len, fields))
         for name, value in fields.items():
-            self.line(f"{name:{widest}}  {value}")
+            self.line(f"{name:{widest}}  {printable(value)}")
 
     def progress(self, *, total_known: bool = True, of_bytes: bool = False) -> Progress:
         """A progress bar on standard error, silent when that is no terminal or with ``--json``.
@@ -140,13 +169,17 @@ def build_table(
     for name in columns:
         justify: JustifyMethod = "right" if name.startswith("#") else "left"
         table.add_column(name.lstrip("#…"), justify=justify, header_style="bold", no_wrap=True)
-    texts = [[cell if isinstance(cell, Text) else Text(str(cell)) for cell in row] for row in rows]
+    texts = [[_cell(cell) for cell in row] for row in rows]
     limits = _widths_of_cut_columns(columns, texts, width)
     for row in texts:
         for place, limit in limits.items():
             row[place].truncate(limit, overflow="ellipsis")
         table.add_row(*row)
     return table
+
+
+def _cell(cell: object) -> Text:
+    return cell if isinstance(cell, Text) else Text(printable(str(cell)))
 
 
 def _widths_of_cut_columns(

@@ -22,7 +22,7 @@ from queue_over_sql import (
 )
 from queue_over_sql.cli.advice import in_words
 from queue_over_sql.cli.exits import ExitCode
-from queue_over_sql.cli.lines import BadLineError, Batch, LineSource
+from queue_over_sql.cli.lines import BadLineError, Batch, LineSource, is_standard_input
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.probing import first_refused
 from queue_over_sql.cli.values import counted
@@ -89,20 +89,26 @@ def publish_lines(
     """Publish the lines of `path` (None or ``-``: standard input), `batch` in one transaction.
 
     Exits with code 1 after an error, 4 when the database cannot be reached, and 2 after a line that
-    is no message; in all cases everything before the failed batch or line is published, and the
-    message says from which line on to go on.
+    is no message; in all cases, and when it is interrupted, everything before the failed batch or
+    line is published, and the message says from which line on to go on.
     """
     outcomes: Counter[str] = Counter()
+    at_work: Batch | None = None
     with _opened(path) as stream, _progress_bar(output, stream) as bar:
         source = LineSource(stream, reader, bar, output)
         try:
             for lines in source.batches(batch):
+                at_work = lines
                 with _naming_lines(service, queue, lines, on_conflict):
                     outcomes.update(_publish_batch(queue, lines, on_conflict))
                 source.published(lines)
+                at_work = None
         except (BadLineError, RefusedBatchError) as error:
             output.error(f"{error}\n{_progress(source, error)}")
             raise typer.Exit(_exit_code(error)) from error
+        except (KeyboardInterrupt, OSError):
+            output.note(_progress_cut_off(source, at_work))
+            raise
     total = sum(outcomes.values())
     output.record(
         {"queue": queue.name, "published": total, **outcomes},
@@ -128,16 +134,30 @@ def _naming_lines(
 
 
 def _progress_bar(output: Output, stream: BinaryIO) -> Progress:
-    of_file = stream is not sys.stdin.buffer
+    of_file = not is_standard_input(stream)
     return output.progress(total_known=of_file, of_bytes=of_file)
 
 
 def _progress(source: LineSource, error: Exception) -> str:
-    done = f"Published so far: {counted(source.count, 'line')}."
     if isinstance(error.__cause__, DatabaseUnavailable):
         # The connection may have broken after the commit.
-        return f"{done} If the connection broke just now, those of this transaction may be, too."
-    return f"{done} Line {source.next_line} and what follows are not: send these again."
+        rest = "If the connection broke just now, those of this transaction may be, too."
+        return f"{_done(source)} {rest}"
+    return _progress_cut_off(source, None)
+
+
+def _progress_cut_off(source: LineSource, at_work: Batch | None) -> str:
+    rest = f"Line {source.next_line} and what follows are not: send these again."
+    if at_work is not None:
+        rest = (
+            f"Those of {at_work.name()} may be, too: their transaction was cut off. "
+            "What follows is not."
+        )
+    return f"{_done(source)} {rest}"
+
+
+def _done(source: LineSource) -> str:
+    return f"Published so far: {counted(source.count, 'line')}."
 
 
 def _exit_code(error: Exception) -> ExitCode:
@@ -164,6 +184,11 @@ def _publish_batch(queue: Queue, lines: Batch, on_conflict: str) -> Counter[str]
 @contextmanager
 def _opened(path: Path | None) -> Iterator[BinaryIO]:
     if path is None or str(path) == "-":
+        if sys.stdin is None:
+            raise ValueError(
+                "standard input is closed, so there are no lines to publish; "
+                "give a PAYLOAD, or lines by --file or a pipe"
+            )
         yield sys.stdin.buffer
         return
     with path.open("rb") as stream:

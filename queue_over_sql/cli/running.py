@@ -11,7 +11,7 @@ import typer
 from queue_over_sql import Worker
 from queue_over_sql.cli.imports import import_object
 from queue_over_sql.cli.options import RUNNING_PANEL, ConsumerTimeoutOption
-from queue_over_sql.cli.output import hide_passwords
+from queue_over_sql.cli.output import LAYOUT, hide_passwords, printable
 from queue_over_sql.cli.session import URL_VARIABLE, Session, command
 from queue_over_sql.cli.signals import stop_on_signals
 from queue_over_sql.cli.values import parse_duration
@@ -107,12 +107,12 @@ def reaper(
         logger.info("The reaper stops.")
 
 
-class HidePasswords(logging.Formatter):
-    """A log format that never shows the password of a URL."""
+class LogFormatter(logging.Formatter):
+    """Shows no password of a URL, and writes out what a terminal would obey."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The finished line, passwords hidden."""
-        return hide_passwords(super().format(record))
+        """The finished line, and below it the traceback if there is one."""
+        return printable(hide_passwords(super().format(record)), keep=LAYOUT)
 
 
 def start_logging(level: str) -> None:
@@ -120,7 +120,7 @@ def start_logging(level: str) -> None:
     if level.lower() not in LEVELS:
         raise typer.BadParameter(f"{level!r} is none of {', '.join(LEVELS)}")
     handler = logging.StreamHandler()
-    handler.setFormatter(HidePasswords("%(asctime)s %(levelname)-7s %(name)s  %(message)s"))
+    handler.setFormatter(LogFormatter("%(asctime)s %(levelname)-7s %(name)s  %(message)s"))
     logging.basicConfig(level=LEVELS[level.lower()], handlers=[handler], force=True)
     # Its line per job and run says nothing that ours do not.
     logging.getLogger("apscheduler").setLevel(logging.WARNING)

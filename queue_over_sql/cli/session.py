@@ -16,7 +16,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from queue_over_sql import Queue, QueueError, QueueService
 from queue_over_sql.cli.advice import in_words
 from queue_over_sql.cli.exits import ExitCode, exit_code_for
-from queue_over_sql.cli.output import Output
+from queue_over_sql.cli.output import Output, insist_on_output
+from queue_over_sql.cli.signals import Terminated, sigterm_raised
 from queue_over_sql.dialects.engines import insist_on_file, read_url
 
 URL_VARIABLE = "QUEUE_OVER_SQL_URL"
@@ -190,7 +191,8 @@ def _with_shared_options(function: Callable[..., None]) -> Callable[..., None]:
             values.pop("as_json"),
         )
         session = Session(given.over(context.obj or Connection()))
-        with errors_as_exit_codes(session.output):
+        with errors_as_exit_codes(session.output), sigterm_raised():
+            insist_on_output()
             function(session, **values)
 
     own = [
@@ -231,7 +233,7 @@ def errors_as_exit_codes(output: Output) -> Iterator[None]:
     except BrokenPipeError:
         # The reader of our output has gone, as `head` does: no error, but no more output either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        raise typer.Exit(ExitCode.FAILED) from None
+        raise typer.Exit(ExitCode.READER_GONE) from None
     except ValueError as error:
         # The library's word for an argument that it refuses: here that came from an option.
         output.error(str(error))
@@ -239,6 +241,9 @@ def errors_as_exit_codes(output: Output) -> Iterator[None]:
     except (SQLAlchemyError, OSError) as error:
         output.error(str(error) or type(error).__name__)
         raise typer.Exit(ExitCode.FAILED) from error
+    except Terminated:
+        output.note("Terminated.")
+        raise typer.Exit(ExitCode.TERMINATED) from None
     except KeyboardInterrupt:
         output.note("Interrupted.")
         raise typer.Exit(ExitCode.INTERRUPTED) from None

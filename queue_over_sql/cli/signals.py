@@ -90,6 +90,29 @@ def stop_on_signals(*, at_once: bool = False) -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, raised where the main thread is, as Ctrl-C is: on the way out all is given back."""
+
+
+@contextmanager
+def sigterm_raised() -> Iterator[None]:
+    """Inside, the first SIGTERM raises `Terminated`, a second one kills; unless it is ignored."""
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    del frame
+    signal.signal(number, signal.SIG_DFL)
+    raise Terminated
+
+
 @contextmanager
 def _ending_at_once(stop: Stop) -> Iterator[None]:
     """Hear of signals in a thread, too: the main one hears nothing while it is inside of Java."""

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from queue_over_sql import QueueService
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.interfaces.command_line import (
     command,
     environment,
     eventually,
+    on_terminal,
     run,
     started,
     succeed,
@@ -53,6 +55,16 @@ def test_prints_everything_once_and_acknowledges(database: TestDatabase) -> None
     assert '"a"\n{"b":1}\n' == succeed("consume", "jobs", url=database.url).out
     again = run("consume", "jobs", url=database.url)
     assert (3, "") == (again.exit_code, again.out)
+
+
+def test_a_terminal_obeys_no_payload(sqlite_url: str) -> None:
+    """On a terminal control characters are written out; a pipe or file gets a text as it is."""
+    text = "a\tb\n\x1b[2J\x9b\u202e"
+    with QueueService(sqlite_url) as service:
+        service.create_queue("texts", payload="text").publish_many([text, text])
+    shown = on_terminal("consume", "texts", "--count", "1", url=sqlite_url)
+    piped = succeed("consume", "texts", url=sqlite_url)
+    assert ((0, "a\tb\r\n\\x1b[2J\\x9b\\u202e\r\n"), f"{text}\n") == (shown, piped.out)
 
 
 def test_count_leaves_the_rest(jobs: str) -> None:
@@ -97,7 +109,7 @@ def test_a_reader_that_leaves_costs_no_message(jobs: str) -> None:
         timeout=60,
     )
     os.close(write_end)
-    assert (False, b"") == (ended.returncode == 0, ended.stderr)
+    assert (141, b"") == (ended.returncode, ended.stderr)
     assert 3 == _ready(jobs)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from queue_over_sql.cli.output import hide_passwords
 from queue_over_sql.testing.plugin import TestDatabase
-from tests.interfaces.command_line import run, succeed
+from tests.interfaces.command_line import command, environment, run, succeed
 
 
 def test_without_a_url_the_error_says_how_to_give_one() -> None:
@@ -153,3 +155,60 @@ def test_passwords_are_hidden_in_any_text() -> None:
         "nothing to hide": "nothing to hide",
     }
     assert shown == {text: hide_passwords(text) for text in shown}
+
+
+def _with_streams(streams: str, *arguments: str, url: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        ["sh", "-c", f'exec "$@" {streams}', "sh", *command(*arguments)],
+        capture_output=True,
+        env=environment(QUEUE_OVER_SQL_URL=url),
+        check=False,
+        timeout=60,
+    )
+
+
+def test_closed_streams_are_told_before_anything_is_done(sqlite_url: str, tmp_path: Path) -> None:
+    """A command needs its standard output, and `publish` of lines its input: exit code 2."""
+    succeed("create", "jobs", url=sqlite_url)
+    file = tmp_path / "lines"
+    file.write_text("2\n")
+    for streams, reason, *arguments in (
+        ("<&-", b"standard input is closed", "publish", "jobs"),
+        ("<&-", b"", "publish", "jobs", "1"),
+        ("<&-", b"", "publish", "jobs", "--file", str(file)),
+        (">&-", b"standard output is closed", "stats", "jobs"),
+        (">&-", b"standard output is closed", "publish", "jobs", "3"),
+        (">&-", b"standard output is closed", "consume", "jobs"),
+        ("2>&-", b"", "purge", "jobs"),
+    ):
+        ended = _with_streams(streams, *arguments, url=sqlite_url)
+        told = (ended.returncode, reason in ended.stderr, b"Traceback" in ended.stderr)
+        expected = 2 if reason else int(arguments[0] == "purge")
+        assert (expected, True, False) == told, (streams, arguments, ended.stderr)
+    assert "1\n2\n" == succeed("consume", "jobs", url=sqlite_url).out
+
+
+def test_a_reader_that_leaves_ends_a_command_as_sigpipe_does(sqlite_url: str) -> None:
+    """Exit code 141 and no word, for what writes lines and for what writes a sentence."""
+    succeed("create", "jobs", url=sqlite_url)
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    for arguments in (("stats", "jobs"), ("stats", "jobs", "--json"), ("publish", "jobs", "1")):
+        ended = subprocess.run(
+            command(*arguments),
+            stdout=write_end,
+            stderr=subprocess.PIPE,
+            env=environment(QUEUE_OVER_SQL_URL=sqlite_url),
+            check=False,
+            timeout=60,
+        )
+        assert (141, b"") == (ended.returncode, ended.stderr), arguments
+    os.close(write_end)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="it is a device of Linux")
+def test_output_that_cannot_be_written_is_told_once(sqlite_url: str) -> None:
+    """A full disk, say: exit code 1 and the reason."""
+    succeed("create", "jobs", url=sqlite_url)
+    ended = _with_streams(">/dev/full", "stats", "jobs", url=sqlite_url)
+    assert (1, 1) == (ended.returncode, len(ended.stderr.splitlines())), ended.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import signal
 from collections.abc import Callable
@@ -16,8 +17,9 @@ from sqlalchemy import update
 from queue_over_sql import ConsumerInfo, Queue, QueueService
 from queue_over_sql.cli.monitoring import CONSUMER_COLUMNS, _consumer_row
 from queue_over_sql.cli.output import build_table
+from queue_over_sql.cli.running import LogFormatter
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
-from tests.interfaces.command_line import eventually, run, started, succeed
+from tests.interfaces.command_line import eventually, on_terminal, run, started, succeed
 
 pytestmark = pytest.mark.default_on("sqlite", "postgresql")
 
@@ -178,3 +180,46 @@ def test_consumers_fit_a_terminal_of_80_columns() -> None:
         row.split()[2:],
         len(row.rstrip()) <= 80,
     )
+
+
+OBEYED = "\x1b[2J\x9b\x7f\u202e\u2066\n"
+"""Clears a terminal, begins a command for it, and turns the direction of what follows."""
+WRITTEN_OUT = r"\x1b[2J\x9b\x7f\u202e\u2066"
+
+
+def test_a_terminal_obeys_nothing_that_is_stored(sqlite_url: str) -> None:
+    """Tables and listings write out what a terminal would obey, also where they go to a pipe."""
+    service = QueueService(sqlite_url, consumer_name=OBEYED)
+    queue = service.create_queue("jobs", payload="text", archive="all")
+    queue.publish(OBEYED, key=OBEYED, kind=OBEYED)
+    queue.consume()[0].reject(OBEYED)
+    queue.publish(OBEYED, key=OBEYED)
+    service.schedules.add("often", "jobs", OBEYED, every=60, headers={"a": OBEYED})
+    looks = {
+        ("peek", "jobs"): 2,
+        ("peek", "jobs", "--archive"): 4,
+        ("consumers",): 1,
+        ("schedule", "show", "often"): 1,
+    }
+    for look, least in looks.items():
+        _, on_screen = on_terminal(*look, url=sqlite_url)
+        piped = succeed(*look, url=sqlite_url).out
+        obeyed = [one for one in ("\x1b[2J", *OBEYED[4:-1]) if one in on_screen + piped]
+        assert ([], True) == (obeyed, WRITTEN_OUT[:8] in on_screen), look
+        assert least <= piped.count(WRITTEN_OUT), look
+    service.stop()
+
+
+def test_json_writes_out_what_a_terminal_obeys(jobs: Queue, sqlite_url: str) -> None:
+    """As JSON does, so that a reader of JSON gets the same text."""
+    jobs.publish(OBEYED)
+    ended = succeed("peek", "jobs", "--json", url=sqlite_url)
+    assert (OBEYED, True) == (ended.record["payload"], ended.out.isascii())
+
+
+def test_errors_and_logs_write_out_what_a_terminal_obeys(sqlite_url: str) -> None:
+    """Their own lines stay: an error says in the second one what to do."""
+    ended = run("stats", f"no{OBEYED}", url=sqlite_url)
+    assert (WRITTEN_OUT in ended.err, OBEYED[:-1] in ended.err) == (True, False)
+    record = logging.LogRecord("name", logging.INFO, "", 0, f"a\n{OBEYED}", (), None)
+    assert f"a\n{WRITTEN_OUT}\n" == LogFormatter().format(record)

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.progress import Progress
 
+from queue_over_sql import Publication, Queue, QueueService
+from queue_over_sql.cli import lines
+from queue_over_sql.cli.lines import LineSource
+from queue_over_sql.cli.output import Output
+from queue_over_sql.cli.publishing import publish_lines
+from queue_over_sql.cli.wire import LineFormat, LineReader
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.interfaces.command_line import (
     command,
@@ -227,6 +237,70 @@ def test_lines_of_a_slow_pipe_do_not_wait_for_more(sqlite_url: str) -> None:
         assert 0 == process.wait(30)
 
 
+@pytest.mark.timing
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_tells_from_where_to_send_again(
+    sqlite_url: str, number: signal.Signals, code: int
+) -> None:
+    """As an error does; what is in stays in, and the exit code says which signal it was."""
+    succeed("create", "jobs", url=sqlite_url)
+    with subprocess.Popen(
+        command("publish", "jobs", "--batch", "4"),
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(QUEUE_OVER_SQL_URL=sqlite_url),
+    ) as process:
+        assert process.stdin
+        process.stdin.write(b"1\n" * 10)
+        process.stdin.flush()
+        eventually(
+            lambda: succeed("stats", "jobs", "--json", url=sqlite_url).record["ready"] == 10,
+            "the lines are published",
+        )
+        process.send_signal(number)
+        _, said = process.communicate(timeout=30)
+    assert (code, True, True) == (
+        process.returncode,
+        b"Published so far: 10 lines. Line 11 and what follows are not" in said,
+        b"Traceback" not in said,
+    ), said
+
+
+def test_an_interrupted_transaction_is_told(
+    sqlite_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nobody knows whether its commit was done, so its lines are neither in nor out."""
+
+    def interrupted(queue: Queue, messages: list[Publication], **options: Any) -> int:
+        done = load(queue, messages, **options)
+        if messages[0].payload == 3:
+            raise KeyboardInterrupt
+        return done
+
+    load = Queue.load
+    monkeypatch.setattr(Queue, "load", interrupted)
+    file = tmp_path / "lines"
+    file.write_text("1\n2\n3\n4\n5\n")
+    with QueueService(sqlite_url) as service, pytest.raises(KeyboardInterrupt):
+        publish_lines(
+            Output(),
+            service,
+            service.create_queue("jobs"),
+            LineReader("json", LineFormat.PAYLOAD, {}),
+            file,
+            on_conflict="raise",
+            batch=2,
+        )
+    said = " ".join(capsys.readouterr().err.split())
+    assert (
+        "Published so far: 2 lines. Those of lines 3-4 may be, too: their transaction was cut off. "
+        "What follows is not." == said
+    )
+
+
 def test_contradictions_are_wrong_usage(sqlite_url: str) -> None:
     """An argument and a file, or one key for many lines: code 2, and nothing is published."""
     succeed("create", "jobs", url=sqlite_url)
@@ -256,3 +330,24 @@ def test_a_missing_file_is_an_error_in_words(sqlite_url: str, tmp_path: Path) ->
         "none.jsonl" in ended.err.replace("\n", ""),
         "Traceback" in ended.err,
     )
+
+
+def test_a_long_line_costs_what_its_bytes_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line in thousands of chunks takes no more time than as many bytes in short lines."""
+    monkeypatch.setattr(lines, "READ_BYTES", 1024)
+    long, short = b"x" * 1023 * 8192 + b"\n", (b"x" * 1022 + b"\n") * 8192
+    assert _seconds_to_read(long, tmp_path) < 20 * _seconds_to_read(short, tmp_path)
+
+
+def _seconds_to_read(content: bytes, folder: Path) -> float:
+    file = folder / "lines"
+    file.write_bytes(content)
+    with file.open("rb") as stream, Progress(disable=True) as bar:
+        source = LineSource(stream, LineReader("text", LineFormat.TEXT, {}), bar, Output())
+        before = time.process_time()
+        read = [one.payload for batch in source.batches(1000) for one in batch.publications]
+        seconds = time.process_time() - before
+    assert content.decode().splitlines() == read
+    return seconds

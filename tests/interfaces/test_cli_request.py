@@ -67,8 +67,9 @@ def test_no_reply_in_time(database: TestDatabase, make_service: MakeService) -> 
 
 
 @pytest.mark.timing
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_request_is_taken_back(
-    database: TestDatabase, make_service: MakeService
+    database: TestDatabase, make_service: MakeService, number: signal.Signals, code: int
 ) -> None:
     """Nobody waits for the reply any more, so nobody needs to begin with it."""
     service = make_service()
@@ -81,8 +82,8 @@ def test_an_interrupted_request_is_taken_back(
     ) as process:
         eventually(lambda: queue.messages().count() == 1, "the request is there")
         time.sleep(2)  # until its publisher knows that, too, and waits
-        process.send_signal(signal.SIGINT)
-        assert 130 == process.wait(PATIENCE)
+        process.send_signal(number)
+        assert code == process.wait(PATIENCE)
     assert (0, ["jobs"]) == (
         queue.messages().count(),
         [one.name for one in service.queues(temporary=True)],
