@@ -20,7 +20,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect
 from queue_over_sql.dialects.direct import go_direct
-from queue_over_sql.dialects.driver_calls import interruption_behind
+from queue_over_sql.dialects.driver_calls import driver_errors, interruption_behind
 from queue_over_sql.dialects.engines import (
     OpenedEngine,
     dialect_of,
@@ -234,10 +234,14 @@ class Connections:
             DatabaseRefused: it answered with another error.
         """
         self._check_open()
-        with self._guard(), self.watchdog.waiting(), self._connect() as connection:
-            connection.execution_options(**self._opened.lane_options)
-            with self.translated():
-                yield connection
+        with (
+            self._guard(),
+            self.watchdog.waiting(),
+            self._connect() as connection,
+            self.translated(),
+        ):
+            self._set_options(connection)
+            yield connection
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[Connection]:
@@ -408,8 +412,8 @@ class Connections:
     def _new_lane(self, durable: bool) -> Lane:
         dialect, connection = self.dialect, self._connect()
         try:
-            connection.execution_options(**self._opened.lane_options)
             with self.translated():
+                self._set_options(connection)
                 dialect.prepare_lane(connection, durable=durable)
             go_direct(connection)
         except BaseException:
@@ -418,6 +422,11 @@ class Connections:
             connection.close()
             raise
         return Lane(connection, dialect.restore_session)
+
+    def _set_options(self, connection: Connection) -> None:
+        # SQLAlchemy leaves an error of the driver as it is here.
+        with driver_errors(connection, "AUTOCOMMIT"):
+            connection.execution_options(**self._opened.lane_options)
 
     def _drop(self, lane: Lane) -> None:
         self._breaks += 1

@@ -17,7 +17,7 @@ from queue_over_sql.dialects.h2_json import JsonField
 from queue_over_sql.dialects.rows import read_rows
 from queue_over_sql.dialects.statements import claim
 from queue_over_sql.dialects.statements.parameters import number
-from queue_over_sql.errors import UnsupportedByEngine
+from queue_over_sql.errors import DatabaseUnavailable, UnsupportedByEngine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -80,10 +80,21 @@ class H2Dialect(QueueDialect):
     def creating(self, connection: Connection, schema: str | None) -> Iterator[None]:
         """A row that is there or not: DDL commits here, so no lock of a transaction would last.
 
-        That of a creator who died is passed over when it is old.
+        That of a creator who died is passed over when it is old, or of another clock.
+
+        Raises:
+            DatabaseUnavailable: others had it for too long.
         """
         del schema
+        deadline = time.monotonic() + 2 * _CREATION_SECONDS
         while not self._took_creation_lock(connection):
+            if time.monotonic() > deadline:
+                msg = (
+                    f"Other processes were creating queues in this database for "
+                    f"{2 * _CREATION_SECONDS} seconds. Look at the table {_CREATION}, wait for "
+                    "them or delete its row, and try again. Nothing was changed."
+                )
+                raise DatabaseUnavailable(msg)
             time.sleep(random.uniform(0.01, 0.05))  # noqa: S311 - spreads creators, guards nothing
         try:
             yield
@@ -101,10 +112,12 @@ class H2Dialect(QueueDialect):
 
     def _took_creation_lock(self, connection: Connection) -> bool:
         now = "CAST(EXTRACT(EPOCH FROM CURRENT_TIMESTAMP) AS BIGINT)"
+        # In the future it is of before somebody set the clock back.
+        old = f"since < {now} - {_CREATION_SECONDS} OR since > {now} + 1"
         try:
             for statement in (
                 f"CREATE TABLE IF NOT EXISTS {_CREATION} (id INTEGER PRIMARY KEY, since BIGINT)",
-                f"DELETE FROM {_CREATION} WHERE since < {now} - {_CREATION_SECONDS}",
+                f"DELETE FROM {_CREATION} WHERE {old}",
                 f"INSERT INTO {_CREATION} VALUES (1, {now})",
                 "COMMIT",
                 # What follows is a transaction again, as far as DDL lets it be one.

@@ -90,8 +90,13 @@ def settled(connection: Connection, look: Callable[[], T], dialect: QueueDialect
         NoSuchTableError: it is not there.
     """
     for _ in range(_CREATION_RACES if dialect.alters_in_view else 0):
-        with contextlib.suppress(NoSuchTableError, DBAPIError):
+        try:
             return look()
+        except NoSuchTableError:
+            pass
+        except DBAPIError as error:
+            if dialect.classify(error) is ErrorKind.DISCONNECT:
+                raise
         pause(connection, _RACE_SECONDS)
     return look()
 

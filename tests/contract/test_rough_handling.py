@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import Column, String, literal_column, update
+from sqlalchemy import Column, String, event, literal_column, update
 
 from queue_over_sql import (
     ClaimLost,
@@ -18,12 +19,13 @@ from queue_over_sql import (
     QueueError,
     ServiceClosed,
 )
+from tests.contract.looking import payloads
 from tests.contract.policies import POLICIES, OddPolicy
 from tests.contract.waiting import wait_until
 from tests.contract.working import running
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
+    from sqlalchemy import Connection, Engine
 
     from queue_over_sql import Message, Queue, QueueService
     from queue_over_sql.testing.plugin import MakeService
@@ -303,6 +305,43 @@ def test_a_statement_that_is_cancelled_may_be_repeated(queue: Queue, engine: Eng
     assert isinstance(error, DatabaseUnavailable), error
     assert "cancelled" in str(error)
     assert queue.delete(message_id)
+
+
+KILL = {
+    "postgresql": ("SELECT pg_backend_pid()", "SELECT pg_terminate_backend({})"),
+    "mysql": ("SELECT CONNECTION_ID()", "KILL {}"),
+    "h2": ("SELECT SESSION_ID()", "CALL ABORT_SESSION({})"),
+}
+
+
+@pytest.mark.engines("postgresql", "mysql", "mariadb", "h2")
+@pytest.mark.threads("the hook is one of the synchronous driver")
+def test_a_connection_that_is_lost_before_its_first_use_is_told_in_our_words(
+    make_service: MakeService, engine: Engine
+) -> None:
+    """Between the check-out and the first statement SQLAlchemy leaves the driver's error bare."""
+    ask, kill = KILL[engine.dialect.name.replace("mariadb", "mysql")]
+    make_service().create_queue("jobs").publish("x")
+    service = make_service()
+    lost = 0
+
+    def lose(connection: Connection) -> None:
+        nonlocal lost
+        session = connection.exec_driver_sql(ask).scalar_one()
+        connection.rollback()
+        with engine.connect() as administrator:
+            administrator.exec_driver_sql(kill.format(session)).close()
+        lost += 1
+
+    event.listen(service.connections.engine, "engine_connect", lose)
+    try:
+        for act in (service.start, lambda: service.queue("jobs").consume()):
+            with contextlib.suppress(QueueError):
+                act()
+    finally:
+        event.remove(service.connections.engine, "engine_connect", lose)
+    assert lost
+    assert ["x"] == payloads(service.queue("jobs").consume())
 
 
 @pytest.mark.engines("sqlite")

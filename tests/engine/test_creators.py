@@ -1,4 +1,4 @@
-"""Servers that create queues on one MySQL or MariaDB server at the same moment."""
+"""Servers that create queues in one database at the same moment, where DDL commits by itself."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import create_engine, make_url
+from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql import QueueService
 from queue_over_sql.dialects import mysql
+from queue_over_sql.dialects.engines import dialect_of
 from queue_over_sql.errors import DatabaseUnavailable
+from queue_over_sql.store.tables import settled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -118,3 +121,24 @@ def test_the_name_of_the_lock_fits() -> None:
     assert "queue_over_sql.a" == names[0]
     assert 4 == len(set(names))
     assert [16, 64, 64, 64] == [len(name) for name in names]
+
+
+@pytest.mark.engines("h2")
+def test_a_creator_of_another_clock_is_not_waited_for(service: QueueService, sql: Engine) -> None:
+    """It died, and then somebody set the clock back: its row lies in the future."""
+    service.create_queue("first")
+    with sql.begin() as connection:
+        ahead = int(time.time()) + 3600
+        connection.exec_driver_sql(f"INSERT INTO queue_over_sql_creation VALUES (1, {ahead})")
+    service.create_queue("second")
+
+
+@pytest.mark.engines("h2")
+def test_a_lost_connection_ends_a_look_at_a_table(sql: Engine) -> None:
+    """To look again on it would tell of a transaction to roll back, and not of the loss."""
+    with sql.connect() as lost, sql.connect() as other:
+        dialect = dialect_of(lost)
+        session = lost.exec_driver_sql("SELECT SESSION_ID()").scalar_one()
+        other.exec_driver_sql(f"CALL ABORT_SESSION({session})").close()
+        with pytest.raises(DBAPIError):
+            settled(lost, lambda: lost.exec_driver_sql("SELECT 1").scalar(), dialect)
