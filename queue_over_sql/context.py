@@ -20,6 +20,7 @@ from queue_over_sql.dialects.compiled import StatementCache
 from queue_over_sql.errors import (
     DatabaseRefused,
     DatabaseUnavailable,
+    QueueError,
     QueueNotFound,
     QueueSchemaMismatch,
 )
@@ -155,8 +156,8 @@ class QueueContext:
         """
         try:
             return self.connections.run(act, atomic=atomic, durable=durable, repeat=repeat)
-        except DatabaseRefused:
-            self.refresh()
+        except DatabaseRefused as error:
+            self._check_there(error)
             raise
 
     def run_on(
@@ -185,10 +186,20 @@ class QueueContext:
                 if news:
                     self.wakeups.tell_on(target, self.sql)
                 return result
-        except DatabaseRefused:
+        except DatabaseRefused as error:
             if self.connections.background:
-                self.refresh()
+                self._check_there(error)
             raise
+
+    def _check_there(self, error: DatabaseRefused) -> None:
+        """See whether a refusal comes of a queue that was dropped."""
+        try:
+            self.refresh()
+        except (QueueNotFound, QueueSchemaMismatch) as gone:
+            raise gone from error
+        except QueueError:
+            # The refusal is the one to tell.
+            return
 
     def message(self, row: MessageRow, settler: Settler) -> Message:
         """Turn a row into a message.
@@ -295,7 +306,8 @@ def callers(
         )
         raise DatabaseUnavailable(msg) from error
     except InvalidRequestError as error:
-        msg = f"connection= cannot be used any more: {error}. Give one that is open"
+        reason = str(error).partition("\n")[0].partition(" (Background on")[0].rstrip(".")
+        msg = f"connection= cannot be used any more: {reason}. Give one that is open"
         raise ValueError(msg) from error
 
 

@@ -133,7 +133,7 @@ def _plain_value(column: Column[Any], value: Any, dialect: QueueDialect) -> Any:
     fits = isinstance(value, python) and (python is bool or not isinstance(value, bool))
     _expect(column, value, words, fits=fits)
     if isinstance(kind, LargeBinary):
-        value = bytes(memoryview(value))
+        value = value if type(value) is bytes else bytes(memoryview(value))
     elif isinstance(kind, Integer):
         value = _whole(column, kind, value)
     elif isinstance(kind, Float):

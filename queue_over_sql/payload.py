@@ -191,7 +191,7 @@ def _encode_bytes(payload: Any) -> bytes:
     if not isinstance(payload, bytes | bytearray | memoryview):
         raise _wrong_type("bytes", payload)
     # Not what a subclass says of itself, as below.
-    return bytes(memoryview(payload))
+    return payload if type(payload) is bytes else bytes(memoryview(payload))
 
 
 def _encode_text(payload: Any, *, nul: bool) -> str:

@@ -191,8 +191,7 @@ class Provisioning:
         type, let nobody publish in between: they would store the former type in it.
 
         Raises:
-            DatabaseUnavailable: transactions kept using the queue for longer than half a minute. It
-                is whole.
+            DatabaseUnavailable: transactions kept using the queue for about half a minute.
         """
         self._parts.check_open()
         return self._parts.catalog.drop(name)

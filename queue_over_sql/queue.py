@@ -41,9 +41,9 @@ def name_of(queue: object) -> str:
     Raises:
         TypeError: it is neither.
     """
-    # A member of an enumeration of names has a name of its own.
+    # A member of an enumeration of names has a name of its own; so have threads, files, topics.
     name = queue if isinstance(queue, str) else getattr(queue, "name", None)
-    if not isinstance(name, str):
+    if not isinstance(name, str) or not (name is queue or hasattr(queue, "consume")):
         msg = f"queue must be a Queue or the name of one, not {type(queue).__name__}"
         raise TypeError(msg)
     return str.__str__(name)

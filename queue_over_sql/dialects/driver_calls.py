@@ -152,11 +152,19 @@ def _socket_of(dialect: Dialect, driver: Any) -> Iterator[socket.socket | None]:
         with contextlib.suppress(*none_there):
             number = _descriptor(driver)
             # Only the copy knows its number: to close it a second time would hit another's.
-            copy = stack.enter_context(socket.socket(fileno=os.dup(number)))
+            copy = stack.enter_context(_socket(os.dup(number)))
             # Where it was closed in between, the number may have been another's already.
             if _descriptor(driver) == number:
                 found = copy
         yield found
+
+
+def _socket(number: int) -> socket.socket:
+    try:
+        return socket.socket(fileno=number)
+    except OSError:
+        os.close(number)
+        raise
 
 
 def _descriptor(driver: Any) -> int:

@@ -107,8 +107,9 @@ class H2Dialect(QueueDialect):
 
     def wait_until_unused(self, connection: Connection, table: Table) -> None:
         """By a change that changes nothing: DROP TABLE has committed what was before it."""
-        name = connection.dialect.identifier_preparer.format_table(table)
-        connection.exec_driver_sql(f"ALTER TABLE {name} ADD IF NOT EXISTS id BIGINT").close()
+        preparer, column = connection.dialect.identifier_preparer, next(iter(table.c))
+        change = f"ADD IF NOT EXISTS {preparer.format_column(column)} BIGINT"
+        connection.exec_driver_sql(f"ALTER TABLE {preparer.format_table(table)} {change}").close()
 
     def _took_creation_lock(self, connection: Connection) -> bool:
         now = "CAST(EXTRACT(EPOCH FROM CURRENT_TIMESTAMP) AS BIGINT)"

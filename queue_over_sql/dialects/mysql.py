@@ -183,6 +183,7 @@ class MySQLDialect(ReadsUnbuffered, QueueDialect):
                 "PROCESSLIST, wait or end it, and try again. Nothing was changed."
             )
             raise DatabaseUnavailable(msg)
+        before = run_text(connection, "SELECT @@SESSION.lock_wait_timeout").scalar_one()
         try:
             # The server's own is a year.
             run_text(connection, f"SET SESSION lock_wait_timeout = {self.lock_seconds}")
@@ -194,13 +195,15 @@ class MySQLDialect(ReadsUnbuffered, QueueDialect):
             # The lock of a connection that broke is free, and its error is the one to tell.
             with contextlib.suppress(SQLAlchemyError):
                 self.rollback(connection)
-                _release(connection, name)
+                _release(connection, name, before)
             raise
-        _release(connection, name)
+        _release(connection, name, before)
 
     def wait_until_unused(self, connection: Connection, table: Table) -> None:
         """By a change that changes nothing: DROP TABLE has committed what was before it."""
         connection.execute(DropTableComment(table))
+        # It has ended the transaction.
+        self.begin(connection)
 
     def holds_number(self, value: float, *, exact: bool) -> bool:
         """Neither NaN nor an infinity."""
@@ -284,9 +287,9 @@ def _creation_lock_name(database: str | None) -> str:
     )
 
 
-def _release(connection: Connection, name: str) -> None:
+def _release(connection: Connection, name: str, lock_seconds: int) -> None:
     connection.execute(select(func.release_lock(name))).close()
-    run_text(connection, "SET SESSION lock_wait_timeout = DEFAULT")
+    run_text(connection, f"SET SESSION lock_wait_timeout = {lock_seconds}")
 
 
 def _code(error: BaseException | None) -> int:

@@ -222,8 +222,8 @@ class PostgreSQLDialect(
     def creating(self, connection: Connection, schema: str | None) -> Iterator[None]:
         """CREATE … IF NOT EXISTS races with itself in the catalog; released by the commit."""
         del schema
-        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{self.lock_seconds}s'")
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{self.lock_seconds}s'")
         yield
 
     def classify_driver_error(self, error: BaseException | None) -> ErrorKind:

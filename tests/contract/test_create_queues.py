@@ -248,12 +248,14 @@ def test_a_drop_does_not_wait_for_ever(
     monkeypatch.setattr(connections, "_PATIENCE_SECONDS", 0.1)
     monkeypatch.setattr(QueueDialect, "lock_seconds", 1)
     service, other = make_service(), make_service()
-    queue = service.create_queue("jobs", archive="all")
+    queue = service.create_queue("jobs", archive="all", dedup_window=60)
+    columns = inspect(engine).get_columns("queue_jobs_dedup_keys")
     with engine.connect() as user:
         queue.publish("held", connection=user)
         with pytest.raises(DatabaseUnavailable, match="locked"):
             service.drop_queue("jobs")
     other.create_queue("more")
+    assert len(columns) == len(inspect(engine).get_columns("queue_jobs_dedup_keys"))
     queue.publish("kept")
     assert payloads(other.queue("jobs").consume()) == ["kept"]
     assert other.drop_queue("jobs")

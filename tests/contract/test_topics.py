@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -348,3 +349,15 @@ def test_filters_mean_what_they_mean_in_a_selection(topic: Topic, service: Queue
         got.append(receivers(topic, "x", document) == ["b"])
     assert expected == got
     assert {True, False} == set(got)
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python decides")
+def test_what_only_has_a_name_is_no_queue(service: QueueService) -> None:
+    """A topic or a thread is not taken for the queue of its name."""
+    topic, queue = service.create_topic("a"), service.create_queue("a")
+    topic.subscribe(queue)
+    for other in (topic, threading.current_thread(), None, 1):
+        with refused(other, TypeError, match="queue must be"):
+            topic.unsubscribe(other)  # type: ignore[arg-type]
+    assert 1 == len(topic.subscriptions())

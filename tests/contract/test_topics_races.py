@@ -142,7 +142,7 @@ def test_no_subscription_outlives_its_queue(make_service: MakeService) -> None:
         assert [] == topic.subscriptions()
 
 
-@pytest.mark.default_on("sqlite", "postgresql")
+@pytest.mark.default_on("sqlite", "postgresql", "mysql")
 def test_nobody_sees_a_queue_half_dropped(make_service: MakeService, engine: Engine) -> None:
     """After each statement of the drop: the queue and its subscription, or neither."""
     service, seen = make_service(), list[tuple[int, int]]()
