@@ -107,4 +107,18 @@ def _occupy_closed_streams() -> None:
 def main() -> None:
     """Run the command with the arguments of this process; the console script's entry point."""
     _occupy_closed_streams()
-    build_app()(prog_name="queue-over-sql")
+    try:
+        build_app()(prog_name="queue-over-sql")
+    except SystemExit as end:
+        if end.code:
+            _forget_unwritten()
+        raise
+
+
+def _forget_unwritten() -> None:
+    """Let the interpreter not tell again of output that failed, nor change the exit code for it."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except (OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
