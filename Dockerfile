@@ -19,9 +19,9 @@ FROM python:3.13-slim AS app
 WORKDIR /app
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY queue_over_sql ./queue_over_sql
+COPY examples ./examples
 RUN pip install --no-cache-dir --constraint constraints.txt ".[postgresql,mysql]" \
     && useradd --create-home app
-COPY examples ./examples
 USER app
 WORKDIR /app/examples/deployment
 # SIGTERM, which `docker stop` sends, makes workers finish the messages at hand.

@@ -19,8 +19,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql.adoption import AdoptedQueue
-from queue_over_sql.archive import Archive
 from queue_over_sql.errors import (
     CheckpointBehind,
     ClaimLost,
@@ -48,20 +46,21 @@ from queue_over_sql.errors import (
     UnsupportedByEngine,
     WrongDatabase,
 )
-from queue_over_sql.message import Message, Outcome, Status
-from queue_over_sql.publications import Publication, Published, PublishOutcome
+from queue_over_sql.existing_tables.queue import AdoptedQueue
+from queue_over_sql.message import Message, Outcome, Publication, Published, PublishOutcome, Status
 from queue_over_sql.queue import Queue
-from queue_over_sql.restoring import ReaperReport
+from queue_over_sql.queues.admin import QueueStats
+from queue_over_sql.queues.archive import Archive
+from queue_over_sql.queues.recovery import ReaperReport
+from queue_over_sql.queues.selection import ArchiveSelection, LiveSelection, Selection
 from queue_over_sql.retry import Delays, ExponentialBackoff, FixedDelay, NoRetry, RetryPolicy
 from queue_over_sql.schedules import Schedule, Schedules
-from queue_over_sql.selection import ArchiveSelection, LiveSelection, Selection
 from queue_over_sql.service import QueueService
 from queue_over_sql.settings import UNSET, EffectiveSettings, QueueSettings
-from queue_over_sql.sqlapi import SqlApi
-from queue_over_sql.stats import QueueStats
+from queue_over_sql.sql_api import SqlApi
 from queue_over_sql.store import ConsumerInfo, Edited
 from queue_over_sql.topics import Subscription, Topic
-from queue_over_sql.worker import Worker
+from queue_over_sql.worker.worker import Worker
 
 if TYPE_CHECKING:
     from queue_over_sql.aio import (

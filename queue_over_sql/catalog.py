@@ -1,4 +1,4 @@
-"""Catalog: which queues there are, how they are created, changed, opened and dropped."""
+"""Catalog: which queues there are, and what the parts of one service share."""
 
 from __future__ import annotations
 
@@ -9,11 +9,26 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy.exc import CompileError
 
-from queue_over_sql.adopted import check_column_prefix
-from queue_over_sql.adopting import Adopter, check_settings, given_table
-from queue_over_sql.errors import InvalidQueueName, QueueNotFound, QueueSchemaMismatch, shown
-from queue_over_sql.kinds import Kinds
-from queue_over_sql.schema import QueueTables, check_queue_name, may_be_name, queue_tables
+from queue_over_sql import store
+from queue_over_sql.errors import (
+    InvalidQueueName,
+    QueueNotFound,
+    QueueSchemaMismatch,
+    ServiceClosed,
+    shown,
+)
+from queue_over_sql.existing_tables.adopt import Adopter, check_settings, given_table
+from queue_over_sql.payloads.types import Kinds
+from queue_over_sql.queue import core_of
+from queue_over_sql.request_reply import store as replies
+from queue_over_sql.schema.existing import check_column_prefix
+from queue_over_sql.schema.queue_tables import (
+    QueueTables,
+    check_queue_name,
+    may_be_name,
+    queue_tables,
+)
+from queue_over_sql.schema.system_tables import SystemTables, system_tables
 from queue_over_sql.settings import (
     UNSET,
     EffectiveSettings,
@@ -21,19 +36,25 @@ from queue_over_sql.settings import (
     StoredSettings,
     Unset,
     described_type,
+    given_of,
+    settings_json,
+    updated,
 )
-from queue_over_sql.store import registry, replies
+from queue_over_sql.store import registry
 from queue_over_sql.store import tables as ddl
-from queue_over_sql.system import SystemTables, system_tables
 
 if TYPE_CHECKING:
     from sqlalchemy import Column, Connection, Table
     from sqlalchemy.types import TypeEngine
 
-    from queue_over_sql.connections import Connections
+    from queue_over_sql.consumer import Consumer
+    from queue_over_sql.database.connections import Connections
+    from queue_over_sql.database.notify import Arrivals, WakeUps
     from queue_over_sql.queue import Queue
+    from queue_over_sql.request_reply.reply_queues import ReplyBox
     from queue_over_sql.settings import ServiceSettings
     from queue_over_sql.store.registry import QueueRecord
+
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -90,7 +111,7 @@ class Catalog:
         name = self.checked_name(name)
         self._check_retry(asked)
         known = self._adopter.knows(name, given)
-        fresh = EffectiveSettings().updated(asked)
+        fresh = updated(EffectiveSettings(), asked)
         self._adopter.adopt(name, given, prefix, fresh, self.system())
         if not known:
             self.forget(name)
@@ -206,10 +227,10 @@ class Catalog:
 
     def _create(self, name: str, asked: QueueSettings, *, owner: str | None = None) -> Queue:
         while (record := self._record(name)) is None:
-            fresh = EffectiveSettings().updated(asked)
+            fresh = updated(EffectiveSettings(), asked)
             self._usable_kinds(name, fresh)
             tables = dataclasses.replace(self._define(name, fresh), temporary=owner is not None)
-            text = fresh.to_json(self._written(fresh.columns), self._settings.retry_policies)
+            text = settings_json(fresh, self._written(fresh.columns), self._settings.retry_policies)
             added = self.connections.run(
                 lambda c: self._add(c, tables, fresh, text, owner),  # noqa: B023 - runs at once
                 atomic=True,
@@ -240,7 +261,6 @@ class Catalog:
             )
 
     def _change(self, record: QueueRecord, asked: QueueSettings) -> None:
-        """Apply what was given explicitly to a queue that exists; the last deployment wins."""
         stored = StoredSettings.read(record.name, record.settings)
         check_settings(stored, asked)
         queue = self._open(record)
@@ -250,20 +270,20 @@ class Catalog:
         if not isinstance(asked.columns, Unset):
             columns = self._written(asked.columns)
             queue = self._with_types(record, queue, asked.columns)
-        wanted = present.updated(asked)
+        wanted = updated(present, asked)
         policies = self._settings.retry_policies
-        if wanted.to_json(columns, policies) == present.to_json(written, policies):
+        if settings_json(wanted, columns, policies) == settings_json(present, written, policies):
             return
         if wanted.priorities < present.priorities:
             self._check_levels(queue, wanted.priorities)
-        changed = [n for n in asked.given() if getattr(wanted, n) != getattr(present, n)]
+        changed = [n for n in given_of(asked) if getattr(wanted, n) != getattr(present, n)]
         _log.info("Changing settings of queue %s: %s.", record.name, ", ".join(changed))
         system, prefix = self.system(), self._settings.table_prefix
         if wanted.dedup_window is not None and present.dedup_window is None:
-            self._add_tables(_needed(queue.context.tables, wanted))
+            self._add_tables(_needed(core_of(queue).context.tables, wanted))
         self.connections.run(
             lambda c: registry.change_queue(
-                c, system, prefix, record.name, settings=wanted.to_json(columns, policies)
+                c, system, prefix, record.name, settings=settings_json(wanted, columns, policies)
             )
         )
         queue.refresh()
@@ -292,7 +312,8 @@ class Catalog:
             raise QueueSchemaMismatch(msg)
 
     def _check_levels(self, queue: Queue, priorities: int) -> None:
-        highest = queue.highest_priority()
+        sql = core_of(queue).context.sql
+        highest = self.connections.run(lambda connection: store.highest_priority(connection, sql))
         if highest >= priorities:
             msg = (
                 f"priorities cannot be lowered to {priorities}: queue {queue.name!r} holds "
@@ -315,7 +336,6 @@ class Catalog:
             raise ValueError(msg) from error
 
     def _written(self, columns: Sequence[Column[Any]]) -> dict[str, Any]:
-        """What the record says of a queue's own columns."""
         types = self._column_types(columns)
         described = {column.name: described_type(column.type) for column in columns}
         return {
@@ -356,7 +376,6 @@ class Catalog:
     def _read(
         self, record: QueueRecord, on: Connection | None = None
     ) -> tuple[QueueTables, EffectiveSettings]:
-        """The tables and the settings that a record tells of."""
         stored = StoredSettings.read(record.name, record.settings)
         settings = stored.effective(self._settings.retry_policies)
         if settings.adoption is not None:
@@ -396,7 +415,6 @@ class Catalog:
 
 
 def _first_sentence(error: CompileError) -> str:
-    """What SQLAlchemy says, without the address of its page."""
     return str(error).partition("\n")[0].partition(" (Background on")[0].rstrip(".?")
 
 
@@ -405,6 +423,94 @@ def _is_same(kind: TypeEngine[Any], other: TypeEngine[Any]) -> bool:
 
 
 def _needed(tables: QueueTables, settings: EffectiveSettings) -> Sequence[Table]:
-    """The tables that a queue with these settings has."""
     memory = [] if settings.dedup_window is None else [tables.dedup_keys]
     return [tables.live, tables.archive, *memory]
+
+
+@dataclasses.dataclass(eq=False)
+class ServiceParts:
+    """The inner parts of a service.
+
+    Attributes:
+        settings: of the service.
+        connections: to its database.
+        catalog: its queues.
+        consumer: the consumer that it is.
+        arrivals: told when a message arrives through this process, or is told of by another.
+        wakeups: tell other processes of messages, and hear of theirs.
+        closed: whether it was stopped.
+    """
+
+    settings: ServiceSettings
+    connections: Connections
+    catalog: Catalog
+    consumer: Consumer
+    arrivals: Arrivals
+    wakeups: WakeUps
+    closed: bool = False
+
+    def check_open(self) -> None:
+        """Refuse to go on after ``stop()``.
+
+        Raises:
+            ServiceClosed: the service was stopped.
+        """
+        if self.closed:
+            raise ServiceClosed
+
+    def system(self) -> SystemTables:
+        """The shared tables; created at the first use where they are missing."""
+        return self.catalog.system()
+
+    def queue(self, name: str, connection: Connection | None = None) -> Queue:
+        """Open a queue that exists.
+
+        Args:
+            name: of the queue.
+            connection: the caller's, to look through in the middle of a transaction.
+
+        Raises:
+            QueueNotFound: it does not.
+            ServiceClosed: the service was stopped.
+        """
+        self.check_open()
+        return self.catalog.get(name, connection)
+
+    def reopen_queue(self, name: str) -> None:
+        """Forget a queue that was dropped and created anew elsewhere."""
+        self.catalog.forget(name)
+
+    def wake(self) -> None:
+        """Wake all who wait for a message in this process."""
+        self.arrivals.announce()
+
+
+class ReplyBoxesOfCatalog:
+    """The queues of a service, as those that replies go to; see ``ReplyBoxes``."""
+
+    def __init__(self, parts: ServiceParts) -> None:
+        self._parts = parts
+
+    def create(self, name: str, owner: str) -> ReplyBox:
+        """Create the queue of a consumer's replies, or open it where it exists."""
+        return core_of(self._parts.catalog.create_temporary(name, owner)).reply_box
+
+    def open(self, name: str, connection: Connection | None) -> ReplyBox:
+        """Open a queue."""
+        return core_of(self._parts.queue(name, connection)).reply_box
+
+    def forget(self, name: str) -> None:
+        """Open a queue anew when it is asked for next."""
+        self._parts.reopen_queue(name)
+
+    def drop(self, name: str) -> bool:
+        """Drop a queue unless a reply to it is under way."""
+        return self._parts.catalog.drop(name, wait=False)
+
+    def orphaned(self) -> list[str]:
+        """The names of the temporary queues of consumers that are expired or gone."""
+        system, prefix = self._parts.system(), self._parts.settings.table_prefix
+        connections = self._parts.connections
+        return connections.run(
+            lambda c: replies.orphaned_queues(c, system, connections.dialect, prefix)
+        )

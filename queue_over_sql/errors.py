@@ -34,12 +34,10 @@ Errors of drivers and of SQLAlchemy are never raised bare: they are the ``__caus
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from queue_over_sql.message import Message
 
 
 QUEUE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
@@ -104,7 +102,7 @@ class QueueNotFound(QueueError):
 
 
 class InvalidQueueName(QueueError, ValueError):
-    """The name cannot be a queue's: see ``queue_over_sql.schema.check_queue_name``."""
+    """The name cannot be a queue's: see ``queue_over_sql.schema.queue_tables.check_queue_name``."""
 
 
 class QueueSchemaMismatch(QueueError):
@@ -340,10 +338,11 @@ class ClaimLost(QueueError):
     """The messages are not held by this claim any more; nothing of them was changed.
 
     Attributes:
-        messages: the messages whose claim is lost. In a batch, all the others were settled.
+        messages: a list of the ``Message`` objects whose claim is lost. In a batch, all the
+            others were settled.
     """
 
-    def __init__(self, text: str, messages: Sequence[Message] = ()) -> None:
+    def __init__(self, text: str, messages: Sequence[Any] = ()) -> None:
         super().__init__(text)
         self.messages = list(messages)
 

@@ -1,4 +1,4 @@
-"""Messages as they come out of a queue, and the words for their states."""
+"""Messages: what is published, what comes out of a queue, and the words for their states."""
 
 from __future__ import annotations
 
@@ -6,17 +6,105 @@ import dataclasses
 import enum
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from queue_over_sql.durations import Duration, instant, optional_instant, stored_number
 from queue_over_sql.errors import QueueError
-from queue_over_sql.headers import CORRELATION_ID, REPLY_TO
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
     from sqlalchemy.orm import Session
 
-    from queue_over_sql.publications import Published
+
+PREVIOUS_ERROR: Final = "previous_error"
+"""The header in which a message that was sent again carries the reason it had failed for."""
+
+REPLY_TO: Final = "reply_to"
+"""The header in which a request names the queue that its reply goes to."""
+
+CORRELATION_ID: Final = "correlation_id"
+"""The header that a request and its reply share."""
+
+UNFIT_SINCE: Final = "unfit_since"
+"""The header that tells, in seconds since the epoch, since when a message that does not fit its
+kind waits for a server that knows better."""
+
+SCHEDULE: Final = "schedule"
+"""The header in which a message carries the name of its schedule."""
+
+TOPIC: Final = "topic"
+"""The header that names the topic to which a message was published."""
+
+ROUTING_KEY: Final = "routing_key"
+"""The header with the routing key under which a message was published to a topic."""
+
+
+class PublishOutcome(enum.StrEnum):
+    """What a publish did about its key."""
+
+    CREATED = "created"
+    SKIPPED = "skipped"
+    REPLACED = "replaced"
+    UNCHANGED = "unchanged"
+
+
+@dataclasses.dataclass(frozen=True)
+class Publication:
+    """One message to be published, for ``publish_many`` and ``load``.
+
+    Args:
+        payload: JSON value, ``str`` or ``bytes``, by the queue's payload type.
+        key: at most one live message of the queue has it; up to 200 characters.
+        kind: name of the payload's type, up to 100 characters.
+        headers: string keys to JSON values, up to 64 KiB.
+        priority: 0 (most urgent) up to the queue's ``priorities`` - 1.
+        delay: how long it stays invisible.
+        at: when it becomes visible; instead of ``delay``.
+        max_attempts: overrides the queue's.
+        lease: overrides the queue's.
+        columns: values of the queue's own columns, by name.
+    """
+
+    payload: Any
+    _: dataclasses.KW_ONLY
+    key: str | None = None
+    kind: str | None = None
+    headers: Mapping[str, Any] | None = None
+    priority: int = 0
+    delay: Duration | None = None
+    at: datetime | None = None
+    max_attempts: int | None = None
+    lease: Duration | None = None
+    columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+    """What became of a publication.
+
+    Attributes:
+        id: id of the live message; with ``skipped`` that of the one that was there, or that
+            finished within the queue's ``dedup_window``.
+        outcome: ``created``, ``skipped``, ``replaced`` or ``unchanged``.
+        queue: which queue got this copy of a message to a topic; None of a message to one queue.
+    """
+
+    id: int
+    outcome: PublishOutcome = PublishOutcome.CREATED
+    queue: str | None = None
+
+    def __init__(
+        self,
+        id: int,  # noqa: A002 - the attribute's name
+        outcome: PublishOutcome = PublishOutcome.CREATED,
+        queue: str | None = None,
+    ) -> None:
+        # A batch has thousands: the one that is generated for frozen classes takes twice the time.
+        values = self.__dict__
+        values["id"] = id
+        values["outcome"] = outcome
+        values["queue"] = queue
 
 
 class Status(enum.StrEnum):
@@ -123,6 +211,10 @@ class MessageRow(NamedTuple):
         if self.lease_expires_at is None or self.claimed_at is None:
             return None
         return self.lease_expires_at - self.claimed_at
+
+
+AGE = attrgetter("available_at", "id")
+"""What rows are sorted by: the oldest first."""
 
 
 class Message:
@@ -372,34 +464,38 @@ class Message:
         """
         return self._settler.reply(self, payload, kind=kind, headers=headers, connection=connection)
 
-    @property
-    def claim(self) -> Claim | None:
-        """The stamp that fences every change of it; None on a message that was only listed."""
-        return self._row.claim
-
-    @property
-    def stored(self) -> MessageRow:
-        """The row as it was read, with its payload as it is stored."""
-        return self._row
-
-    @property
-    def claimed_lease_us(self) -> int | None:
-        """Length of the lease that it was claimed with, in microseconds."""
-        return self._row.claimed_lease_us
-
-    def lease_runs_at(self, microseconds: int) -> bool:
-        """Whether the lease still runs at an instant of the database's clock."""
-        return self._lease_expires_at is not None and microseconds < self._lease_expires_at
-
-    def lease_extended_to(self, microseconds: int) -> None:
-        """Follow a renewed lease; called by the queue after ``extend``."""
-        self._lease_expires_at = microseconds
-
     def __repr__(self) -> str:
         key = "" if self.key is None else f" key={self.key!r}"
         return f"<Message {self.queue}/{self.id}{key} attempt={self.attempt}>"
 
 
 def _text(value: Any) -> str | None:
-    """A header that must be text to mean anything."""
     return value if isinstance(value, str) else None
+
+
+# -- for the other modules of this package
+
+
+def claim_of(message: Message) -> Claim | None:
+    """The stamp that fences every change of a message; None on one that was only listed."""
+    return message._row.claim
+
+
+def row_of(message: Message) -> MessageRow:
+    """The row of a message as it was read, with its payload as it is stored."""
+    return message._row
+
+
+def claimed_lease_us(message: Message) -> int | None:
+    """Length of the lease that a message was claimed with, in microseconds."""
+    return message._row.claimed_lease_us
+
+
+def lease_runs_at(message: Message, microseconds: int) -> bool:
+    """Whether the lease of a message still runs at an instant of the database's clock."""
+    return message._lease_expires_at is not None and microseconds < message._lease_expires_at
+
+
+def note_lease(message: Message, microseconds: int) -> None:
+    """Follow a renewed lease."""
+    message._lease_expires_at = microseconds

@@ -3,36 +3,36 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from queue_over_sql import store
-from queue_over_sql.administration import QueueAdministration
-from queue_over_sql.claiming import Claimer
-from queue_over_sql.delivery import Delivery, as_list, as_where, mark_settled
-from queue_over_sql.durations import Duration, to_timedelta
+from queue_over_sql.durations import Duration
 from queue_over_sql.errors import QueueError
-from queue_over_sql.holding import QueueHolding
-from queue_over_sql.message import Message
-from queue_over_sql.publications import Publication, Published
-from queue_over_sql.publishing import Publisher
-from queue_over_sql.replies import QueueReplies
-from queue_over_sql.reply_box import ReplyBox
-from queue_over_sql.restoring import QueueReaper
-from queue_over_sql.rounds import DEFAULT_TIMEOUT, DurableConsumer
-from queue_over_sql.settings import check_whole
-from queue_over_sql.settling import SettlerOfQueue
+from queue_over_sql.message import Message, Publication, Published, claim_of
+from queue_over_sql.queues.admin import QueueStats, change_record, count_messages
+from queue_over_sql.queues.archive import Archive
+from queue_over_sql.queues.claim import Claimer
+from queue_over_sql.queues.decoding import Decoder, as_where
+from queue_over_sql.queues.publish import Publisher
+from queue_over_sql.queues.recovery import Recovery
+from queue_over_sql.queues.selection import LiveSelection
+from queue_over_sql.queues.settle import Settlements, as_list, mark_settled
+from queue_over_sql.request_reply.reply_queues import ReplyBox
+from queue_over_sql.request_reply.request import Requests
+from queue_over_sql.settings import check_flag, check_whole
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
-    from sqlalchemy import ColumnElement, Connection
+    from sqlalchemy import ColumnElement, Connection, Table
     from sqlalchemy.orm import Session
 
-    from queue_over_sql.context import QueueContext
     from queue_over_sql.message import MessageRow
+    from queue_over_sql.queues.context import QueueContext
+    from queue_over_sql.request_reply.reply_queues import ReplyQueues
+    from queue_over_sql.settings import EffectiveSettings
 
 
 def name_of(queue: object) -> str:
@@ -49,17 +49,137 @@ def name_of(queue: object) -> str:
     return str.__str__(name)
 
 
-class Queue(QueueHolding, QueueReplies, QueueAdministration):
+class QueueCore:
+    """The parts of one queue inside one service, for the verbs of `Queue` and for other features.
+
+    Messages settle themselves through it.
+    """
+
+    def __init__(
+        self,
+        context: QueueContext,
+        reply_queues: ReplyQueues,
+        publisher: Callable[[QueueContext], Publisher] = Publisher,
+    ) -> None:
+        self.context = context
+        self.publisher = publisher(context)
+        self.settlements = settlements = Settlements(context, self.came_back)
+        self.recovery = Recovery(context)
+        self.decoder = Decoder(context, self, settlements.defer)
+        self.claimer = Claimer(context, self.decoder, self.recovery)
+        self.reply_box = ReplyBox(context, self.publisher, self)
+        self.requests = Requests(context, self.publisher, settlements, reply_queues)
+        self.ack, self.nack, self.release = settlements.ack, settlements.nack, settlements.release
+        self.reject, self.extend = settlements.reject, settlements.extend
+        self.reply = self.requests.reply
+
+    def exchange(
+        self,
+        finished: Message | Sequence[Message],
+        count: int,
+        lease: Duration | None,
+        where: ColumnElement[bool] | None,
+    ) -> list[Message]:
+        """Ack messages and claim the next ones; see ``Queue.exchange``."""
+        messages, settlements = as_list(finished), self.settlements
+        if not messages:
+            return self.claimer.consume(count, lease, 0.0, where)
+        wanted = as_where(where)
+        groups = settlements.grouped(messages)
+        if sum(len(group.ids) for group in groups) < len(set(map(id, messages))):
+            # Some are not ours to ack, so nothing may be claimed: this acks the others and raises.
+            settlements.ack(messages)
+        settlements.guard(messages)
+        settled, rows = self.claimer.exchange(
+            count, lease, groups, keep=settlements.keeps_finished, where=wanted
+        )
+        mark_settled(messages)
+        settlements.refuse(messages, settled)
+        return self.claimer.decoded(rows) or self.claimer.consume(count, lease, 0.0, where)
+
+    def take(
+        self, count: int, connection: Connection | Session, where: ColumnElement[bool] | None
+    ) -> list[Message]:
+        """Remove messages inside the caller's transaction; see ``Queue.take``."""
+        wanted = as_where(where)
+
+        def act(target: Connection) -> list[MessageRow]:
+            # Only what does not fit its kind has to know the time.
+            now = store.server_now(target, self.context.sql) if self.context.kinds else 0
+            fate = partial(self.decoder.fate, now=now)
+            return self.claimer.take(target, count, fate=fate, where=wanted)
+
+        return self.decoder.messages(self.context.run_on(connection, act, atomic=True))
+
+    def take_columns(self, count: int, connection: Connection) -> list[RecordBatch] | None:
+        """As ``take``, but as Arrow columns with payloads as they are stored.
+
+        When the caller's transaction rolls back, ``announce`` must be called.
+
+        Returns:
+            Batches without empty ones; None where this queue can only be taken as messages.
+        """
+        context, settings = self.context, self.context.settings
+        if context.tables.adoption is not None or settings.dedup_us is not None or context.kinds:
+            return None
+        keep = settings.archive == "all"
+        return context.run_on(
+            connection, lambda target: self.claimer.take_columns(target, count, keep=keep)
+        )
+
+    def holds(self, message: Message) -> bool:
+        """Whether this consumer may still work on a message, as far as it knows by itself."""
+        return self.context.consumer.holds(claim_of(message))
+
+    def release_all(self, consumer_id: str) -> int:
+        """Give back, uncounted, all that a consumer of this service still holds."""
+        sql = self.context.sql
+        return self.context.run(lambda c: store.unclaim_all(c, sql, consumer_id))
+
+    def announce(self) -> None:
+        """Wake those in this process who wait for a message, and look fully next."""
+        self.came_back(None)
+
+    def came_back(self, available_at: int | None) -> None:
+        """Messages came back at this place, or at any: wake who waits, and claim from there."""
+        self.claimer.look_fully(available_at)
+        self.context.announce()
+
+
+def core_of(queue: Queue) -> QueueCore:
+    """The parts of a queue, for the other modules of this package."""
+    return queue._core  # noqa: SLF001 - this is the one way to them
+
+
+class Queue:
     """One queue. Made by ``QueueService``; may be used from any thread."""
 
-    def __init__(self, context: QueueContext) -> None:
-        QueueAdministration.__init__(self, context)
-        QueueHolding.__init__(self, SettlerOfQueue(context, self._came_back))
-        self.reaper = QueueReaper(context)
-        self._claimer = Claimer(context, self.reaper.restore, self.reaper.pace)
-        self._publisher = Publisher(context)
-        self.replies = ReplyBox(context, self._publisher)
-        self._delivery = Delivery(context, self, self._settler.set_aside)
+    def __init__(self, core: QueueCore) -> None:
+        self._core = core
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self._core.context.name
+
+    @property
+    def table(self) -> Table:
+        """The SQLAlchemy ``Table`` of the live messages, for conditions and queries."""
+        return self._core.context.tables.live
+
+    @property
+    def temporary(self) -> bool:
+        """Whether it is a queue of replies, which is dropped with the consumer that it serves."""
+        return self._core.context.tables.temporary
+
+    @property
+    def settings(self) -> EffectiveSettings:
+        """The settings in force; durations are ``timedelta``.
+
+        Raises:
+            QueueNotFound: the queue was dropped.
+        """
+        return self._core.context.settings
 
     # -- publish
 
@@ -120,7 +240,7 @@ class Queue(QueueHolding, QueueReplies, QueueAdministration):
             lease=lease,
             columns=columns,
         )
-        return self._publisher.publish(publication, on_conflict, connection)
+        return self._core.publisher.publish(publication, on_conflict, connection)
 
     def publish_many(
         self,
@@ -142,7 +262,7 @@ class Queue(QueueHolding, QueueReplies, QueueAdministration):
         Raises:
             DuplicateKey and the others of ``publish``: nothing was published.
         """
-        return self._publisher.publish_many(items, on_conflict, connection)
+        return self._core.publisher.publish_many(items, on_conflict, connection)
 
     def load(
         self,
@@ -165,7 +285,7 @@ class Queue(QueueHolding, QueueReplies, QueueAdministration):
             DuplicateKey and the others of ``publish``: the batches before were published, nothing
                 of the one that failed.
         """
-        return self._publisher.load(items, batch_size, progress)
+        return self._core.publisher.load(items, batch_size, progress)
 
     # -- consume
 
@@ -192,18 +312,7 @@ class Queue(QueueHolding, QueueReplies, QueueAdministration):
         Raises:
             QueueNotFound, DatabaseUnavailable, ServiceClosed: as their names say.
         """
-        seconds = to_timedelta(wait, "wait", zero=True).total_seconds()
-        wanted, deadline = as_where(where), time.monotonic() + seconds
-        unreadable: set[int] = set()
-        while True:
-            left = max(0.0, deadline - time.monotonic())
-            rows = self._claimer.wait(count, lease, left, wanted)
-            messages = self._delivered(rows)
-            # What could not be read was given back on the spot: it must not hide the others, nor
-            # keep us here for ever where it comes back at once.
-            if messages or unreadable.issuperset(row.id for row in rows):
-                return messages
-            unreadable.update(row.id for row in rows)
+        return self._core.claimer.consume(count, lease, wait, where)
 
     @contextlib.contextmanager
     def receive(
@@ -275,26 +384,7 @@ class Queue(QueueHolding, QueueReplies, QueueAdministration):
         Raises:
             ClaimLost: some of ``finished`` were lost; the others were acked, nothing was claimed.
         """
-        messages = as_list(finished)
-        if not messages:
-            return self.consume(count, lease=lease, where=where)
-        wanted = as_where(where)
-        groups = self._settler.grouped(messages)
-        if sum(len(group.ids) for group in groups) < len(set(map(id, messages))):
-            # Some are not ours to ack, so nothing may be claimed: this acks the others and raises.
-            self.ack(messages)
-        self._settler.guard(messages)
-        settled, rows = self._claimer.exchange(
-            count,
-            lease,
-            groups,
-            self._settler.finish,
-            keep=self._settler.keeps_finished,
-            where=wanted,
-        )
-        mark_settled(messages)
-        self._settler.refuse(messages, settled)
-        return self._delivered(rows) or self.consume(count, lease=lease, where=where)
+        return self._core.exchange(finished, count, lease, where)
 
     def take(
         self,
@@ -316,99 +406,245 @@ class Queue(QueueHolding, QueueReplies, QueueAdministration):
         Returns:
             The messages, oldest first; they need no ack.
         """
-        wanted = as_where(where)
-
-        def act(target: Connection) -> list[MessageRow]:
-            # Only what does not fit its kind has to know the time.
-            now = store.server_now(target, self._context.sql) if self._context.kinds else 0
-            fate = partial(self._delivery.fate, now=now)
-            return self._claimer.take(target, count, fate=fate, where=wanted)
-
-        return self._delivery.messages(self._context.run_on(connection, act, atomic=True))
-
-    def __repr__(self) -> str:
-        return f"<Queue {self.name}>"
-
-    # -- for the service, its topics and the worker
-
-    def copy_of(self, publication: Publication) -> store.Copy:
-        """What this queue gets of a message to a topic, checked and encoded by its own rules.
-
-        Raises:
-            PayloadInvalid and the others of ``publish``.
-        """
-        return store.Copy(self.name, self._context.sql, self._publisher.encode(publication))
-
-    @property
-    def context(self) -> QueueContext:
-        """What the parts of this queue share."""
-        return self._context
-
-    @property
-    def publisher(self) -> Publisher:
-        """What encodes messages and puts them in."""
-        return self._publisher
+        return self._core.take(count, connection, where)
 
     def holds(self, message: Message) -> bool:
         """Whether this consumer may still work on a message, as far as it knows by itself."""
-        return self._context.consumer.holds(message.claim)
+        return self._core.holds(message)
 
-    def announce(self) -> None:
-        """Wake those in this process who wait for a message, and look fully next."""
-        self._claimer.look_fully()
-        self._context.announce()
+    # -- settle
 
-    def take_columns(self, count: int, connection: Connection) -> list[RecordBatch] | None:
-        """As ``take``, but as Arrow columns with payloads as they are stored.
-
-        When the caller's transaction rolls back, ``announce`` must be called.
-
-        Returns:
-            Batches without empty ones; None where this queue can only be taken as messages.
-        """
-        context, settings = self._context, self._context.settings
-        if context.tables.adoption is not None or settings.dedup_us is not None or context.kinds:
-            return None
-        keep = settings.archive == "all"
-        return context.run_on(
-            connection, lambda target: self._claimer.take_columns(target, count, keep=keep)
-        )
-
-    def recall(self) -> int:
-        """Give back what was claimed here and never handed out."""
-        return self._claimer.recall()
-
-    def durable_consumer(
-        self, consumer_id: str, *, owner: str, timeout: Duration | None = DEFAULT_TIMEOUT
-    ) -> DurableConsumer:
-        """A consumer of this queue that outlives its process, for streaming engines.
+    def ack(
+        self,
+        messages: Message | Sequence[Message],
+        *,
+        connection: Connection | Session | None = None,
+    ) -> None:
+        """Finish messages: they are removed, or archived where finished ones are kept.
 
         Args:
-            consumer_id: its name: 1 to 36 letters, digits, dots, dashes and underscores.
-            owner: who this program is, for people: ``host:pid``.
-            timeout: how long its claims are kept without a sign of life; None for ever.
+            messages: one or several, of any claims.
+            connection: the caller's own transaction; it is not committed here.
+
+        Raises:
+            ClaimLost: names those that this claim does not hold any more; all others were acked.
+            ConsumerExpired: this consumer missed its heartbeat; nothing was changed.
         """
-        return DurableConsumer(
-            self._context,
-            self._settler,
-            self._came_back,
-            consumer_id,
-            owner=owner,
-            timeout=timeout,
+        self._core.settlements.ack(messages, connection)
+
+    def nack(
+        self,
+        messages: Message | Sequence[Message],
+        *,
+        error: str | BaseException | None = None,
+        delay: Duration | None = None,
+        connection: Connection | Session | None = None,
+    ) -> None:
+        """Report failures: each message is retried later, or a dead letter when out of attempts.
+
+        Args:
+            messages: one or several.
+            error: the reason.
+            delay: instead of what the retry policy says, its end included.
+            connection: the caller's own transaction; it is not committed here.
+
+        Raises:
+            ClaimLost, ConsumerExpired: as in ``ack``.
+        """
+        self._core.settlements.nack(messages, error, delay, connection)
+
+    def release(
+        self,
+        messages: Message | Sequence[Message],
+        *,
+        connection: Connection | Session | None = None,
+    ) -> None:
+        """Give messages back untouched, at their place; this delivery is not counted.
+
+        Raises:
+            ClaimLost, ConsumerExpired: as in ``ack``.
+        """
+        self._core.settlements.release(messages, connection)
+
+    def reject(
+        self,
+        messages: Message | Sequence[Message],
+        reason: str,
+        *,
+        connection: Connection | Session | None = None,
+    ) -> None:
+        """End messages as dead letters, never to be delivered again.
+
+        Args:
+            messages: one or several.
+            reason: kept in the archive as ``last_error``.
+            connection: the caller's own transaction; it is not committed here.
+
+        Raises:
+            ClaimLost, ConsumerExpired: as in ``ack``.
+        """
+        self._core.settlements.reject(messages, reason, connection)
+
+    def extend(
+        self,
+        messages: Message | Sequence[Message],
+        lease: Duration | None = None,
+        *,
+        connection: Connection | Session | None = None,
+    ) -> None:
+        """Renew leases, counted from now.
+
+        Args:
+            messages: one or several.
+            lease: the new length; None for that of each claim.
+            connection: the caller's own transaction; it is not committed here.
+
+        Raises:
+            ClaimLost, ConsumerExpired: as in ``ack``.
+        """
+        self._core.settlements.extend(messages, lease, connection)
+
+    # -- ask and answer
+
+    def request(
+        self,
+        payload: Any,
+        *,
+        timeout: Duration,
+        key: str | None = None,
+        kind: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        max_attempts: int | None = None,
+        lease: Duration | None = None,
+        **columns: Any,
+    ) -> Message:
+        """Publish a message and wait for the reply that its consumer gives.
+
+        May be called from many threads at once. The replies come by a temporary queue, which is
+        made at the first request and dropped when the service stops.
+
+        Args:
+            payload: as in ``publish``.
+            timeout: how long to wait for the reply.
+            key: as in ``publish``.
+            kind: as in ``publish``.
+            headers: as in ``publish``; ``reply_to`` and ``correlation_id`` are set here.
+            priority: as in ``publish``.
+            max_attempts: as in ``publish``.
+            lease: as in ``publish``.
+            columns: values of the queue's own columns.
+
+        Returns:
+            The reply, with its payload, kind and headers; it needs no ack.
+
+        Raises:
+            RequestTimeout: no reply came in time; ``withdrawn`` tells whether the request was
+                taken back before anybody had begun with it.
+            ReplyQueueGone: no reply can come any more, because this consumer was taken for dead.
+            DuplicateKey, PayloadInvalid, PayloadTooLarge: nothing was published.
+            DatabaseUnavailable: whether it was published, or is done, is unknown.
+            TypeError, ValueError: an option has no sensible value, or has no place here.
+        """
+        return self._core.requests.request(
+            payload,
+            timeout,
+            key=key,
+            kind=kind,
+            headers=headers,
+            priority=priority,
+            max_attempts=max_attempts,
+            lease=lease,
+            columns=columns,
         )
 
-    def release_all(self, consumer_id: str) -> int:
-        """Give back, uncounted, all that a consumer of this service still holds."""
-        sql = self._context.sql
-        return self._context.run(lambda c: store.unclaim_all(c, sql, consumer_id))
+    def reply(
+        self,
+        message: Message,
+        payload: Any,
+        *,
+        kind: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        connection: Connection | Session | None = None,
+    ) -> Published:
+        """Answer a request that was claimed or taken from this queue; see ``Message.reply``."""
+        return self._core.requests.reply(
+            message, payload, kind=kind, headers=headers, connection=connection
+        )
 
-    def _delivered(self, rows: Sequence[MessageRow]) -> list[Message]:
-        try:
-            return self._delivery.messages(rows)
-        except BaseException:
-            self._claimer.forsake(rows)
-            raise
+    # -- look and administer
 
-    def _came_back(self, available_at: int | None) -> None:
-        self._claimer.look_fully(available_at)
-        self._context.announce()
+    def messages(
+        self,
+        *,
+        status: str | None = None,
+        key: str | None = None,
+        kind: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        where: ColumnElement[bool] | None = None,
+    ) -> LiveSelection:
+        """Select live messages without claiming them.
+
+        Args:
+            status: ``ready``, ``delayed``, ``claimed`` or ``held``.
+            key: the key of one message.
+            kind: the name of their payload's type.
+            payload: fields of a JSON payload that must be equal: paths such as ``address.city`` or
+                ``items.0.sku`` to text, numbers, True, False or None.
+            where: any SQLAlchemy condition on ``table``.
+
+        Raises:
+            ValueError: there is no such status, or no such path.
+            UnsupportedByEngine: this database cannot look into JSON.
+        """
+        return LiveSelection(
+            self._core.context, status=status, key=key, kind=kind, payload=payload, where=where
+        )
+
+    @property
+    def archive(self) -> Archive:
+        """The finished messages that are kept."""
+        return Archive(self._core.context)
+
+    def stats(self) -> QueueStats:
+        """Count what is there now, by status and outcome; all of it at one moment."""
+        return count_messages(self._core.context)
+
+    def delete(self, message_id: int) -> bool:
+        """Remove a message, whoever holds it; the holder loses it. False where there is none."""
+        message_id = check_whole("message_id", message_id, 0)
+        sql = self._core.context.sql
+        return self._core.context.run(
+            lambda c: store.delete_message(c, sql, message_id), durable=True
+        )
+
+    def purge(self, *, claimed: bool = False) -> int:
+        """Remove ready, delayed and held messages; the archive stays.
+
+        Args:
+            claimed: remove claimed ones too; their holders lose them.
+
+        Returns:
+            How many were removed.
+        """
+        check_flag("claimed", claimed)
+        sql = self._core.context.sql
+        return self._core.context.run(
+            lambda connection: store.purge(connection, sql, with_claimed=claimed), durable=True
+        )
+
+    def pause(self) -> None:
+        """Stop handing out messages, everywhere and at once; what is claimed may be settled."""
+        change_record(self._core.context, paused_at=self._core.context.tables.dialect.now())
+
+    def resume(self) -> None:
+        """Hand out messages again."""
+        change_record(self._core.context, paused_at=None)
+        self._core.context.announce()
+
+    def refresh(self) -> None:
+        """Read the settings again now."""
+        self._core.context.refresh()
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name}>"

@@ -8,16 +8,18 @@ a twentieth of the time is spent here.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from queue_over_sql.backoff import Outage, Pace
 from queue_over_sql.errors import DatabaseUnavailable, QueueError, QueueNotFound, ServiceClosed
-from queue_over_sql.outages import Outage
-from queue_over_sql.pacing import Pace
-from queue_over_sql.restoring import ReaperReport
+from queue_over_sql.queue import core_of
+from queue_over_sql.queues.recovery import ReaperReport
+from queue_over_sql.store import recovery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from queue_over_sql.catalog import ServiceParts
     from queue_over_sql.queue import Queue
 
 _log = logging.getLogger(__name__)
@@ -108,10 +110,63 @@ class Reaper:
         return report
 
     def _reap(self, queue: Queue, *, patient: bool) -> ReaperReport:
-        reaper = queue.reaper
-        report = ReaperReport(restored=queue.recall())
-        report += reaper.expired_leases() + reaper.orphaned_claims()
-        reaper.pace.put_off()
+        core = core_of(queue)
+        acts = core.recovery
+        report = ReaperReport(restored=core.claimer.recall())
+        report += acts.expired_leases() + acts.orphaned_claims()
+        acts.pace.put_off()
         if report.restored:
-            queue.announce()
-        return report + reaper.unknown_kinds() + reaper.prune(patient=patient)
+            core.announce()
+        return report + acts.unknown_kinds() + acts.prune(patient=patient)
+
+
+# How long the publisher of a batch has to drop its stages before others do.
+_PATIENCE_US: Final = 300_000_000
+_SWEEP_SECONDS: Final = 60.0
+
+
+class StagedWriteCleanup:
+    """Drops what crashed writers left behind; a chore of every reaper."""
+
+    def __init__(self, parts: ServiceParts) -> None:
+        self._parts = parts
+        self._pace = Pace(_SWEEP_SECONDS, ready=True)
+        self._refused: set[str] = set()
+
+    def run_if_due(self) -> ReaperReport:
+        """Sweep, but not more often than once a minute.
+
+        Raises:
+            DatabaseUnavailable: it was cut short.
+        """
+        if not self._pace.due():
+            return ReaperReport()
+        with self._pace.running():
+            return ReaperReport(swept=self.sweep())
+
+    def sweep(self) -> int:
+        """Drop stages that nobody publishes any more, forget old commits; returns how many stages.
+
+        Raises:
+            DatabaseUnavailable: it was cut short.
+        """
+        connections, system = self._parts.connections, self._parts.system()
+        dialect = connections.dialect
+        connections.run(lambda c: recovery.prune_commits(c, system, dialect))
+        names = connections.run(
+            lambda c: recovery.orphaned_stages(c, system, dialect, patience=_PATIENCE_US)
+        )
+        return sum(self._drop(name) for name in names)
+
+    def _drop(self, name: str) -> bool:
+        connections, system = self._parts.connections, self._parts.system()
+        try:
+            connections.run(lambda c: recovery.drop_stages(c, system, [name]), atomic=True)
+        except (DatabaseUnavailable, ServiceClosed):
+            raise
+        except QueueError as error:
+            if name not in self._refused:
+                self._refused.add(name)
+                _log.warning("The stage %s cannot be dropped: %s", name, error)
+            return False
+        return True

@@ -1,51 +1,69 @@
-"""QueueService: connect, be a consumer, start and stop; which queues there are is provisioning."""
+"""QueueService: connect, be a consumer, make queues and topics, start and stop."""
 
 from __future__ import annotations
 
+import importlib
 import logging
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from queue_over_sql.adoption import AdoptedQueue
-from queue_over_sql.arrivals import Arrivals
-from queue_over_sql.catalog import Catalog
-from queue_over_sql.connections import Connections
-from queue_over_sql.consumers import Consumer
-from queue_over_sql.context import QueueContext
+from queue_over_sql.catalog import Catalog, ReplyBoxesOfCatalog, ServiceParts
+from queue_over_sql.consumer import Consumer
+from queue_over_sql.database.connections import Connections
+from queue_over_sql.database.notify import Arrivals, WakeUps
+from queue_over_sql.database.runtime import THREADS, Runtime
 from queue_over_sql.durations import Duration, to_timedelta
-from queue_over_sql.errors import ConsumerNotFound, QueueError, QueueNotFound
-from queue_over_sql.parts import ServiceParts
-from queue_over_sql.provisioning import Provisioning
-from queue_over_sql.queue import Queue
-from queue_over_sql.reaper import Reaper
-from queue_over_sql.reply_queues import ReplyQueues
+from queue_over_sql.errors import (
+    ConsumerNotFound,
+    InvalidQueueName,
+    QueueError,
+    QueueNotFound,
+    TopicNotFound,
+)
+from queue_over_sql.existing_tables.queue import AdoptedQueue, RowPublisher
+from queue_over_sql.queue import Queue, QueueCore, core_of
+from queue_over_sql.queues.context import QueueContext
+from queue_over_sql.queues.recovery import ReaperReport
+from queue_over_sql.reaper import Reaper, StagedWriteCleanup
+from queue_over_sql.request_reply.reply_queues import ReplyQueues
 from queue_over_sql.retry import RetryPolicies
-from queue_over_sql.runtime import THREADS, Runtime
 from queue_over_sql.schedules import Schedules
-from queue_over_sql.schema import QueueTables, check_table_prefix
-from queue_over_sql.settings import EffectiveSettings, ServiceSettings
-from queue_over_sql.sqlapi import SqlApi
+from queue_over_sql.schedules.firing import ScheduleFirer
+from queue_over_sql.schema.queue_tables import (
+    QueueTables,
+    check_queue_name,
+    check_table_prefix,
+    may_be_name,
+)
+from queue_over_sql.settings import (
+    UNSET,
+    ArchivePolicy,
+    EffectiveSettings,
+    PayloadType,
+    QueueSettings,
+    ServiceSettings,
+    Unset,
+    check_flag,
+)
+from queue_over_sql.sql_api import SqlApi
 from queue_over_sql.store import consumers as registrations
-from queue_over_sql.sweeping import StageSweeper
-from queue_over_sql.topics import TopicProvisioning
-from queue_over_sql.wakeups import WakeUps
-from queue_over_sql.worker import Worker
-from queue_over_sql.write_ahead_log import WriteAheadLog
+from queue_over_sql.topics import Topic
+from queue_over_sql.topics import store as topic_store
+from queue_over_sql.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from types import TracebackType
 
-    from sqlalchemy import URL, Engine
+    from sqlalchemy import URL, Column, Engine
 
-    from queue_over_sql.durable import DurableRegistration
-    from queue_over_sql.kinds import Kinds
-    from queue_over_sql.restoring import ReaperReport
+    from queue_over_sql.payloads.types import Kinds
+    from queue_over_sql.retry import RetryPolicy
     from queue_over_sql.store.consumers import ConsumerInfo
 
 _log = logging.getLogger(__name__)
 
 
-class QueueService(Provisioning, TopicProvisioning):
+class QueueService:
     """Queues in one database, and this process as one consumer of them.
 
     May be used from any thread. Nothing connects before it is needed; consuming registers the
@@ -94,16 +112,17 @@ class QueueService(Provisioning, TopicProvisioning):
         )
         self._settings = settings
         patience = settings.consumer_timeout_us / 1_000_000
-        self.connections = connections = Connections(database, self._runtime(), patience=patience)
+        connections = Connections(database, self._runtime(), patience=patience)
         runtime = connections.runtime
         catalog = Catalog(connections, settings, self._make_queue)
         consumer = Consumer(connections, catalog.system, settings, self._start_heartbeat)
         arrivals = Arrivals(runtime)
         wakeups = WakeUps(connections, arrivals, catalog.has_opened, enabled=notify)
-        parts = ServiceParts(settings, connections, catalog, consumer, arrivals, wakeups)
-        Provisioning.__init__(self, parts)
-        TopicProvisioning.__init__(self, parts)
-        self._replies = ReplyQueues(parts)
+        self._parts = parts = ServiceParts(
+            settings, connections, catalog, consumer, arrivals, wakeups
+        )
+        self._topics: dict[str, Topic] = {}
+        self._reply_queues = ReplyQueues(ReplyBoxesOfCatalog(parts), consumer, settings)
         self._lock = runtime.lock()
         self._started = False
         # By stop(): what is given back already, and whether the log says what is not.
@@ -111,16 +130,15 @@ class QueueService(Provisioning, TopicProvisioning):
         self._told_what_is_left = False
         self._background = runtime.background()
         self._schedules = Schedules(self._parts)
-        sweeper = StageSweeper(self._parts)
         self._reaper = Reaper(
             self.queues,
             self._expired_consumers,
             self._forget_expired,
             chores=[
-                self._schedules.fire_due,
-                self._replies.reap,
-                sweeper.sweep_if_due,
-                WriteAheadLog(connections).bound,
+                ScheduleFirer(parts).fire_due,
+                self._reply_queues.reap,
+                StagedWriteCleanup(parts).run_if_due,
+                self._maintain,
             ],
         )
 
@@ -153,7 +171,7 @@ class QueueService(Provisioning, TopicProvisioning):
             if self._started:
                 return
             self._parts.consumer.identity()
-            if self.connections.background:
+            if self._parts.connections.background:
                 seconds = self._settings.reaper_seconds
                 self._background.every(seconds, "reaper", self._reaper.run_if_due)
             self._started = True
@@ -180,11 +198,11 @@ class QueueService(Provisioning, TopicProvisioning):
         if self._parts.closed:
             return
         consumer_id = self.consumer_id
-        if not self.connections.within(seconds, lambda: self._leave(seconds)):
+        if not self._parts.connections.within(seconds, lambda: self._leave(seconds)):
             self._parts.closed = True
             self._background.stop()
             self._tell_what_is_left(consumer_id, "it did not answer in time")
-            self.connections.refuse()
+            self._parts.connections.refuse()
         self._parts.wake()
 
     def __enter__(self) -> Self:
@@ -199,6 +217,235 @@ class QueueService(Provisioning, TopicProvisioning):
     ) -> None:
         self.stop()
 
+    # -- queues and topics
+
+    def create_queue(
+        self,
+        name: str,
+        *,
+        lease: Duration | Unset = UNSET,
+        max_attempts: int | Unset = UNSET,
+        retry: RetryPolicy | Unset = UNSET,
+        payload: PayloadType | Unset = UNSET,
+        priorities: int | Unset = UNSET,
+        archive: ArchivePolicy | Unset = UNSET,
+        archive_ttl: Duration | Mapping[str, Duration | None] | Unset | None = UNSET,
+        archive_limit: int | Mapping[str, int | None] | Unset | None = UNSET,
+        dedup_window: Duration | Unset | None = UNSET,
+        max_payload_bytes: int | Unset = UNSET,
+        columns: Sequence[Column[Any]] | Unset = UNSET,
+        kinds: Sequence[Any] | Mapping[str, Any] | Unset = UNSET,
+        kind_timeout: Duration | Unset = UNSET,
+    ) -> Queue:
+        """Create a queue, or open it where it exists; safe from many servers at once.
+
+        What is given is applied to an existing queue too; what is not stays as it is.
+
+        Args:
+            name: 1 to 40 lower-case letters, digits and underscores, beginning with a letter.
+            lease: how long a claim holds without being extended (300 s).
+            max_attempts: deliveries before a message is a dead letter (5).
+            retry: policy after a failure (``ExponentialBackoff()``).
+            payload: ``"json"``, ``"text"`` or ``"bytes"``; fixed from then on.
+            priorities: number of levels, 1 to 100 (1).
+            archive: which finished messages are kept: ``"none"``, ``"failed"`` or ``"all"``.
+            archive_ttl: how long they are kept, for all outcomes or by outcome; None for ever.
+            archive_limit: how many of each outcome are kept, the newest; None for any number.
+            dedup_window: how long a key stays taken after its message finished (not at all).
+            max_payload_bytes: largest encoded payload (1 MiB).
+            columns: SQLAlchemy columns of the queue's own; fixed from then on.
+            kinds: types of payloads that this server's code knows: a list of Pydantic models,
+                dataclasses, TypedDicts or types of plain JSON, or a mapping of kinds to types.
+            kind_timeout: how long a message of an unknown kind, or that does not fit its kind,
+                waits for a server that knows better (1 day).
+
+        Raises:
+            InvalidQueueName: it is no queue name.
+            QueueSchemaMismatch: the queue exists with another payload type or other columns.
+            DatabaseUnavailable: nothing was created.
+            ImportError: there are kinds, and Pydantic is not installed.
+            TypeError, ValueError: a setting has no sensible value.
+        """
+        asked = QueueSettings(
+            lease=lease,
+            max_attempts=max_attempts,
+            retry=retry,
+            payload=payload,
+            priorities=priorities,
+            archive=archive,
+            archive_ttl=archive_ttl,
+            archive_limit=archive_limit,
+            dedup_window=dedup_window,
+            max_payload_bytes=max_payload_bytes,
+            columns=columns,
+            kinds=kinds,
+            kind_timeout=kind_timeout,
+        )
+        self._parts.check_open()
+        # A name that is none may not even be a key.
+        name = self._parts.catalog.checked_name(name)
+        return self.create_queues({name: asked})[name]
+
+    def create_queues(self, queues: Mapping[str, QueueSettings]) -> dict[str, Queue]:
+        """Create several queues, as a server does when it boots.
+
+        Args:
+            queues: the settings of each, by name.
+
+        Returns:
+            The queues, by name.
+
+        Raises:
+            As ``create_queue``; all names are checked before the first queue is created.
+        """
+        self._parts.check_open()
+        if not isinstance(queues, Mapping) or not all(
+            isinstance(asked, QueueSettings) for asked in queues.values()
+        ):
+            msg = "queues must be a mapping of names to QueueSettings"
+            raise TypeError(msg)
+        return self._parts.catalog.create(queues)
+
+    def adopt_queue(
+        self,
+        name: str,
+        table: Any,
+        *,
+        column_prefix: str = "",
+        lease: Duration | Unset = UNSET,
+        max_attempts: int | Unset = UNSET,
+        retry: RetryPolicy | Unset = UNSET,
+        priorities: int | Unset = UNSET,
+    ) -> AdoptedQueue:
+        """Make a queue of a table of your own: each row may be a message; safe to repeat.
+
+        The columns and indexes of a queue are added to the table, which needs one whole-number
+        primary key. No row is a message before ``enqueue`` or ``publish`` makes it one, and none
+        is ever deleted: what is finished keeps what became of it in its row.
+
+        Args:
+            name: of the queue, as in ``create_queue``.
+            table: an SQLAlchemy ``Table`` or a mapped class, whose types and defaults are used;
+                or the table's name, with its schema before a dot.
+            column_prefix: what the names of the added columns begin with.
+            lease: how long a claim holds without being extended (300 s).
+            max_attempts: deliveries before a message is a dead letter (5).
+            retry: policy after a failure (``ExponentialBackoff()``).
+            priorities: number of levels, 1 to 100 (1).
+
+        Raises:
+            InvalidQueueName: it is no queue name.
+            QueueSchemaMismatch: the table is not there, has no such key or has columns of our
+                names, or the queue exists otherwise; nothing was changed.
+            DatabaseUnavailable: as its name says; calling again completes what was begun.
+            TypeError, ValueError: an argument has no sensible value.
+        """
+        self._parts.check_open()
+        asked = QueueSettings(
+            lease=lease, max_attempts=max_attempts, retry=retry, priorities=priorities
+        )
+        queue = self._parts.catalog.adopt(name, table, column_prefix, asked)
+        if not isinstance(queue, AdoptedQueue):
+            raise QueueNotFound(name)
+        return queue
+
+    def queue(self, name: str) -> Queue:
+        """Open a queue that exists.
+
+        Raises:
+            QueueNotFound: it does not.
+        """
+        self._parts.check_open()
+        return self._parts.catalog.get(name)
+
+    def queues(self, *, temporary: bool = False) -> list[Queue]:
+        """All queues under this service's table prefix, by name.
+
+        Args:
+            temporary: the queues of replies to ``request``, too, which belong to consumers.
+        """
+        self._parts.check_open()
+        check_flag("temporary", temporary)
+        return self._parts.catalog.all(temporary=temporary)
+
+    def drop_queue(self, name: str) -> bool:
+        """Drop a queue with all its messages and its archive; False where there is none.
+
+        Its schedules, its subscriptions to topics and its durable consumers go with it.
+
+        Of a queue over a table of your own only the added columns and indexes are dropped.
+
+        Others who have it open notice within 5 seconds. If you create it anew with another payload
+        type, let nobody publish in between: they would store the former type in it.
+
+        Raises:
+            DatabaseUnavailable: transactions kept using the queue for about half a minute.
+        """
+        self._parts.check_open()
+        return self._parts.catalog.drop(name)
+
+    def create_topic(self, name: str) -> Topic:
+        """Create a topic, or open it where it exists; safe from many servers at once.
+
+        Args:
+            name: 1 to 40 lower-case letters, digits and underscores, beginning with a letter.
+
+        Raises:
+            InvalidQueueName: it is no such name.
+            DatabaseUnavailable: nothing was created.
+        """
+        parts = self._parts
+        parts.check_open()
+        dialect, prefix = parts.connections.dialect, parts.settings.table_prefix
+        try:
+            name = check_queue_name(name, prefix, dialect.identifier_limit)
+        except InvalidQueueName as error:
+            msg = f"A topic is named by the rules for queues. {error}"
+            raise InvalidQueueName(msg) from error
+        system = parts.system()
+        parts.connections.run(lambda c: topic_store.add_topic(c, system, dialect, prefix, name))
+        return self._opened(name)
+
+    def topic(self, name: str) -> Topic:
+        """Open a topic that exists.
+
+        Raises:
+            TopicNotFound: it does not.
+        """
+        parts = self._parts
+        parts.check_open()
+        if not may_be_name(name):
+            raise TopicNotFound(name)
+        if name in self._topics:
+            return self._topics[name]
+        system, prefix = parts.system(), parts.settings.table_prefix
+        if not parts.connections.run(lambda c: topic_store.has_topic(c, system, prefix, name)):
+            raise TopicNotFound(name)
+        return self._opened(name)
+
+    def topics(self) -> list[Topic]:
+        """All topics under this service's table prefix, by name."""
+        parts = self._parts
+        parts.check_open()
+        system, prefix = parts.system(), parts.settings.table_prefix
+        names = parts.connections.run(lambda c: topic_store.topic_names(c, system, prefix))
+        return [self._opened(name) for name in names]
+
+    def drop_topic(self, name: str) -> bool:
+        """Drop a topic with its subscriptions; False where there is none.
+
+        The queues stay, and what they hold.
+        """
+        parts = self._parts
+        parts.check_open()
+        if not may_be_name(name):
+            return False
+        self._topics.pop(name, None)
+        system, prefix = parts.system(), parts.settings.table_prefix
+        return parts.connections.run(
+            lambda c: topic_store.remove_topic(c, system, prefix, name), atomic=True
+        )
+
     # -- consumers and workers
 
     def consumers(self) -> list[ConsumerInfo]:
@@ -208,7 +455,9 @@ class QueueService(Provisioning, TopicProvisioning):
         """
         self._parts.check_open()
         system = self._parts.catalog.system()
-        rows = self.connections.run(lambda connection: registrations.registered(connection, system))
+        rows = self._parts.connections.run(
+            lambda connection: registrations.registered(connection, system)
+        )
         for row in rows:
             if isinstance(row, QueueError):
                 _log.warning("A consumer is left out: %s", row)
@@ -230,7 +479,8 @@ class QueueService(Provisioning, TopicProvisioning):
             ConsumerNotFound: there is no such consumer.
             ValueError: it is not durable, or of another table prefix.
         """
-        return self._durable_consumer(consumer_id).release()
+        count: int = self._durable_consumer(consumer_id).release()
+        return count
 
     def drop_consumer(self, consumer_id: str) -> int:
         """Give back, uncounted, what a durable consumer holds, and forget it for good.
@@ -247,11 +497,12 @@ class QueueService(Provisioning, TopicProvisioning):
             ConsumerNotFound, ValueError: as in ``release_consumer``.
         """
         try:
-            return self._durable_consumer(consumer_id).drop()
+            count: int = self._durable_consumer(consumer_id).drop()
         except QueueNotFound:
             # With the queue all that it held is gone.
             self._forget_consumer(consumer_id)
             return 0
+        return count
 
     def reap(self) -> ReaperReport:
         """Make one pass of the reaper now; ``start()`` does it at an interval.
@@ -277,8 +528,8 @@ class QueueService(Provisioning, TopicProvisioning):
             poll_interval: shortest and longest pause in seconds between two looks at empty queues.
         """
         return Worker(
-            self,
             self._parts,
+            self,
             concurrency=concurrency,
             batch=batch,
             poll_interval=poll_interval,
@@ -287,29 +538,35 @@ class QueueService(Provisioning, TopicProvisioning):
     # -- inner
 
     def _runtime(self) -> Runtime:
-        """How this service waits, and does several things at once."""
         return THREADS
 
     def _make_queue(
         self, tables: QueueTables, settings: EffectiveSettings, kinds: Kinds | None
     ) -> Queue:
-        form = Queue if tables.adoption is None else AdoptedQueue
-        return form(
-            QueueContext(
-                tables,
-                settings,
-                connections=self.connections,
-                consumer=self._parts.consumer,
-                service=self._settings,
-                arrivals=self._parts.arrivals,
-                wakeups=self._parts.wakeups,
-                replies=self._replies,
-                kinds=kinds,
-            )
+        context = QueueContext(
+            tables,
+            settings,
+            connections=self._parts.connections,
+            consumer=self._parts.consumer,
+            service=self._settings,
+            arrivals=self._parts.arrivals,
+            wakeups=self._parts.wakeups,
+            kinds=kinds,
         )
+        if tables.adoption is None:
+            return Queue(QueueCore(context, self._reply_queues))
+        return AdoptedQueue(QueueCore(context, self._reply_queues, RowPublisher))
+
+    def _opened(self, name: str) -> Topic:
+        return self._topics.setdefault(name, Topic(self._parts, name))
+
+    def _maintain(self) -> ReaperReport:
+        for job in self._parts.connections.maintenance:
+            job()
+        return ReaperReport()
 
     def _start_heartbeat(self) -> None:
-        if self.connections.background and not self._parts.closed:
+        if self._parts.connections.background and not self._parts.closed:
             seconds = self._settings.consumer_timeout_us / 3_000_000
             self._background.every(seconds, "heartbeat", self._parts.consumer.heartbeat)
 
@@ -322,12 +579,12 @@ class QueueService(Provisioning, TopicProvisioning):
         self._background.stop()
         self._parts.wakeups.stop()
         # Half of the time is left for what this consumer itself holds.
-        self.connections.close_to_others(seconds / 2)
+        self._parts.connections.close_to_others(seconds / 2)
         try:
             self._retire_consumer()
         except QueueError as error:
             self._tell_what_is_left(consumer_id, str(error))
-        self.connections.close()
+        self._parts.connections.close()
 
     def _retire_consumer(self) -> None:
         consumer_id = self._parts.consumer.close()
@@ -335,11 +592,11 @@ class QueueService(Provisioning, TopicProvisioning):
             return
         for queue in self._parts.catalog.opened:
             try:
-                queue.release_all(consumer_id)
+                core_of(queue).release_all(consumer_id)
             except QueueNotFound:
                 _log.debug("Queue %s was dropped meanwhile.", queue.name)
             self._released.append(queue.name)
-        self._replies.drop_own(consumer_id)
+        self._reply_queues.drop_own(consumer_id)
         self._forget_consumer(consumer_id)
 
     def _tell_what_is_left(self, consumer_id: str | None, reason: str) -> None:
@@ -360,7 +617,7 @@ class QueueService(Provisioning, TopicProvisioning):
             reason,
         )
 
-    def _durable_consumer(self, consumer_id: str) -> DurableRegistration:
+    def _durable_consumer(self, consumer_id: str) -> Any:
         known = {consumer.consumer_id: consumer for consumer in self.consumers()}
         found = known.get(consumer_id) if isinstance(consumer_id, str) else None
         if found is None:
@@ -371,18 +628,25 @@ class QueueService(Provisioning, TopicProvisioning):
         if found.table_prefix != self._settings.table_prefix:
             msg = f"{consumer_id!r} belongs to the table prefix {found.table_prefix!r}: use that"
             raise ValueError(msg)
-        return self.queue(found.queue).durable_consumer(consumer_id, owner="")
+        # Loaded only here: the rest of the core does without durable consumers.
+        durable = importlib.import_module("queue_over_sql.durable.consumer")
+        return durable.durable_consumer(self.queue(found.queue), consumer_id, owner="")
 
     def _expired_consumers(self) -> list[str]:
-        system, dialect = self._parts.catalog.system(), self.connections.dialect
-        return self.connections.run(lambda c: registrations.expired(c, system, dialect))
+        system, dialect = self._parts.catalog.system(), self._parts.connections.dialect
+        return self._parts.connections.run(lambda c: registrations.expired(c, system, dialect))
 
     def _forget_consumer(self, consumer_id: str) -> None:
         system = self._parts.catalog.system()
-        self.connections.run(lambda c: registrations.remove(c, system, consumer_id))
+        self._parts.connections.run(lambda c: registrations.remove(c, system, consumer_id))
 
     def _forget_expired(self, consumer_id: str) -> None:
-        system, dialect = self._parts.catalog.system(), self.connections.dialect
-        self.connections.run(
+        system, dialect = self._parts.catalog.system(), self._parts.connections.dialect
+        self._parts.connections.run(
             lambda c: registrations.remove_expired(c, system, dialect, consumer_id), atomic=True
         )
+
+
+def parts_of(service: QueueService) -> ServiceParts:
+    """The parts of a service, for the other modules of this package."""
+    return service._parts  # noqa: SLF001 - this is the one way to them

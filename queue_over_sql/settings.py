@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
+import functools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -109,13 +110,8 @@ class QueueSettings:
     kind_timeout: Duration | Unset = UNSET
 
     def __post_init__(self) -> None:
-        for name, value in self.given().items():
+        for name, value in given_of(self).items():
             _CHECKS[name](name, value)
-
-    def given(self) -> dict[str, Any]:
-        """The fields that were set, by name."""
-        pairs = ((field.name, getattr(self, field.name)) for field in dataclasses.fields(self))
-        return {name: value for name, value in pairs if value is not UNSET}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +158,7 @@ class EffectiveSettings:
     kind_timeout: timedelta = timedelta(days=1)
     adoption: Adoption | None = None
 
-    @property
+    @functools.cached_property
     def lease_us(self) -> int:
         """The lease in microseconds."""
         return self.lease // MICROSECOND
@@ -182,53 +178,66 @@ class EffectiveSettings:
         limit = self.archive_limit
         return limit.get(outcome) if isinstance(limit, Mapping) else limit
 
-    def updated(self, asked: QueueSettings) -> EffectiveSettings:
-        """These settings with what was given in ``asked``."""
-        given = asked.given()
-        given.pop("kinds", None)
-        for name in ("lease", "dedup_window", "kind_timeout"):
-            if given.get(name) is not None:
-                given[name] = to_timedelta(given[name], name)
-        if "archive_ttl" in given:
-            given["archive_ttl"] = each_outcome(
-                given["archive_ttl"], lambda ttl: to_timedelta(ttl, "archive_ttl")
-            )
-        if "archive_limit" in given:
-            given["archive_limit"] = each_outcome(given["archive_limit"], int)
-        for name in ("max_attempts", "priorities", "max_payload_bytes"):
-            if name in given:
-                given[name] = int(given[name])
-        if "columns" in given:
-            given["columns"] = tuple(given["columns"])
-        return dataclasses.replace(self, **given)
 
-    def to_json(self, columns: Mapping[str, Any], policies: RetryPolicies) -> str:
-        """Write the settings for the registry.
+def given_of(settings: QueueSettings) -> dict[str, Any]:
+    """The fields that were set, by name."""
+    pairs = ((field.name, getattr(settings, field.name)) for field in dataclasses.fields(settings))
+    return {name: value for name, value in pairs if value is not UNSET}
 
-        Args:
-            columns: what is written of the queue's own columns, by name: the type as the engine
-                has it, alone or as ``sql`` beside what ``described_type`` says.
-            policies: names the retry policy.
-        """
-        ttl = each_outcome(self.archive_ttl, lambda value: value // MICROSECOND)
-        adopted = {} if self.adoption is None else {"adoption": dataclasses.asdict(self.adoption)}
-        return json.dumps(
-            {
-                **adopted,
-                "lease_us": self.lease_us,
-                "max_attempts": self.max_attempts,
-                "retry": policies.describe(self.retry),
-                "payload": self.payload,
-                "priorities": self.priorities,
-                "archive": self.archive,
-                "archive_ttl_us": ttl,
-                "archive_limit": self.archive_limit,
-                "dedup_window_us": self.dedup_us,
-                "kind_timeout_us": self.kind_timeout // MICROSECOND,
-                "max_payload_bytes": self.max_payload_bytes,
-                "columns": dict(columns),
-            }
+
+def updated(present: EffectiveSettings, asked: QueueSettings) -> EffectiveSettings:
+    """The present settings with what was given in ``asked``."""
+    given = given_of(asked)
+    given.pop("kinds", None)
+    for name in ("lease", "dedup_window", "kind_timeout"):
+        if given.get(name) is not None:
+            given[name] = to_timedelta(given[name], name)
+    if "archive_ttl" in given:
+        given["archive_ttl"] = each_outcome(
+            given["archive_ttl"], lambda ttl: to_timedelta(ttl, "archive_ttl")
         )
+    if "archive_limit" in given:
+        given["archive_limit"] = each_outcome(given["archive_limit"], int)
+    for name in ("max_attempts", "priorities", "max_payload_bytes"):
+        if name in given:
+            given[name] = int(given[name])
+    if "columns" in given:
+        given["columns"] = tuple(given["columns"])
+    return dataclasses.replace(present, **given)
+
+
+def settings_json(
+    settings: EffectiveSettings, columns: Mapping[str, Any], policies: RetryPolicies
+) -> str:
+    """Write the settings for the registry.
+
+    Args:
+        settings: of a queue.
+        columns: what is written of the queue's own columns, by name: the type as the engine
+            has it, alone or as ``sql`` beside what ``described_type`` says.
+        policies: names the retry policy.
+    """
+    ttl = each_outcome(settings.archive_ttl, lambda value: value // MICROSECOND)
+    adopted = (
+        {} if settings.adoption is None else {"adoption": dataclasses.asdict(settings.adoption)}
+    )
+    return json.dumps(
+        {
+            **adopted,
+            "lease_us": settings.lease_us,
+            "max_attempts": settings.max_attempts,
+            "retry": policies.describe(settings.retry),
+            "payload": settings.payload,
+            "priorities": settings.priorities,
+            "archive": settings.archive,
+            "archive_ttl_us": ttl,
+            "archive_limit": settings.archive_limit,
+            "dedup_window_us": settings.dedup_us,
+            "kind_timeout_us": settings.kind_timeout // MICROSECOND,
+            "max_payload_bytes": settings.max_payload_bytes,
+            "columns": dict(columns),
+        }
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -445,7 +454,7 @@ def _check_outcomes(name: str, value: Any) -> None:
 
 def _check_kinds(name: str, value: Any) -> None:
     del name
-    from queue_over_sql.kinds import Kinds  # noqa: PLC0415 - only where there are kinds
+    from queue_over_sql.payloads.types import Kinds  # noqa: PLC0415 - only where there are kinds
 
     Kinds.of(value)
 

@@ -22,19 +22,22 @@ except ModuleNotFoundError as error:
     text = "greenlet is missing: install the extra asyncio of queue-over-sql"
     raise ModuleNotFoundError(text, name="greenlet") from error
 
-from queue_over_sql.aio.message import AsyncMessage
-from queue_over_sql.aio.queue import AsyncAdoptedQueue, AsyncQueue
-from queue_over_sql.aio.schedules import AsyncSchedules
-from queue_over_sql.aio.selection import (
+from queue_over_sql.aio.queue import (
+    AsyncAdoptedQueue,
     AsyncArchive,
     AsyncArchiveSelection,
     AsyncLiveSelection,
+    AsyncMessage,
+    AsyncQueue,
     AsyncSelection,
 )
-from queue_over_sql.aio.service import AsyncQueueService
-from queue_over_sql.aio.sql_api import AsyncSqlApi
-from queue_over_sql.aio.topics import AsyncTopic
-from queue_over_sql.aio.worker import AsyncWorker
+from queue_over_sql.aio.service import (
+    AsyncQueueService,
+    AsyncSchedules,
+    AsyncSqlApi,
+    AsyncTopic,
+    AsyncWorker,
+)
 
 __all__ = [
     "AsyncAdoptedQueue",

@@ -1,14 +1,15 @@
-"""AsyncQueue: publish, consume, settle, and look at what is there, on an event loop."""
+"""Queues, messages, selections and archives with verbs to be awaited."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from queue_over_sql.adoption import AdoptedQueue
-from queue_over_sql.aio.faces import (
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+
+from queue_over_sql.aio.proxies import (
     Face,
     Fact,
     awaited,
@@ -18,20 +19,206 @@ from queue_over_sql.aio.faces import (
     run,
     twin,
 )
-from queue_over_sql.aio.message import AsyncMessage
-from queue_over_sql.aio.selection import AsyncArchive, AsyncLiveSelection
 from queue_over_sql.durations import Duration
-from queue_over_sql.message import Message
-from queue_over_sql.publications import Published
-from queue_over_sql.queue import Queue
+from queue_over_sql.existing_tables.queue import AdoptedQueue
+from queue_over_sql.message import Message, Published
+from queue_over_sql.queue import Queue, core_of
+from queue_over_sql.queues.archive import Archive
+from queue_over_sql.queues.selection import ArchiveSelection, LiveSelection, Selection
+from queue_over_sql.store import Edited
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from sqlalchemy import ColumnElement
 
-    from queue_over_sql.aio.callers import CallersConnection
     from queue_over_sql.settings import EffectiveSettings
+
+
+CallersConnection: TypeAlias = AsyncConnection | AsyncSession | async_scoped_session[Any]
+"""The caller's own transaction."""
+
+
+@face_of(Message)
+class AsyncMessage(Face[Message]):
+    """A message as it was claimed, found or archived; ``Message`` with verbs to be awaited."""
+
+    __slots__ = ()
+
+    id = Fact(Message.id)
+    key = Fact(Message.key)
+    kind = Fact(Message.kind)
+    priority = Fact(Message.priority)
+    attempt = Fact(Message.attempt)
+    max_attempts = Fact(Message.max_attempts)
+    columns = Fact(Message.columns)
+    consumer_id = Fact(Message.consumer_id)
+    consumer_round = Fact(Message.consumer_round)
+    last_error = Fact(Message.last_error)
+    published_at = Fact(Message.published_at)
+    scheduled_at = Fact(Message.scheduled_at)
+    available_at = Fact(Message.available_at)
+    claimed_at = Fact(Message.claimed_at)
+    last_attempt_at = Fact(Message.last_attempt_at)
+    finished_at = Fact(Message.finished_at)
+    lease_expires_at = Fact(Message.lease_expires_at)
+    outcome = Fact(Message.outcome)
+    reply_to = Fact(Message.reply_to)
+    correlation_id = Fact(Message.correlation_id)
+
+    @property
+    def queue(self) -> str:
+        """Name of its queue."""
+        return self._sync.queue
+
+    @property
+    def payload(self) -> Any:
+        """As it was published; of an adopted table, the same mapping as ``row``."""
+        return self._sync.payload
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """As they were published; empty when there were none."""
+        return self._sync.headers
+
+    @property
+    def row(self) -> Mapping[str, Any] | None:
+        """Of an adopted table, the columns of the user's by name; None in other queues."""
+        return self._sync.row
+
+    @property
+    def settled(self) -> bool:
+        """Whether one of its verbs but ``extend`` was called."""
+        return self._sync.settled
+
+    @twin(Message.ack)
+    async def ack(self, connection: CallersConnection | None = None) -> None: ...
+
+    @twin(Message.nack)
+    async def nack(
+        self,
+        error: str | BaseException | None = None,
+        delay: Duration | None = None,
+        connection: CallersConnection | None = None,
+    ) -> None: ...
+
+    @twin(Message.release)
+    async def release(self, connection: CallersConnection | None = None) -> None: ...
+
+    @twin(Message.reject)
+    async def reject(self, reason: str, connection: CallersConnection | None = None) -> None: ...
+
+    @twin(Message.extend)
+    async def extend(
+        self, lease: Duration | None = None, connection: CallersConnection | None = None
+    ) -> None: ...
+
+    @twin(Message.reply)
+    async def reply(
+        self,
+        payload: Any,
+        *,
+        kind: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        connection: CallersConnection | None = None,
+    ) -> Published: ...
+
+
+S = TypeVar("S", bound=Selection)
+
+
+class AsyncSelection(Face[S]):
+    """Some messages of a queue or of its archive; ``Selection`` with verbs to be awaited."""
+
+    __slots__ = ()
+
+    list = awaited_list(AsyncMessage, Selection.list)
+    count = awaited(Selection.count)
+
+    @twin(Selection.first)
+    async def first(self) -> AsyncMessage | None: ...
+
+    @twin(Selection.remove)
+    async def remove(
+        self,
+        *,
+        connection: CallersConnection | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Edited: ...
+
+
+@face_of(LiveSelection)
+class AsyncLiveSelection(AsyncSelection[LiveSelection]):
+    """Some live messages; ``LiveSelection`` with verbs to be awaited."""
+
+    __slots__ = ()
+
+    @twin(LiveSelection.reschedule)
+    async def reschedule(
+        self,
+        *,
+        at: datetime | None = None,
+        delay: Duration | None = None,
+        connection: CallersConnection | None = None,
+    ) -> Edited: ...
+
+    @twin(LiveSelection.prioritize)
+    async def prioritize(
+        self,
+        *,
+        priority: int | None = None,
+        front: bool = False,
+        connection: CallersConnection | None = None,
+    ) -> Edited: ...
+
+    @twin(LiveSelection.hold)
+    async def hold(self, *, connection: CallersConnection | None = None) -> Edited: ...
+
+    @twin(LiveSelection.unhold)
+    async def unhold(self, *, connection: CallersConnection | None = None) -> Edited: ...
+
+
+@face_of(ArchiveSelection)
+class AsyncArchiveSelection(AsyncSelection[ArchiveSelection]):
+    """Some finished messages; ``ArchiveSelection`` with verbs to be awaited."""
+
+    __slots__ = ()
+
+    @twin(ArchiveSelection.requeue)
+    async def requeue(
+        self,
+        *,
+        connection: CallersConnection | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Edited: ...
+
+
+@face_of(Archive)
+class AsyncArchive(Face[Archive]):
+    """The finished messages that a queue keeps; ``Archive`` with verbs to be awaited.
+
+    ``export`` writes its file on the event loop, page by page.
+    """
+
+    __slots__ = ()
+
+    table = Fact(Archive.table)
+    export = awaited(Archive.export)
+
+    def messages(
+        self,
+        *,
+        status: str | None = None,
+        key: str | None = None,
+        kind: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        where: ColumnElement[bool] | None = None,
+    ) -> AsyncArchiveSelection:
+        """Select archived messages; see ``Archive.messages``. Nothing is asked before a verb."""
+        found: AsyncArchiveSelection = outward(
+            self._sync.messages(status=status, key=key, kind=kind, payload=payload, where=where)
+        )
+        return found
 
 
 @face_of(Queue)
@@ -56,8 +243,6 @@ class AsyncQueue(Face[Queue]):
     resume = awaited(Queue.resume)
     purge = awaited(Queue.purge)
     refresh = awaited(Queue.refresh)
-    recall = awaited(Queue.recall)
-    highest_priority = awaited(Queue.highest_priority)
 
     @property
     def settings(self) -> EffectiveSettings:
@@ -65,7 +250,7 @@ class AsyncQueue(Face[Queue]):
 
         While the queue is used they are read again at the reaper's interval, at most 5 s.
         """
-        return self._sync.known_settings
+        return core_of(self._sync).context.known_settings
 
     @property
     def archive(self) -> AsyncArchive:

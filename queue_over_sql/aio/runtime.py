@@ -4,25 +4,311 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import signal
+import time
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Hashable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from apscheduler.executors.asyncio import AsyncIOExecutor
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from sqlalchemy.util import await_only, greenlet_spawn
 
-from queue_over_sql.aio.background import TaskBackground
-from queue_over_sql.aio.lanes import LanesOfTasks
-from queue_over_sql.aio.waiting import TaskCondition, TaskEvent, TaskLock
+from queue_over_sql.database.runtime import JOBS, OPTIONS, Background
 from queue_over_sql.dialects.async_engines import open_async_engine
-from queue_over_sql.pauses import pause_on_loop
+from queue_over_sql.dialects.driver_calls import pause_on_loop
+from queue_over_sql.errors import ServiceClosed
 from queue_over_sql.settings import check_whole
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
+    from queue_over_sql.database.runtime import Condition, Event, Lock, Running
+    from queue_over_sql.database.sessions import Lane, Lanes
     from queue_over_sql.dialects.engines import OpenedEngine
-    from queue_over_sql.lanes import Lane, Lanes
-    from queue_over_sql.runtime import Condition, Event, Lock, Running
+
+
+class _Patient(AsyncIOExecutor):  # type: ignore[misc] # its package has no types
+    """Lets jobs end by themselves: a cancelled one would leave a broken connection."""
+
+    def shutdown(self, wait: bool = True) -> None:
+        """Start no more."""
+
+
+class TaskBackground(Background):
+    """The jobs of one service beside its callers, a task each.
+
+    Args:
+        spawn: runs a job in a greenlet, on a connection that is not one of the callers'.
+    """
+
+    def __init__(self, spawn: Callable[[Callable[[], None]], Coroutine[Any, Any, None]]) -> None:
+        super().__init__()
+        self._spawn = spawn
+
+    def runner(self, job: Callable[[], None]) -> Callable[[], Any]:
+        """A coroutine function that runs the job."""
+
+        async def run() -> None:
+            await self._spawn(job)
+
+        return run
+
+    def scheduler(self) -> Any:
+        """A scheduler on the event loop that runs now."""
+        return AsyncIOScheduler(executors={name: _Patient() for name in JOBS}, **OPTIONS)
+
+
+class TaskLock:
+    """A lock that one task holds at a time, as often as it likes.
+
+    Args:
+        me: tells who is calling.
+    """
+
+    def __init__(self, me: Callable[[], Hashable]) -> None:
+        self._me = me
+        self._lock = asyncio.Lock()
+        self._holder: Hashable | None = None
+        self._depth = 0
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take it; False where it could not be had, or not in time."""
+        me = self._me()
+        if self._holder == me:
+            self._depth += 1
+            return True
+        if self._lock.locked() and not blocking:
+            return False
+        if not await_only(self._taken(None if timeout < 0 else timeout)):
+            return False
+        self._holder, self._depth = me, 1
+        return True
+
+    def release(self) -> None:
+        """Give it back once."""
+        self._depth -= 1
+        if not self._depth:
+            self._holder = None
+            self._lock.release()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None:
+        self.release()
+
+    async def _taken(self, seconds: float | None) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._lock.acquire()
+        except TimeoutError:
+            return False
+
+
+class TaskCondition:
+    """What happens now and then, for the tasks that wait for it."""
+
+    def __init__(self) -> None:
+        self._waiting: set[asyncio.Future[bool]] = set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Let other tasks run until it happens, or for so long; False where it did not."""
+        loop = asyncio.get_running_loop()
+        happened = loop.create_future()
+        timer = None if timeout is None else loop.call_later(timeout, _resolve, happened, False)  # noqa: FBT003
+        self._waiting.add(happened)
+        try:
+            return bool(await_only(happened))
+        finally:
+            self._waiting.discard(happened)
+            if timer is not None:
+                timer.cancel()
+
+    def notify_all(self) -> None:
+        """It happens."""
+        for happened in self._waiting:
+            _resolve(happened, True)  # noqa: FBT003
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None:
+        """Nothing was locked."""
+
+
+class TaskEvent:
+    """What happens once."""
+
+    def __init__(self) -> None:
+        self._happened = False
+        self._condition = TaskCondition()
+
+    def is_set(self) -> bool:
+        """Whether it has happened."""
+        return self._happened
+
+    def set(self) -> None:
+        """It happens."""
+        self._happened = True
+        self._condition.notify_all()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Let other tasks run until it happens, or for so long."""
+        if not self._happened:
+            self._condition.wait(timeout)
+        return self._happened
+
+
+def _resolve(future: asyncio.Future[bool], result: bool) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+_DRAIN_STEP = 0.01
+
+
+@dataclasses.dataclass
+class _Loan:
+    """A lane that is lent, of which kind, from which room, and how often it was borrowed."""
+
+    lane: Lane
+    durable: bool
+    room: asyncio.Semaphore | None
+    depth: int = 0
+
+
+class LanesOfTasks:
+    """Lends lanes to tasks; when all are lent, the next task waits for its turn.
+
+    Args:
+        make: opens a lane, durable or not.
+        me: tells who is calling.
+        at_most: lanes of each kind.
+        beside: whether the caller is a job that must not wait behind the others.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[bool], Lane],
+        me: Callable[[], Hashable],
+        at_most: int,
+        beside: Callable[[], bool],
+    ) -> None:
+        self._make = make
+        self._me = me
+        self._beside = beside
+        self._free: dict[bool, list[Lane]] = {True: [], False: []}
+        self._room = {kind: asyncio.Semaphore(at_most) for kind in self._free}
+        self._lent: dict[Hashable, _Loan] = {}
+        # Also those whose lane is just being opened or closed.
+        self._busy: set[Hashable] = set()
+        self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def borrow(self, *, durable: bool) -> Lane:
+        """A lane that no other task uses; inside an act, the one that the act runs on.
+
+        Raises:
+            RuntimeError: the caller is in another event loop than the one before.
+        """
+        me = self._me()
+        loan = self._lent.get(me)
+        if loan is None:
+            self._check_loop()
+            room = self._enter(durable=durable)
+            self._busy.add(me)
+            try:
+                loan = self._lent[me] = _Loan(self._next(durable=durable), durable, room)
+            except BaseException:
+                self._busy.discard(me)
+                _leave(room)
+                raise
+        loan.depth += 1
+        return loan.lane
+
+    def give_back(self, lane: Lane) -> None:
+        """Lend it to the next task."""
+        me = self._me()
+        loan = self._lent[me]
+        loan.depth -= 1
+        if loan.depth:
+            return
+        del self._lent[me]
+        try:
+            if self._closed:
+                lane.close()
+            elif lane.usable:
+                self._free[loan.durable].append(lane)
+        finally:
+            self._busy.discard(me)
+            _leave(loan.room)
+
+    def guard(self) -> contextlib.AbstractContextManager[object]:
+        """Nobody has to be kept off: every other connection has one user."""
+        return contextlib.nullcontext()
+
+    def drain(self, seconds: float) -> None:
+        """Wait for the acts of other tasks."""
+        deadline = time.monotonic() + seconds
+        while self._busy - {self._me()} and time.monotonic() < deadline:
+            pause_on_loop(_DRAIN_STEP)
+
+    def close(self) -> None:
+        """Close what is not lent now; the rest is closed when it comes back."""
+        self._closed = True
+        for lanes in self._free.values():
+            while lanes:
+                lanes.pop().close()
+
+    def _enter(self, *, durable: bool) -> asyncio.Semaphore | None:
+        if self._beside():
+            return None
+        room = self._room[durable]
+        await_only(room.acquire())
+        return room
+
+    def _next(self, *, durable: bool) -> Lane:
+        if self._closed:
+            raise ServiceClosed
+        lanes = self._free[durable]
+        while lanes:
+            lane = lanes.pop()
+            if lane.alive():
+                return lane
+            lane.close()
+        return self._make(durable)
+
+    def _check_loop(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            msg = (
+                "this AsyncQueueService belongs to another event loop: its connections cannot "
+                "leave it. Make one service in each loop."
+            )
+            raise RuntimeError(msg)
+
+
+def _leave(room: asyncio.Semaphore | None) -> None:
+    if room is not None:
+        room.release()
+
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")

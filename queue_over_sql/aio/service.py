@@ -1,28 +1,239 @@
-"""AsyncQueueService: queues in one database, for the tasks of one event loop."""
+"""The service, its topics, schedules and workers, for the tasks of one event loop."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Self
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from queue_over_sql.aio.faces import Face, Fact, awaited, awaited_as, awaited_list, twin
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.util import await_only
+
+from queue_over_sql.aio.proxies import (
+    Face,
+    Fact,
+    awaited,
+    awaited_as,
+    awaited_list,
+    face_of,
+    outward,
+    run,
+    twin,
+)
 from queue_over_sql.aio.queue import AsyncAdoptedQueue, AsyncQueue
 from queue_over_sql.aio.runtime import EventLoop
-from queue_over_sql.aio.schedules import AsyncSchedules
-from queue_over_sql.aio.sql_api import AsyncSqlApi
-from queue_over_sql.aio.topics import AsyncTopic
-from queue_over_sql.aio.worker import AsyncWorker
 from queue_over_sql.durations import Duration
-from queue_over_sql.service import QueueService
+from queue_over_sql.message import Published
+from queue_over_sql.queue import name_of
+from queue_over_sql.schedules import Schedule, Schedules
+from queue_over_sql.service import QueueService, parts_of
+from queue_over_sql.sql_api import SqlApi
+from queue_over_sql.topics import Topic
+from queue_over_sql.worker.handlers import HandlerStopped, is_asynchronous
+from queue_over_sql.worker.worker import Worker
 
 if TYPE_CHECKING:
+    from datetime import tzinfo
     from types import TracebackType
 
-    from sqlalchemy import URL
-    from sqlalchemy.ext.asyncio import AsyncEngine
+    from sqlalchemy import URL, ColumnElement, Connection
 
-    from queue_over_sql.runtime import Runtime
+    from queue_over_sql.aio.queue import CallersConnection
+    from queue_over_sql.database.runtime import Runtime
     from queue_over_sql.settings import QueueSettings
+
+
+@face_of(Schedules)
+class AsyncSchedules(Face[Schedules]):
+    """The schedules of a service's queues; ``Schedules`` with verbs to be awaited."""
+
+    __slots__ = ()
+
+    list = awaited(Schedules.list)
+    get = awaited(Schedules.get)
+    upcoming = awaited(Schedules.upcoming)
+    remove = awaited(Schedules.remove)
+    pause = awaited(Schedules.pause)
+    resume = awaited(Schedules.resume)
+
+    @twin(Schedules.add)
+    async def add(
+        self,
+        name: str,
+        queue: str | AsyncQueue,
+        payload: Any,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        timezone: str | tzinfo = "UTC",
+        missed: str = "one",
+        **publish_options: Any,
+    ) -> Schedule: ...
+
+
+@face_of(SqlApi)
+class AsyncSqlApi(Face[SqlApi]):
+    """The SQL API of a service's queues; ``SqlApi`` with verbs to be awaited."""
+
+    __slots__ = ()
+
+    install = awaited(SqlApi.install)
+    uninstall = awaited(SqlApi.uninstall)
+    script = awaited(SqlApi.script)
+
+
+@face_of(Topic)
+class AsyncTopic(Face[Topic]):
+    """One topic; ``Topic`` with verbs to be awaited. Made by ``AsyncQueueService``."""
+
+    __slots__ = ()
+
+    subscriptions = awaited(Topic.subscriptions)
+
+    @property
+    def name(self) -> str:
+        """The topic's name."""
+        return self._sync.name
+
+    @twin(Topic.subscribe)
+    async def subscribe(
+        self,
+        queue: AsyncQueue | str,
+        pattern: str = "#",
+        where: Mapping[str, Any] | None = None,
+    ) -> None: ...
+
+    @twin(Topic.unsubscribe)
+    async def unsubscribe(self, queue: AsyncQueue | str, pattern: str | None = None) -> bool: ...
+
+    @twin(Topic.publish)
+    async def publish(
+        self,
+        payload: Any,
+        *,
+        routing_key: str,
+        key: str | None = None,
+        kind: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        max_attempts: int | None = None,
+        lease: Duration | None = None,
+        on_conflict: str = "raise",
+        connection: CallersConnection | None = None,
+    ) -> list[Published]: ...
+
+
+F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
+
+
+class AsyncWorker(Face[Worker]):
+    """Runs coroutine functions over the messages of queues. Made by ``service.worker()``."""
+
+    __slots__ = ("_service",)
+
+    def __init__(self, core: Worker, service: QueueService) -> None:
+        super().__init__(core)
+        self._service = service
+
+    def handle(
+        self,
+        queue: str,
+        *,
+        transactional: bool = False,
+        lease_keepalive: bool = True,
+        batch: int | None = None,
+        where: ColumnElement[bool] | None = None,
+    ) -> Callable[[F], F]:
+        """Make a coroutine function the handler of a queue.
+
+        Args:
+            queue: name of the queue; it must exist when the worker runs.
+            transactional: call ``function(message, connection)`` with an ``AsyncConnection`` and
+                commit what it writes through it together with the ack.
+            lease_keepalive: renew the lease while the function runs.
+            batch: call the function with a list of up to so many messages.
+            where: only messages that match this SQLAlchemy condition on the queue's ``table``.
+                With it a queue may have several handlers; what matches none of them stays.
+
+        Raises:
+            TypeError: the function is a plain one, ``where`` is no condition, or ``queue`` no
+                queue.
+            ValueError: the queue has a handler already, and not all of them have a ``where``.
+        """
+        name = name_of(queue)
+        register = self._sync.handle(
+            name,
+            transactional=transactional,
+            lease_keepalive=lease_keepalive,
+            batch=batch,
+            where=where,
+        )
+
+        def decorate(function: F) -> F:
+            if not is_asynchronous(function) or inspect.isasyncgenfunction(function):
+                msg = (
+                    f"the handler of queue {name!r} must be a coroutine function (async def): a "
+                    "plain one would block the event loop; call it by asyncio.to_thread in one"
+                )
+                raise TypeError(msg)
+            register(self._bridge(function))
+            return function
+
+        return decorate
+
+    async def run(self, *, signals: bool = False) -> None:
+        """Handle messages until ``stop()`` or ``abort()``; starts the service where needed.
+
+        When the task of this call is cancelled, handlers are cancelled, and what was being handled
+        comes back. A service that was started here is stopped when the event loop ends.
+
+        Args:
+            signals: whether SIGTERM and SIGINT end it, too; for a program that is nothing but a
+                worker. The first one drains: handlers that run are waited for, what was only
+                claimed is released. A second one cancels the handlers. It needs a loop in the main
+                thread; in any other, and by default, signals mean what they meant before.
+
+        Raises:
+            ValueError: there is no handler.
+            QueueNotFound: a handler's queue does not exist.
+            DatabaseUnavailable: the database cannot be reached at the start. Once running, the
+                worker waits for a database that goes away.
+        """
+        await run(self._sync.run, signals=signals)
+
+    def stop(self) -> None:
+        """Let handlers that run finish, then end ``run()``; to be called in the event loop.
+
+        What was only claimed is released. The service is not stopped.
+        """
+        self._sync.stop()
+
+    def abort(self) -> None:
+        """End ``run()`` at once: handlers are cancelled, their messages are given to others."""
+        self._sync.abort()
+
+    def _bridge(self, function: Callable[..., Awaitable[Any]]) -> Callable[..., None]:
+        engine = AsyncEngine(parts_of(self._service).connections.engine)
+
+        def handler(argument: Any, *connection: Connection) -> None:
+            lent = [AsyncConnection(engine, sync) for sync in connection]
+            try:
+                await_only(_awaited(function, outward(argument), *lent))
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise HandlerStopped from error
+                raise
+
+        return handler
+
+
+async def _awaited(function: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
+    await function(*arguments)
 
 
 class _Core(QueueService):
@@ -156,4 +367,4 @@ class AsyncQueueService(Face[QueueService]):
         return AsyncWorker(core, self._sync)
 
     def __repr__(self) -> str:
-        return f"<AsyncQueueService {self._sync.connections.where}>"
+        return f"<AsyncQueueService {parts_of(self._sync).connections.where}>"

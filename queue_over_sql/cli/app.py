@@ -11,24 +11,22 @@ import typer
 
 from queue_over_sql import __version__
 from queue_over_sql.cli import (
-    adoption,
-    archiving,
+    archive,
     consume,
-    durable,
-    editing,
-    messages,
-    monitoring,
+    consumers,
+    edit,
+    publish,
     queues,
-    requesting,
-    requeueing,
-    running,
     schedules,
-    searching,
-    spark,
+    search,
+    spark_history,
+    spark_load,
+    spark_process,
+    spark_workers,
     sql_api,
     topics,
+    workers,
 )
-from queue_over_sql.cli.demo import command as demo
 from queue_over_sql.cli.session import (
     Connection,
     JsonOption,
@@ -37,10 +35,45 @@ from queue_over_sql.cli.session import (
     UrlOption,
     unwrapped,
 )
+from queue_over_sql.cli.spark import PANEL
+from queue_over_sql_demo import command as demo
+
+
+def register_spark(app: typer.Typer) -> None:
+    """Add the group of the data pipeline to `app`."""
+    group = typer.Typer(
+        no_args_is_help=True,
+        help="Move large numbers of messages by Apache Spark: load, work, export, report.",
+    )
+    for register in (
+        spark_load.register,
+        spark_process.register,
+        spark_workers.register,
+        spark_history.register,
+        spark_history.register_report,
+    ):
+        register(group)
+    app.add_typer(group, name="spark", rich_help_panel=PANEL)
+
 
 COMMANDS = (
-    *(queues, adoption, messages, requesting, consume, searching, editing, requeueing, archiving),
-    *(schedules, topics, monitoring, durable, running, demo, sql_api, spark),
+    queues.register,
+    queues.register_adopt,
+    publish.register,
+    publish.register_request,
+    consume.register,
+    search.register,
+    edit.register,
+    edit.register_requeue,
+    archive.register,
+    schedules.register,
+    topics.register,
+    consumers.register,
+    consumers.register_durable,
+    workers.register,
+    demo.register,
+    sql_api.register,
+    register_spark,
 )
 HELP = """Message queues inside the SQL database that you already run.
 
@@ -90,8 +123,8 @@ def build_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_globals)
-    for group in COMMANDS:
-        group.register(app)
+    for register in COMMANDS:
+        register(app)
     return app
 
 

@@ -2,21 +2,355 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import IO, Annotated, Any, Protocol
 
 import typer
 
-from queue_over_sql.cli.consumption import Consumption, Limits, Printing, Running
-from queue_over_sql.cli.exits import ExitCode
+from queue_over_sql import ClaimLost, DatabaseUnavailable, Message, Queue
+from queue_over_sql.cli.lines import payload_bytes, payload_line
 from queue_over_sql.cli.options import (
     MESSAGES_PANEL,
     ConsumerTimeoutOption,
     LeaseOption,
     QueueName,
 )
+from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Session, command
-from queue_over_sql.cli.signals import stop_on_signals
+from queue_over_sql.cli.signals import ExitCode, Stop, stop_on_signals
 from queue_over_sql.cli.values import parse_duration
+from queue_over_sql.queues.json_lines import message_fields, to_json
+from queue_over_sql.worker.lease_renewal import LeaseKeeper
+
+PREFIX = "QUEUE_OVER_SQL_"
+TAIL_BYTES = 4096
+POLL_SECONDS = 0.1
+DRAIN_SECONDS = 1.0
+
+
+class CommandStoppedError(Exception):
+    """The command was ended because this process was told to stop at once."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a command ended."""
+
+    exit_code: int
+    error_tail: str
+
+    @property
+    def error(self) -> str:
+        """The reason for the nack: the exit code or signal, and the end of standard error."""
+        if self.exit_code < 0:
+            how = f"killed by {signal.Signals(-self.exit_code).name}"
+        else:
+            how = f"exit code {self.exit_code}"
+        return f"{how}: {self.error_tail}" if self.error_tail else how
+
+
+def message_environment(message: Message) -> dict[str, str]:
+    """The environment variables that describe `message` to a command; see `consume --help`."""
+    facts: Mapping[str, object] = {
+        "QUEUE": message.queue,
+        "MESSAGE_ID": message.id,
+        "ATTEMPT": message.attempt,
+        "MAX_ATTEMPTS": message.max_attempts,
+        "PRIORITY": message.priority,
+        "KEY": message.key,
+        "KIND": message.kind,
+        "HEADERS": to_json(message.headers),
+        **{f"HEADER_{_variable(name)}": value for name, value in message.headers.items()},
+    }
+    return {PREFIX + name: _as_text(value) for name, value in facts.items() if value is not None}
+
+
+def _variable(name: str) -> str:
+    return re.sub(r"\W", "_", name, flags=re.ASCII).upper()
+
+
+def _as_text(value: object) -> str:
+    # An environment variable ends at a NUL; a header may hold one.
+    text = value if isinstance(value, str) else to_json(value)
+    return text.replace("\0", "\\0")
+
+
+def run_command(
+    command: str,
+    message: Message,
+    payload_type: str,
+    stop: Stop,
+    *,
+    own_output: bool,
+    on_stop: Callable[[], None],
+) -> Finished:
+    """Run `command` by the shell for one message and wait for its end.
+
+    It runs in a session of its own, so that Ctrl-C in the terminal lets it finish.
+
+    Args:
+        command: a command line of the system's shell.
+        message: its payload is the command's standard input.
+        payload_type: of the queue.
+        stop: when this says now, the command is terminated.
+        own_output: False sends the command's standard output to our standard error.
+        on_stop: called once when `stop` is asked for while the command runs.
+
+    Raises:
+        CommandStoppedError: it was terminated on `stop`.
+    """
+    with tempfile.TemporaryFile() as payload:
+        payload.write(payload_bytes(message, payload_type))
+        payload.seek(0)
+        process = subprocess.Popen(  # noqa: S602 - the operator's own command line
+            command,
+            shell=True,
+            stdin=payload,
+            stdout=None if own_output else sys.stderr,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **message_environment(message)},
+            start_new_session=True,
+        )
+    tail = _ErrorTail(process.stderr)
+    _wait(process, stop, on_stop)
+    return Finished(process.returncode, tail.text())
+
+
+def _wait(process: subprocess.Popen[bytes], stop: Stop, on_stop: Callable[[], None]) -> None:
+    told = False
+    while True:
+        try:
+            process.wait(POLL_SECONDS)
+        except subprocess.TimeoutExpired:
+            if stop.now.is_set():
+                stop.awaits_command = True
+                os.killpg(process.pid, signal.SIGTERM)
+                process.wait()
+                stop.awaits_command = False
+                raise CommandStoppedError from None
+            if stop.asked.is_set() and not told:
+                told = True
+                on_stop()
+        else:
+            return
+
+
+class _ErrorTail:
+    """Passes a command's standard error on to ours, and remembers its end."""
+
+    def __init__(self, stream: IO[bytes] | None) -> None:
+        self._stream = stream
+        self._end = b""
+        self._thread = threading.Thread(target=self._copy, daemon=True)
+        self._thread.start()
+
+    def _copy(self) -> None:
+        if self._stream is None:
+            return
+        with self._stream as stream:
+            while chunk := os.read(stream.fileno(), TAIL_BYTES):
+                sys.stderr.buffer.write(chunk)
+                sys.stderr.buffer.flush()
+                self._end = (self._end + chunk)[-TAIL_BYTES:]
+
+    def text(self) -> str:
+        """The end of what was written. A background child that holds the stream is not awaited."""
+        self._thread.join(DRAIN_SECONDS)
+        return self._end.decode(errors="replace").strip()
+
+
+# One look may last this long, so that a signal is noticed soon.
+LOOK_SECONDS = 0.25
+LONGEST_PAUSE = 30.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much to take: `count` messages (None: all); `wait` seconds for one (None: for ever)."""
+
+    count: int | None
+    wait: float | None
+    batch: int
+    lease: float | None
+
+
+@dataclass
+class Tally:
+    """What became of the messages that were taken."""
+
+    delivered: int = 0
+    done: int = 0
+    failed: int = 0
+    lost: int = 0
+    paused: bool = False
+
+
+class Handler(Protocol):
+    """What is done with a message."""
+
+    def handle(self, message: Message) -> str | None:
+        """Do the work; returns None for success, else the reason of the failure."""
+        ...
+
+
+class Printing:
+    """Writes each payload, or with ``--json`` each message, on a line of standard output."""
+
+    def __init__(self, output: Output, queue: Queue) -> None:
+        self._output = output
+        self._payload_type = queue.settings.payload
+
+    def handle(self, message: Message) -> None:
+        """Print `message` and flush it."""
+        if self._output.machine:
+            self._output.record(message_fields(message))
+        else:
+            self._output.line(payload_line(message, self._payload_type))
+
+
+class Running:
+    """Runs a command for each message; with ``--json`` reports each on standard output."""
+
+    def __init__(self, output: Output, queue: Queue, command: str, stop: Stop) -> None:
+        self._output = output
+        self._payload_type = queue.settings.payload
+        self._command = command
+        self._stop = stop
+
+    def handle(self, message: Message) -> str | None:
+        """Run the command; its failure in words, or None."""
+        finished = run_command(
+            self._command,
+            message,
+            self._payload_type,
+            self._stop,
+            own_output=not self._output.machine,
+            on_stop=self._say_that_it_stops,
+        )
+        failure = finished.error if finished.exit_code else None
+        result: dict[str, Any] = {"exit_code": finished.exit_code, "error": failure}
+        self._output.record(message_fields(message) | result)
+        if failure is not None:
+            self._output.note(f"Message {message.id}, attempt {message.attempt}: {failure}")
+        return failure
+
+    def _say_that_it_stops(self) -> None:
+        self._output.note("Finishing what runs; once more stops at once.")
+
+
+class Consumption:
+    """Takes messages of `queue` within `limits`, hands each to `handler` and settles it."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        handler: Handler,
+        limits: Limits,
+        stop: Stop,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._queue = queue
+        self._handler = handler
+        self._limits = limits
+        self._stop = stop
+        self._warn = warn
+        self._tally = Tally()
+        self._looked_for_a_pause = False
+        self._keeper = LeaseKeeper()
+
+    def run(self) -> Tally:
+        """Work until the count is reached, no message comes in time, or a stop is asked for."""
+        try:
+            while (size := self._next_size()) > 0:
+                messages = self._claim(size)
+                if not messages:
+                    break
+                self._work(messages)
+        finally:
+            self._keeper.stop()
+        return self._tally
+
+    def _next_size(self) -> int:
+        if self._stop.asked.is_set():
+            return 0
+        if self._limits.count is None:
+            return self._limits.batch
+        return min(self._limits.batch, self._limits.count - self._tally.delivered)
+
+    def _claim(self, size: int) -> list[Message]:
+        wait = math.inf if self._limits.wait is None else self._limits.wait
+        deadline = time.monotonic() + wait
+        pause = 1.0
+        while not self._stop.asked.is_set():
+            left = max(0.0, deadline - time.monotonic())
+            try:
+                look = min(left, LOOK_SECONDS)
+                messages = self._queue.consume(size, lease=self._limits.lease, wait=look)
+            except DatabaseUnavailable as error:
+                if self._limits.wait is not None:
+                    raise
+                self._warn(f"{error} Trying again in {pause:.0f} s.")
+                self._stop.asked.wait(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+                continue
+            if not messages:
+                self._look_for_a_pause()
+            if messages or left <= 0:
+                return messages
+        return []
+
+    def _look_for_a_pause(self) -> None:
+        # Once only: it counts messages, which is more than a look for one costs.
+        if not self._looked_for_a_pause:
+            self._looked_for_a_pause = True
+            self._tally.paused = self._queue.stats().paused
+            if self._tally.paused:
+                self._warn(f"Queue {self._queue.name} is paused.")
+
+    def _work(self, messages: list[Message]) -> None:
+        left = list(messages)
+        self._tally.delivered += len(messages)
+        try:
+            # It leaves alone what is settled meanwhile.
+            with self._keeper.keeping(self._queue, messages):
+                while left and not self._stop.asked.is_set():
+                    failure = self._handler.handle(left[0])
+                    self._settle(left.pop(0), failure)
+        except CommandStoppedError:
+            self._warn("Stopped at once; the message goes back.")
+        finally:
+            self._give_back(left)
+
+    def _settle(self, message: Message, failure: str | None) -> None:
+        try:
+            if failure is None:
+                message.ack()
+                self._tally.done += 1
+            else:
+                message.nack(failure)
+                self._tally.failed += 1
+        except ClaimLost as error:
+            self._warn(str(error))
+            self._tally.lost += 1
+
+    def _give_back(self, messages: list[Message]) -> None:
+        if not messages:
+            return
+        self._tally.delivered -= len(messages)
+        try:
+            self._queue.release(messages)
+        except ClaimLost as error:
+            self._warn(str(error))
 
 
 def register(app: typer.Typer) -> None:

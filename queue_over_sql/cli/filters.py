@@ -118,7 +118,6 @@ def filtered(function: Callable[..., None], *, status: str, few: bool = False) -
 
 @contextmanager
 def _naming_where(filters: Filters) -> Iterator[None]:
-    """Say of a statement that the database refuses where the cause may be."""
     try:
         yield
     except (DatabaseRefused, PayloadInvalid) as error:

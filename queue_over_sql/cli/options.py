@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from queue_over_sql.cli.exits import ExitCode
-from queue_over_sql.cli.retries import RETRY_HELP
-from queue_over_sql.cli.values import parse_duration, parse_instant
+from queue_over_sql.cli.signals import ExitCode
+from queue_over_sql.cli.values import RETRY_HELP, parse_duration, parse_instant
 
 QUEUES_PANEL = "Queues"
 MESSAGES_PANEL = "Messages"

@@ -26,7 +26,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from queue_over_sql.json_lines import UNSEEN, to_json
+from queue_over_sql.queues.json_lines import UNSEEN, to_json
 
 PASSWORD_IN_URL = re.compile(r"(?P<before>\w[\w+]*://[^:/\s]*:)(?P<password>(?:(?!://)\S)+)(?=@)")
 PASSWORD_IN_QUERY = re.compile(

@@ -1,15 +1,16 @@
-"""Commands that make, list and manage queues."""
+"""Commands that make, adopt, list and manage queues."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Annotated, Any, Final
 
 import typer
 from rich.text import Text
 
-from queue_over_sql import Queue
-from queue_over_sql.cli.columns import COLUMN_HELP, parse_column
-from queue_over_sql.cli.exits import ExitCode
+from queue_over_sql import AdoptedQueue, EffectiveSettings, Outcome, Queue
+from queue_over_sql.cli.filters import sql_condition
 from queue_over_sql.cli.options import (
     QUEUES_PANEL,
     LeaseOption,
@@ -20,19 +21,136 @@ from queue_over_sql.cli.options import (
     YesOption,
     confirm,
 )
-from queue_over_sql.cli.retention import (
-    ArchiveLimitOption,
-    ArchiveTtlOption,
-    DedupWindowOption,
-    KindTimeoutOption,
-    parse_limit,
-    parse_ttl,
-    parse_window,
-    rare_settings,
-)
-from queue_over_sql.cli.retries import named_by_path, parse_retry
+from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Session, command
-from queue_over_sql.cli.values import counted, format_duration
+from queue_over_sql.cli.signals import ExitCode
+from queue_over_sql.cli.values import (
+    COLUMN_HELP,
+    counted,
+    exact_duration,
+    format_duration,
+    named_by_path,
+    parse_column,
+    parse_duration,
+    parse_retry,
+)
+
+FOREVER: Final = "forever"
+UNLIMITED: Final = "unlimited"
+NONE: Final = "none"
+DEFAULT_KIND_TIMEOUT: Final = EffectiveSettings().kind_timeout
+
+ArchiveTtlOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--archive-ttl",
+        metavar="[OUTCOME=]DURATION|forever",
+        show_default="forever for a new queue",
+        help="How long the archive keeps them; for one outcome (done, failed, rejected, expired) "
+        "as in done=1h. Repeatable; outcomes that are not named get the plain value, else forever.",
+    ),
+]
+ArchiveLimitOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--archive-limit",
+        metavar="[OUTCOME=]N|unlimited",
+        show_default="unlimited for a new queue",
+        help="How many of each outcome the archive keeps, the newest; for one outcome as in "
+        "done=1000. Repeatable, as --archive-ttl.",
+    ),
+]
+DedupWindowOption = Annotated[
+    str | None,
+    typer.Option(
+        "--dedup-window",
+        metavar="DURATION|none",
+        show_default="none for a new queue",
+        help="How long a key stays taken after its message finished.",
+    ),
+]
+KindTimeoutOption = Annotated[
+    float | None,
+    typer.Option(
+        "--kind-timeout",
+        metavar="DURATION",
+        parser=parse_duration,
+        show_default="1d for a new queue",
+        help="How long a message of a kind that no server knows, or whose payload does not fit "
+        "its kind, waits before it is dead.",
+    ),
+]
+
+
+def parse_ttl(texts: Sequence[str]) -> Any:
+    """What `--archive-ttl` says: seconds or None, for all outcomes or by outcome."""
+    return _by_outcome(
+        texts, "--archive-ttl", lambda text: None if text == FOREVER else parse_duration(text)
+    )
+
+
+def parse_limit(texts: Sequence[str]) -> Any:
+    """What `--archive-limit` says: a number or None, for all outcomes or by outcome."""
+    return _by_outcome(texts, "--archive-limit", _number)
+
+
+def parse_window(text: str) -> float | None:
+    """What `--dedup-window` says: seconds, or None."""
+    return None if text == NONE else _read(text, "--dedup-window", parse_duration)
+
+
+def _number(text: str) -> int | None:
+    if text == UNLIMITED:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise typer.BadParameter(f"{text!r} is neither a number nor {UNLIMITED}")
+    return int(text)
+
+
+def _by_outcome(texts: Sequence[str], option: str, read: Callable[[str], Any]) -> Any:
+    values: dict[str, Any] = {}
+    for text in texts:
+        outcome, separator, value = text.rpartition("=")
+        if separator and outcome not in {*Outcome}:
+            raise typer.BadParameter(
+                f"{outcome!r} is none of {', '.join(Outcome)}", param_hint=option
+            )
+        if outcome in values:
+            raise typer.BadParameter(f"{text!r} says it a second time", param_hint=option)
+        values[outcome] = _read(value, option, read)
+    plain = values.pop("", None)
+    return {**dict.fromkeys(map(str, Outcome), plain), **values} if values else plain
+
+
+def _read(text: str, option: str, read: Callable[[str], Any]) -> Any:
+    try:
+        return read(text)
+    except typer.BadParameter as error:
+        error.param_hint = option
+        raise
+
+
+def rare_settings(settings: EffectiveSettings) -> str:
+    """What a queue keeps and waits for, where not as usual, e.g. ``kept 30d; keys 10m``."""
+    window, patience = settings.dedup_window, settings.kind_timeout
+    parts = (
+        ("kept ", _in_words(settings.archive_ttl, _duration)),
+        ("kept ", _in_words(settings.archive_limit, lambda number: f"newest {number:,}")),
+        ("keys ", "" if window is None else _duration(window)),
+        ("unknown kinds ", "" if patience == DEFAULT_KIND_TIMEOUT else _duration(patience)),
+    )
+    return "; ".join(what + value for what, value in parts if value)
+
+
+def _in_words(value: Any, say: Callable[[Any], str]) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{outcome} {say(each)}" for outcome, each in value.items())
+    return "" if value is None else say(value)
+
+
+def _duration(value: timedelta) -> str:
+    return exact_duration(value.total_seconds())
+
 
 LIST_COLUMNS = ("queue", "payload", "#lease", "#attempts", "#priorities", "archive", "…retry")
 
@@ -235,3 +353,74 @@ def drop(session: Session, *, queue: QueueName, yes: YesOption = False) -> None:
         confirm(f"Drop queue {queue} with its messages and its archive for ever?", yes=yes)
         dropped = service.drop_queue(queue)
     session.output.record({"queue": queue, "dropped": dropped}, human=f"Queue {queue} is dropped.")
+
+
+PREFIX_HELP = "What the names of the added columns begin with; needed where the table has such."
+ENQUEUE_HELP = "Make messages of all rows that never were."
+WHERE_HELP = "Make messages of the rows that never were and match this SQL condition."
+
+
+def register_adopt(app: typer.Typer) -> None:
+    """Add this module's command to `app`."""
+    command(app, "adopt", panel=QUEUES_PANEL)(adopt)
+
+
+def adopt(
+    session: Session,
+    *,
+    queue: QueueName,
+    table: Annotated[
+        str,
+        typer.Argument(
+            metavar="TABLE", show_default=False, help="The table; its schema before a dot."
+        ),
+    ],
+    column_prefix: Annotated[
+        str, typer.Option("--column-prefix", metavar="PREFIX", help=PREFIX_HELP)
+    ] = "",
+    enqueue: Annotated[bool, typer.Option("--enqueue", help=ENQUEUE_HELP)] = False,
+    where: Annotated[
+        str | None,
+        typer.Option("--where", metavar="SQL", show_default=False, help=WHERE_HELP),
+    ] = None,
+    lease: LeaseOption = None,
+    max_attempts: MaxAttemptsOption = None,
+    retry: RetryOption = None,
+    priorities: PrioritiesOption = None,
+) -> None:
+    """Make a queue of a table of yours, whose rows are the messages.
+
+    Adds the columns and indexes of a queue to the table; no row is deleted, ever. No row is a
+    message before it is enqueued. Safe to run again, also to enqueue more rows.
+    """
+    policy = None if retry is None else parse_retry(retry)
+    settings: dict[str, Any] = {
+        "lease": lease,
+        "max_attempts": max_attempts,
+        "retry": policy,
+        "priorities": priorities,
+    }
+    settings = {name: value for name, value in settings.items() if value is not None}
+    with session.connect(retry_policies=named_by_path(policy)) as service:
+        adopted = service.adopt_queue(queue, table, column_prefix=column_prefix, **settings)
+        count = None
+        if enqueue or where is not None:
+            count = _enqueue(adopted, where, session.output)
+        enqueued = {} if count is None else {"enqueued": count}
+        session.output.record(
+            {"queue": adopted.name, "table": table, **enqueued, **describe(adopted)},
+            human=_summary(adopted.name, table, count),
+        )
+
+
+def _enqueue(queue: AdoptedQueue, where: str | None, output: Output) -> int:
+    # A colon would be the beginning of a parameter.
+    condition = sql_condition(where)
+    with output.progress() as bar:
+        task = bar.add_task("Enqueueing", total=queue.count_new(condition))
+        return queue.enqueue(condition, progress=lambda count: bar.update(task, completed=count))
+
+
+def _summary(queue: str, table: str, count: int | None) -> str:
+    ready = f"Queue {queue} lives in the table {table}."
+    return ready if count is None else f"{ready} {counted(count, 'row')} became messages."

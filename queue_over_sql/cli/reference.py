@@ -14,8 +14,8 @@ from typing import Any
 import typer
 
 from queue_over_sql.cli.app import build_app
-from queue_over_sql.cli.exits import MEANINGS
 from queue_over_sql.cli.session import DATABASE_PANEL
+from queue_over_sql.cli.signals import MEANINGS
 
 # Of Typer itself, whose wording changes with its version.
 FOREIGN = {"help", "install_completion", "show_completion"}

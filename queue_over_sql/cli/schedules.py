@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from queue_over_sql import Queue, Schedule, ScheduleNotFound
-from queue_over_sql.cli.exits import ExitCode
+from queue_over_sql.cli.lines import LineReader
 from queue_over_sql.cli.options import (
     SCHEDULES_PANEL,
     ColumnOption,
@@ -22,12 +22,12 @@ from queue_over_sql.cli.options import (
     PriorityOption,
     QueueName,
 )
-from queue_over_sql.cli.publishing import argument_format, read_argument, wrong_columns_told
+from queue_over_sql.cli.publish import argument_format, read_argument, wrong_columns_told
 from queue_over_sql.cli.session import Session, command
+from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.cli.values import exact_duration, format_instant, parse_duration, parse_pairs
-from queue_over_sql.cli.wire import LineReader
-from queue_over_sql.json_lines import ENCODING_FIELD, in_base64, to_json
-from queue_over_sql.schedules.triggers import zone_named
+from queue_over_sql.queues.json_lines import ENCODING_FIELD, in_base64, to_json
+from queue_over_sql.schedules.calendar import zone_named
 
 COLUMNS: Final = ("…name", "…queue", "…when", "next (UTC)")
 NONE_YET: Final = "There is no schedule yet: queue-over-sql schedule add NAME QUEUE PAYLOAD."

@@ -1,4 +1,4 @@
-"""What every command shares: the options for the database, and errors turned into exit codes."""
+"""What every command shares: the options for the database, and errors as exit codes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,47 @@ from typing import Annotated, Any, TypedDict, get_type_hints
 import typer
 from sqlalchemy.exc import SQLAlchemyError
 
-from queue_over_sql import Queue, QueueError, QueueService
-from queue_over_sql.cli.advice import in_words
-from queue_over_sql.cli.exits import ExitCode, exit_code_for
+from queue_over_sql import (
+    DuplicateKey,
+    Queue,
+    QueueError,
+    QueueNotFound,
+    QueueService,
+    ScheduleNotFound,
+    TopicNotFound,
+)
 from queue_over_sql.cli.output import Output, insist_on_output
-from queue_over_sql.cli.signals import Terminated, sigterm_raised
+from queue_over_sql.cli.signals import ExitCode, Terminated, exit_code_for, sigterm_raised
 from queue_over_sql.dialects.engines import insist_on_file, read_url
+from queue_over_sql.errors import near_queue_name
+
+
+def in_words(error: Exception) -> str:
+    """What went wrong, with advice for somebody at a shell."""
+    if isinstance(error, QueueNotFound):
+        name = near_queue_name(error.queue)
+        return (
+            f"There is no queue {error.queue!r} in this database; "
+            f"create it with: queue-over-sql create {name}"
+        )
+    if isinstance(error, TopicNotFound):
+        name = near_queue_name(error.topic)
+        return (
+            f"There is no topic {error.topic!r} in this database; "
+            f"create it with: queue-over-sql topic create {name}"
+        )
+    if isinstance(error, ScheduleNotFound):
+        return (
+            f"There is no schedule {error.schedule!r} in this database; "
+            "queue-over-sql schedule list shows those that are there"
+        )
+    if isinstance(error, DuplicateKey):
+        return (
+            f"Queue {error.queue!r} has a live message with key {error.key!r} already "
+            f"(id {error.id}): use --on-conflict skip or replace."
+        )
+    return str(error) or type(error).__name__
+
 
 URL_VARIABLE = "QUEUE_OVER_SQL_URL"
 SCHEMA_VARIABLE = "QUEUE_OVER_SQL_SCHEMA"

@@ -1,28 +1,220 @@
-"""The group `spark`: the data pipeline around the queues, each command in a module of its own."""
+"""What the commands of `spark` share: the session, options, progress, functions of the user."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
 import typer
 
-from queue_over_sql.cli import (
-    spark_export,
-    spark_load,
-    spark_process,
-    spark_report,
-    spark_workers,
-)
-from queue_over_sql.cli.spark_options import PANEL
+from queue_over_sql import errors
+from queue_over_sql.cli.output import Output
+from queue_over_sql.cli.session import Session
+from queue_over_sql.cli.signals import ExitCode, Stop, exit_code_of
+from queue_over_sql.cli.values import import_object
 
-# A module here has ``register(group)``, which adds its commands by ``command(group, …)``.
-COMMANDS = (spark_load, spark_process, spark_workers, spark_export, spark_report)
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group with the commands of all its modules to `app`."""
-    group = typer.Typer(
-        no_args_is_help=True,
-        help="Move large numbers of messages by Apache Spark: load, work, export, report.",
-    )
-    for module in COMMANDS:
-        module.register(group)
-    app.add_typer(group, name="spark", rich_help_panel=PANEL)
+PANEL: Final = "Spark"
+# What Spark says where the format refuses what it was given, before anything was read or written.
+_MAKING: Final = ("Failed to create Python data source", "Failed to initialize Python data source")
+
+MasterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--master",
+        metavar="MASTER",
+        rich_help_panel=PANEL,
+        show_default="of spark-submit, else all cores of this machine",
+        help="Where Spark runs: local[4], spark://host:7077, yarn, k8s://….",
+    ),
+]
+ConfOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--conf",
+        metavar="NAME=VALUE",
+        rich_help_panel=PANEL,
+        help="A setting of Spark, such as spark.driver.memory=4g; repeatable.",
+    ),
+]
+QueuesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--queue", metavar="QUEUE", show_default="all", help="Only this queue; repeatable."
+    ),
+]
+
+
+@contextlib.contextmanager
+def spark_session(
+    session: Session, master: str | None, conf: Sequence[str] | None
+) -> Iterator[SparkSession]:
+    """A Spark session for one command, stopped at its end; Spark's errors end it in short.
+
+    What is wrong with an argument is a ``ValueError``, which ends with exit code 2.
+    """
+    settings = _settings(master, conf or ())
+    try:
+        from queue_over_sql.spark import session as start
+    except ModuleNotFoundError as error:
+        # Its text names the extra to install.
+        session.output.error(str(error))
+        raise typer.Exit(ExitCode.FAILED) from None
+    with session.output.progress(total_known=False) as bar:
+        bar.add_task("Starting Spark")
+        spark = start(**settings)
+    try:
+        yield spark
+    except Exception as error:
+        if not _is_of_spark(error):
+            raise
+        text, code = told_of_spark(error)
+        session.output.error(text)
+        raise typer.Exit(code) from error
+    finally:
+        # Where the JVM has gone already there is nothing left to stop.
+        with _without_spark(lambda: True):
+            spark.stop()
+
+
+def ended_by(stop: Stop) -> contextlib.AbstractContextManager[None]:
+    """Inside, an error of Spark is the end that was asked for, once the process was asked to stop.
+
+    Service managers and ``timeout`` send their signal to all processes of a command. The JVM has
+    then gone before this process could tell it to stop the query, which goes on at its next start.
+    """
+    return _without_spark(stop.asked.is_set)
+
+
+@contextlib.contextmanager
+def _without_spark(allowed: Callable[[], bool]) -> Iterator[None]:
+    def is_told(record: logging.LogRecord) -> bool:
+        # Py4J logs a command that was on its way, with its traceback, by the root logger.
+        return not (allowed() and "py4j" in record.pathname)
+
+    root = logging.getLogger()
+    root.addFilter(is_told)
+    try:
+        yield
+    except Exception as error:
+        if not (_is_of_spark(error) or isinstance(error, ConnectionError)) or not allowed():
+            raise
+    finally:
+        root.removeFilter(is_told)
+
+
+def _is_of_spark(error: BaseException) -> bool:
+    return type(error).__module__.startswith(("pyspark.", "py4j."))
+
+
+@contextlib.contextmanager
+def steps_shown(session: Session, doing: str) -> Iterator[Callable[[str, int, int], None]]:
+    """Show what a pipeline does, step by step: a bar on a terminal, else one remark a step."""
+    with session.output.progress() as bar:
+        task = bar.add_task(doing, total=None)
+
+        def show(what: str, done: int, of_all: int) -> None:
+            bar.update(task, description=f"{doing}: {what}", completed=done, total=of_all)
+            if done < of_all:
+                _tell(session.output, f"{doing}: {what} ({done + 1} of {of_all})")
+
+        yield show
+
+
+def _tell(output: Output, what: str) -> None:
+    if not output.err.is_terminal and not output.machine:
+        output.note(what)
+
+
+def told_of_spark(error: BaseException) -> tuple[str, ExitCode]:
+    """What Spark's error comes to at the shell: its reason, and the exit code for that.
+
+    An error of ours that was raised in Spark's Python ends as it would have ended here.
+    """
+    from queue_over_sql.spark.reasons import in_short, raised_in_python
+
+    raised = raised_in_python(error)
+    if raised is None:
+        return in_short(error), ExitCode.FAILED
+    module, _, name = raised.kind.rpartition(".")
+    kind = getattr(errors, name, None) if module == errors.__name__ else None
+    if isinstance(kind, type) and issubclass(kind, errors.QueueError):
+        return raised.text or name, exit_code_of(kind)
+    if raised.kind == "ValueError" and any(words in str(error) for words in _MAKING):
+        # The format's word for an option that it refuses.
+        return raised.text, ExitCode.USAGE
+    return str(raised), ExitCode.FAILED
+
+
+def _settings(master: str | None, conf: Sequence[str]) -> dict[str, Any]:
+    settings: dict[str, Any] = {} if master is None else {"spark.master": master}
+    for pair in conf:
+        name, separator, value = pair.partition("=")
+        if not separator or not name.startswith("spark."):
+            raise typer.BadParameter(f"{pair!r} is not spark.….=VALUE", param_hint="--conf")
+        settings[name] = value
+    return settings
+
+
+__all__ = ["check_function", "load_function"]
+
+
+def check_function(target: str, default: str) -> bool:
+    """Refuse what is no function, unless its module can only be imported in a session.
+
+    ``@udf("string")``, ``col("id")`` and ``SparkSession.active()`` ask Spark as soon as they are
+    written. What Spark has to say against them in a session, it says there.
+
+    Args:
+        target: the import path.
+        default: the function's name where the path has none.
+
+    Returns:
+        Whether it could be imported without a session.
+
+    Raises:
+        typer.BadParameter: there is no such function. An error inside the module itself is raised
+            as it is.
+    """
+    try:
+        load_function(target, default)
+    except Exception as error:
+        if not _raised_by_spark(error):
+            raise
+        return False
+    return True
+
+
+def load_function(target: str, default: str) -> Callable[..., Any]:
+    """Import a function.
+
+    Args:
+        target: the import path.
+        default: the function's name where the path has none.
+
+    Raises:
+        typer.BadParameter: there is no such function. An error inside the module itself is raised
+            as it is.
+    """
+    try:
+        found = import_object(target, default)
+    except ValueError as error:
+        if _raised_by_spark(error):
+            raise
+        raise typer.BadParameter(str(error)) from error
+    if not callable(found):
+        raise typer.BadParameter(f"{target} is a {type(found).__name__}, not a function")
+    return found
+
+
+def _raised_by_spark(error: BaseException) -> bool:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    name = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
+    return name.partition(".")[0] == "pyspark"

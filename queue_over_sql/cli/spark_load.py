@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from queue_over_sql.cli.exits import ExitCode
 from queue_over_sql.cli.options import QueueName
 from queue_over_sql.cli.session import Session, command
-from queue_over_sql.cli.spark_options import PANEL, ConfOption, MasterOption, spark_session
+from queue_over_sql.cli.signals import ExitCode
+from queue_over_sql.cli.spark import PANEL, ConfOption, MasterOption, spark_session
 from queue_over_sql.cli.values import counted, parse_texts
 
 if TYPE_CHECKING:

@@ -7,18 +7,23 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from queue_over_sql.cli.exits import ExitCode
 from queue_over_sql.cli.options import ConsumerTimeoutOption, QueueName
 from queue_over_sql.cli.session import Session, command
-from queue_over_sql.cli.signals import Stop, stop_on_signals
-from queue_over_sql.cli.spark_functions import check_function, load_function
-from queue_over_sql.cli.spark_options import PANEL, ConfOption, MasterOption, spark_session
+from queue_over_sql.cli.signals import ExitCode, Stop, stop_on_signals
+from queue_over_sql.cli.spark import (
+    PANEL,
+    ConfOption,
+    MasterOption,
+    check_function,
+    load_function,
+    spark_session,
+)
 from queue_over_sql.cli.values import counted, format_duration, parse_duration
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from queue_over_sql.spark.fleet import FleetProgress, FleetReport
+    from queue_over_sql.spark.workers.coordinator import FleetProgress, FleetReport
 
 _FUNCTION = "handle"
 FormOption = Annotated[
@@ -92,8 +97,8 @@ def workers(
     importable = check_function(target, _FUNCTION)
     url, ends = session.url, _until(until)
     with spark_session(session, master, conf) as spark, stop_on_signals() as stop:
-        from queue_over_sql.spark.fleet import run_workers
-        from queue_over_sql.spark.fleet_calls import send_by_value
+        from queue_over_sql.spark.workers.coordinator import run_workers
+        from queue_over_sql.spark.workers.handler_calls import send_by_value
 
         handler = load_function(target, _FUNCTION)
         if not importable:

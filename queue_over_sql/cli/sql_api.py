@@ -6,9 +6,9 @@ from typing import Annotated, Final
 
 import typer
 
-from queue_over_sql.cli.exits import ExitCode
 from queue_over_sql.cli.options import QUEUES_PANEL, YesOption, confirm
 from queue_over_sql.cli.session import Session, command
+from queue_over_sql.cli.signals import ExitCode
 
 PANEL: Final = "SQL API"
 ROLE_HELP = (

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from queue_over_sql import Published
-from queue_over_sql.cli.exits import ExitCode
+from queue_over_sql.cli.lines import LineFormat, LineReader
 from queue_over_sql.cli.options import (
     DelayOption,
     HeaderOption,
@@ -17,11 +17,11 @@ from queue_over_sql.cli.options import (
     YesOption,
     confirm,
 )
-from queue_over_sql.cli.publishing import read_argument
+from queue_over_sql.cli.publish import read_argument
 from queue_over_sql.cli.session import Session, command
+from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.cli.values import counted, format_instant, parse_pairs
-from queue_over_sql.cli.wire import LineFormat, LineReader
-from queue_over_sql.json_lines import to_json
+from queue_over_sql.queues.json_lines import to_json
 
 PANEL: Final = "Topics"
 PATTERN_HELP: Final = (

@@ -1,14 +1,23 @@
-"""Reading the values of options: durations, instants, headers, retry policies, columns."""
+"""Reading the values of options: durations, instants, headers, columns, retry policies."""
 
 from __future__ import annotations
 
+import difflib
+import importlib
+import inspect
 import json
+import os
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import typer
+from sqlalchemy import BigInteger, Boolean, Column, Float, Integer, String, Text
+from sqlalchemy.types import TypeEngine
+
+from queue_over_sql import Delays, ExponentialBackoff, FixedDelay, NoRetry, RetryPolicy
 
 UNIT_SECONDS = {
     "us": 1e-6,
@@ -132,3 +141,128 @@ def format_bytes(size: int | None) -> str:
 def counted(count: int, noun: str, nouns: str | None = None) -> str:
     """A number and its noun: ``1 line``, ``1,200 lines``; ``nouns`` where an s is not enough."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {nouns or f'{noun}s'}"
+
+
+def import_object(path: str, default: str) -> object:
+    """The object at ``module:name``; the current folder is importable.
+
+    Args:
+        path: the import path; the name may have dots.
+        default: the name where the path has none.
+
+    Raises:
+        ValueError: there is no such module, or nothing of that name in it. An error inside the
+            module itself is raised as it is.
+    """
+    module_name, _, name = path.partition(":")
+    folder = os.getcwd()  # noqa: PTH109 - an import path is a string
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        found: object = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise ValueError(f"there is no module {module_name!r}") from error
+    for part in (name or default).split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError as error:
+            raise ValueError(f"{path}: {error}") from error
+    return found
+
+
+COLUMN_HELP = (
+    "A column of your own, repeatable: NAME:TYPE or NAME:TYPE:index, with TYPE one of string(N), "
+    "text, integer, bigint, float, boolean, e.g. tenant:string(40):index."
+)
+SPEC = re.compile(r"(?P<name>[a-z]\w*):(?P<type>[a-z]+)(?:\((?P<length>\d+)\))?(?P<index>:index)?")
+TYPES: dict[str, Callable[[], TypeEngine[Any]]] = {
+    "text": Text,
+    "integer": Integer,
+    "bigint": BigInteger,
+    "float": Float,
+    "boolean": Boolean,
+}
+
+
+def parse_column(text: str) -> Column[Any]:
+    """The nullable column that `text` describes; `typer.BadParameter` for anything else."""
+    match = SPEC.fullmatch(text)
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is not NAME:TYPE. {COLUMN_HELP}", param_hint="--column")
+    return Column(
+        match["name"],
+        _column_type(text, match["type"], match["length"]),
+        nullable=True,
+        index=match["index"] is not None,
+    )
+
+
+def _column_type(text: str, name: str, length: str | None) -> TypeEngine[Any]:
+    if name == "string" and length is not None:
+        return String(int(length))
+    if name not in TYPES or length is not None:
+        raise typer.BadParameter(f"{text!r}: no such type. {COLUMN_HELP}", param_hint="--column")
+    return TYPES[name]()
+
+
+RETRY_HELP = (
+    "When a failed message comes back: none, fixed:30s, delays:1s,10s,1m, exponential, "
+    "exponential:base=1s,factor=2,maximum=1h,jitter=0.1, or module:Class of your own, which each "
+    "server registers by QueueService(retry_policies=...)."
+)
+PLAIN_NUMBERS = frozenset({"factor", "jitter"})
+
+
+def parse_retry(text: str) -> RetryPolicy:
+    """The policy that `text` names; `typer.BadParameter` says which forms there are."""
+    name, _, arguments = text.partition(":")
+    maker = MAKERS.get(name)
+    try:
+        return maker(arguments) if maker is not None else _own_policy(text)
+    except (ValueError, TypeError, typer.BadParameter) as error:
+        reason = _nearly(name) if maker is None else None
+        reason = reason or str(error).rstrip(".")
+        raise typer.BadParameter(
+            f"{text!r}: {reason}. {RETRY_HELP}", param_hint="--retry"
+        ) from error
+
+
+def named_by_path(policy: object) -> dict[str, type]:
+    """What `QueueService(retry_policies=...)` needs to store `policy`: its class by its path."""
+    kind = type(policy)
+    if policy is None or kind.__module__ == RetryPolicy.__module__:
+        return {}
+    return {f"{kind.__module__}:{kind.__qualname__}": kind}
+
+
+def _nearly(name: str) -> str | None:
+    close = difflib.get_close_matches(name.lower(), MAKERS, n=1)
+    return f"did you mean {close[0]}" if close else None
+
+
+def _exponential(arguments: str) -> RetryPolicy:
+    values: dict[str, float] = {}
+    for pair in filter(None, arguments.split(",")):
+        name, _, value = pair.partition("=")
+        if name not in inspect.signature(ExponentialBackoff).parameters:
+            raise ValueError(f"exponential has no {name!r}")
+        values[name] = float(value) if name in PLAIN_NUMBERS else parse_duration(value)
+    return ExponentialBackoff(**values)
+
+
+def _own_policy(path: str) -> RetryPolicy:
+    made = import_object(path, "")
+    policy = made() if callable(made) else made
+    if not isinstance(policy, RetryPolicy):
+        raise TypeError("it has no next_delay(attempt, error)")
+    return policy
+
+
+MAKERS: dict[str, Callable[[str], RetryPolicy]] = {
+    "none": lambda _: NoRetry(),
+    "fixed": lambda arguments: FixedDelay(parse_duration(arguments)),
+    "delays": lambda arguments: Delays([parse_duration(one) for one in arguments.split(",")]),
+    "exponential": _exponential,
+}

@@ -1,42 +1,130 @@
-"""What a database may do differently: capabilities, types, clock, errors and the acts that vary.
-
-``QueueDialect`` is also the fallback for any other SQLAlchemy engine. It claims with the portable
-form (look, mark with the predicate repeated, read back by the stamp), which is correct wherever
-UPDATE checks its WHERE again on the current row, and slower under many consumers.
-"""
+"""What a database may do differently: capabilities, clock, errors, acts and parts."""
 
 from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+import functools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from sqlalchemy import BigInteger, Index, LargeBinary, String, Text, insert, literal_column, select
+from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
-from queue_over_sql.dialects.arrow.reading_rows import ReadsRows
-from queue_over_sql.dialects.arrow.taking_rows import TakesRows
-from queue_over_sql.dialects.direct import run_text
-from queue_over_sql.dialects.holding_rounds import HoldsRounds
-from queue_over_sql.dialects.rows import read_rows, stamped_row
-from queue_over_sql.dialects.statements import archive, settle
+from queue_over_sql.dialects.compiled import run_text
+from queue_over_sql.dialects.requests import read_rows, stamped_row
+from queue_over_sql.dialects.statements import archive, rounds, settle
 from queue_over_sql.dialects.statements import claim as claiming
 from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id_values
-from queue_over_sql.dialects.watching import Watches
 from queue_over_sql.errors import UnsupportedByEngine
+from queue_over_sql.schema.dialect import SqlDialect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from pyarrow import RecordBatch
-    from sqlalchemy import ColumnElement, Connection, Insert, Table
+    from sqlalchemy import Connection, Table
     from sqlalchemy.types import TypeEngine
 
+    from queue_over_sql.dialects.arrow.rows import RowColumns
     from queue_over_sql.dialects.compiled import StatementCache
-    from queue_over_sql.dialects.json_paths import JsonPath, JsonScalar
-    from queue_over_sql.dialects.requests import ClaimRequest, NewRows, Settlement
+    from queue_over_sql.dialects.requests import ClaimRequest, NewRows, RoundRequest, Settlement
     from queue_over_sql.message import MessageRow
+    from queue_over_sql.schema.queue_tables import QueueTables
+
+
+Pause = Callable[[float], None]
+
+
+class Watch(Protocol):
+    """What one connection hears of."""
+
+    bursts: bool
+    """Whether more may have come than was told of."""
+
+    def wait(self, seconds: float, wanted: Callable[[str], bool]) -> bool:
+        """Wait for messages, at most so long.
+
+        Args:
+            seconds: at most; returns earlier when there are some, or after ``interrupt``.
+            wanted: whether somebody here has to do with a queue, by the full name of its table.
+
+        Returns:
+            Whether there may be some.
+        """
+        ...
+
+    def interrupt(self) -> None:
+        """End a wait of another thread."""
+        ...
+
+    def close(self) -> None:
+        """Give back what it needed besides its connection."""
+        ...
+
+
+class Notifications:
+    """For an engine whose consumers hear nothing of other processes, and look again and again."""
+
+    hears_others = False
+    """Whether there may be a ``watch``."""
+    tells_others = False
+    """Whether ``tell`` does anything."""
+
+    def watch(self, connection: Connection, pause: Pause) -> Watch | None:
+        """Begin to watch on a connection that does nothing else; None where there is no way.
+
+        Args:
+            connection: which commits by itself.
+            pause: sleeps without holding up others.
+        """
+        del connection, pause
+        return None
+
+    def tell(self, connection: Connection, sql: StatementCache) -> None:
+        """Tell those who watch that a queue may have got messages; seen when it commits."""
+        del connection, sql
+
+
+class Rounds:
+    """Claims the rounds of durable consumers and ends them, each by sets.
+
+    Args:
+        dialect: of the server.
+    """
+
+    claims_apart = False
+    """Claims of one consumer gain from running side by side, so its readers claim their rounds."""
+
+    def __init__(self, dialect: SqlDialect) -> None:
+        self._dialect = dialect
+
+    def claim(self, connection: Connection, sql: StatementCache, request: RoundRequest) -> int:
+        """Claim messages of one level for a round, inside a transaction; returns how many."""
+        values = request.values()
+        pick = rounds.lock_ids if self._dialect.skip_locked else rounds.pick_ids
+        picked = sql.get(pick).run(connection, values).all()
+        marked = 0
+        for batch in batches([row[0] for row in picked]):
+            mark = sql.get(rounds.mark, bucket_of(len(batch)), self._dialect.skip_locked)
+            marked += mark.run(connection, id_values(batch) | values).rowcount
+        return marked
+
+    def remove(self, connection: Connection, sql: StatementCache, values: Mapping[str, Any]) -> int:
+        """Remove the messages of rounds, or end them in place; returns how many."""
+        return sql.get(rounds.remove_rounds).run(connection, values).rowcount
+
+    def unclaim(
+        self, connection: Connection, sql: StatementCache, values: Mapping[str, Any]
+    ) -> int:
+        """Give the messages of rounds back, uncounted; returns how many."""
+        return sql.get(rounds.unclaim_rounds).run(connection, values).rowcount
+
+    def archive(
+        self, connection: Connection, sql: StatementCache, values: Mapping[str, Any]
+    ) -> int:
+        """Move the messages of rounds, which are locked, to the archive; returns how many."""
+        sql.get(rounds.copy_rounds_to_archive).run(connection, values)
+        return self.remove(connection, sql, values)
 
 
 class ErrorKind(enum.Enum):
@@ -52,11 +140,6 @@ class ErrorKind(enum.Enum):
     OTHER = "anything else"
 
 
-def microseconds(expression: str) -> ColumnElement[int]:
-    """An engine's expression of an instant, without parameters, so that it costs none per call."""
-    return literal_column(expression, BigInteger())
-
-
 def sqlstate_of(error: BaseException | None) -> str:
     """The SQLSTATE of a driver's error; empty where it has none."""
     state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
@@ -66,29 +149,14 @@ def sqlstate_of(error: BaseException | None) -> str:
     return str(state or "")
 
 
-class QueueDialect(ReadsRows, TakesRows, HoldsRounds, Watches):
+class QueueDialect(SqlDialect):
     """The portable dialect, and the base of those for known engines.
 
     The class attributes are capabilities; a dialect refines them from the server's version in
     ``refine``.
     """
 
-    name: ClassVar[str] = "generic"
-
     # -- capabilities
-    identifier_limit = 63
-    skip_locked = False
-    """SELECT … FOR UPDATE SKIP LOCKED works."""
-    update_returning = False
-    """UPDATE … RETURNING works and sees each row once."""
-    delete_returning = False
-    """DELETE … RETURNING works."""
-    insert_returning = False
-    """INSERT … VALUES (…), (…) RETURNING works."""
-    conflict_clause = False
-    """INSERT … ON CONFLICT DO NOTHING works."""
-    counts_utf16 = False
-    """The length of a text is its units of UTF-16, of which an emoji has two."""
     consecutive_ids = False
     """The ids of a multi-row INSERT go up by ``id_step`` from the last insert id."""
     id_step = 1
@@ -96,8 +164,6 @@ class QueueDialect(ReadsRows, TakesRows, HoldsRounds, Watches):
     """A failed statement spoils the transaction, so a statement that may fail needs a savepoint."""
     undoes_failed_insert = True
     """A multi-row INSERT that fails leaves none of its rows."""
-    nul_in_text = True
-    """Text columns hold NUL characters."""
     index_if_not_exists = True
     """CREATE INDEX IF NOT EXISTS works."""
     alters_in_view = False
@@ -129,20 +195,27 @@ class QueueDialect(ReadsRows, TakesRows, HoldsRounds, Watches):
     """The language of the server's stored routines, as the SQL API has them; None: it has none."""
     replaces_routines = False
     """CREATE OR REPLACE works for stored routines and keeps the rights on them."""
-    collation: ClassVar[str] = ""
-    """What an ``exact_string`` is compared by, where that has a name."""
-    table_options: ClassVar[Mapping[str, Any]] = {}
-    live_table_options: ClassVar[Mapping[str, Any]] = {}
-    stage_table_options: ClassVar[Mapping[str, Any]] = {}
-    """Of tables whose rows are counted when they are read, so that a crash may lose some."""
-    updates_from = False
-    """UPDATE takes its values from another table by a join."""
-    stage_piece: int | None = None
-    """How many messages of a stage one INSERT moves, which keeps others waiting; None for all."""
-    checks_json = False
-    """A queue's table refuses payloads that are no JSON."""
-    doubtful_json: str | None = None
-    """A regular expression found in whatever the table takes for JSON though it is none."""
+
+    # -- parts
+
+    @functools.cached_property
+    def columns(self) -> RowColumns:
+        """How columns of Arrow are read, written and taken; needs PyArrow."""
+        from queue_over_sql.dialects.arrow.rows import RowColumns  # noqa: PLC0415 - needs Arrow
+
+        return RowColumns(self)
+
+    @functools.cached_property
+    def rounds(self) -> Rounds:
+        """How the rounds of durable consumers are claimed and ended."""
+        return Rounds(self)
+
+    @functools.cached_property
+    def notifications(self) -> Notifications:
+        """How consumers hear of what other processes publish."""
+        return Notifications()
+
+    # -- versions and poolers
 
     def refine(self, connection: Connection) -> None:
         """Set capabilities by the server's version; called once, on the first connection.
@@ -174,72 +247,10 @@ class QueueDialect(ReadsRows, TakesRows, HoldsRounds, Watches):
             UnsupportedByEngine: it was.
         """
 
-    # -- types
-
-    @property
-    def identity(self) -> TypeEngine[Any]:
-        """The type of the identity column."""
-        return BigInteger()
-
-    def exact_string(self, length: int) -> TypeEngine[Any]:
-        """A string that compares by its characters alone: case, accents and spaces count."""
-        return String(length)
-
-    def payload_type(self, payload: str) -> TypeEngine[Any]:
-        """The column type of a payload type."""
-        return LargeBinary() if payload == "bytes" else Text()
-
-    def holds_number(self, value: float, *, exact: bool) -> bool:
-        """Whether a column of floats, or one of exact decimal numbers, keeps NaN or an infinity.
-
-        Finite numbers always are held.
-        """
-        del value, exact
-        return True
-
     def result_code(self, kind: TypeEngine[Any]) -> Any:
         """The driver's code of a type, where SQLAlchemy needs it to read values of that type."""
         del kind
         return None
-
-    def json_check(self, column: str) -> str | None:
-        """A check constraint that keeps other clients from storing what is no JSON."""
-        del column
-        return None
-
-    def differs(self, column: ColumnElement[Any], other: ColumnElement[Any]) -> ColumnElement[bool]:
-        """Two columns of one type do not hold the same, exactly; NULL is the same as NULL."""
-        return column.is_distinct_from(other)
-
-    def payload_equals(
-        self, column: ColumnElement[Any], path: JsonPath, value: JsonScalar
-    ) -> ColumnElement[bool]:
-        """A field of a JSON payload is there and equal, by type and value; 1 equals 1.0.
-
-        Raises:
-            UnsupportedByEngine: this engine cannot look into JSON.
-        """
-        del column, path, value
-        msg = f"{self.name} cannot search by fields of the payload: use columns of the queue's own."
-        raise UnsupportedByEngine(msg)
-
-    def add_queue_indexes(self, table: Table, base: str, *, sparse: bool = False) -> None:
-        """Define the claim index and, where it is needed, the index on the lease.
-
-        Args:
-            table: the table of the queue's messages.
-            base: what the names of its indexes begin with.
-            sparse: most rows of the table are no live messages.
-        """
-        del sparse
-        columns = table.c
-        Index(
-            f"{base}_claim_ix",
-            columns.consumer_id,
-            columns.priority,
-            columns.available_at,
-            columns.id,
-        )
 
     def add_columns(self, table: str, specifications: Sequence[str]) -> list[str]:
         """The statements that add columns to a table that may be large."""
@@ -248,16 +259,6 @@ class QueueDialect(ReadsRows, TakesRows, HoldsRounds, Watches):
     def drop_columns(self, table: str, names: Sequence[str]) -> list[str]:
         """The statements that drop columns of a table that may be large."""
         return [f"ALTER TABLE {table} DROP COLUMN {name}" for name in names]
-
-    def is_claimed(self, table: Table) -> ColumnElement[bool]:
-        """The row is claimed, in the words under which an index finds such rows."""
-        return table.c.consumer_id.is_not(None)
-
-    # -- clock
-
-    def now(self) -> ColumnElement[int]:
-        """The database's clock as microseconds since the epoch, one value per statement."""
-        return microseconds("CAST(EXTRACT(EPOCH FROM CURRENT_TIMESTAMP) * 1000000 AS BIGINT)")
 
     def database_identity(self, table: Table) -> str | None:
         """SQL for what tells one database from every other; None where nothing does.
@@ -312,6 +313,18 @@ class QueueDialect(ReadsRows, TakesRows, HoldsRounds, Watches):
         A table that is dropped later in the same transaction needs no such wait.
         """
 
+    def maintenance(
+        self, run: Callable[[Callable[[Connection], Any]], Any], where: str
+    ) -> Sequence[Callable[[], None]]:
+        """What this engine wants done in the background, at each interval of the reaper.
+
+        Args:
+            run: runs an act on a connection of the service.
+            where: names the database, for the log.
+        """
+        del run, where
+        return ()
+
     def wal_bytes(self, connection: Connection) -> int | None:
         """The size of the write-ahead log; None where it is not ours to look after."""
         del connection
@@ -355,38 +368,6 @@ class QueueDialect(ReadsRows, TakesRows, HoldsRounds, Watches):
         return None
 
     # -- acts
-
-    def insert(self, table: Table) -> Insert:
-        """An INSERT of the engine's own kind."""
-        return insert(table)
-
-    def ignore_conflict(self, statement: Insert, column: ColumnElement[Any]) -> Insert:
-        """Let an INSERT pass over rows whose ``column`` is taken; needs ``conflict_clause``."""
-        del column
-        return statement
-
-    def claim_index_hint(self, base: str) -> str | None:
-        """A hint under which a locking pick needs no ORDER BY, because it follows the index.
-
-        Args:
-            base: as in ``add_queue_indexes``.
-        """
-        del base
-        return None
-
-    def claim_range_hint(self, base: str) -> str | None:
-        """A hint under which a pick enters the claim index at its mark and not at its level."""
-        del base
-        return None
-
-    def archive_index_hint(self, base: str) -> str | None:
-        """A hint under which pruning enters the archive's index at the outcome that it prunes."""
-        del base
-        return None
-
-    def unclaimed_range(self, consumer_id: ColumnElement[Any]) -> ColumnElement[bool]:
-        """Nobody holds a message, said so that a pick enters the claim index at its mark."""
-        return consumer_id.is_(None)
 
     def claim(
         self, connection: Connection, sql: StatementCache, request: ClaimRequest
@@ -481,27 +462,10 @@ class QueueDialect(ReadsRows, TakesRows, HoldsRounds, Watches):
         del connection, table
         yield
 
-    def write_arrow(
-        self,
-        connection: Connection,
-        table: Table,
-        names: Sequence[str],
-        batches: Iterable[RecordBatch],
-    ) -> int:
-        """Insert rows that are held in columns, by the engine's fastest path; needs PyArrow.
 
-        Args:
-            connection: with a transaction, as all of it is one act.
-            table: where to.
-            names: the columns to fill; each batch has them, perhaps among others.
-            batches: columns as their SQL types have them; texts as ``string``, not larger ones.
-
-        Returns:
-            How many rows there were.
-        """
-        from queue_over_sql.dialects.arrow import writing_rows  # noqa: PLC0415 - needs Arrow
-
-        return writing_rows.write(connection, table, names, batches)
+def engine_of(tables: QueueTables) -> QueueDialect:
+    """The whole dialect of a queue's tables, of which they know only what statements need."""
+    return cast("QueueDialect", tables.dialect)
 
 
 _STATES = {

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import os
 import socket
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.util import await_only
 
 from queue_over_sql.message import Unreadable
 
@@ -16,6 +19,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from sqlalchemy import Connection, Dialect
+
+
+def pause(connection: Connection, seconds: float) -> None:
+    """Sleep in the way of the connection's driver: on the event loop where it has one."""
+    if connection.dialect.is_async:
+        pause_on_loop(seconds)
+    else:
+        time.sleep(seconds)
+
+
+def pause_on_loop(seconds: float) -> None:
+    """Let the other tasks of the event loop run for so long."""
+    await_only(asyncio.sleep(seconds))
 
 
 def driver_connection(connection: Connection) -> Any:
@@ -168,7 +184,6 @@ def _socket(number: int) -> socket.socket:
 
 
 def _descriptor(driver: Any) -> int:
-    """The descriptor of a driver's socket: of psycopg and its like, PyMySQL, asyncio's drivers."""
     if hasattr(driver, "fileno"):
         return int(driver.fileno())
     if hasattr(driver, "_sock"):

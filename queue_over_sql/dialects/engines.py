@@ -20,16 +20,16 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import Pool, QueuePool, StaticPool
 
-import queue_over_sql.dialects.h2_driver  # noqa: F401 - registers the dialect of H2
+import queue_over_sql.dialects.h2.driver  # noqa: F401 - registers the dialect of H2
 from queue_over_sql.dialects.base import QueueDialect
 from queue_over_sql.dialects.driver_calls import KEEPALIVES
-from queue_over_sql.dialects.h2 import H2Dialect
-from queue_over_sql.dialects.h2_driver.urls import database_file
-from queue_over_sql.dialects.mariadb import MariaDBDialect
-from queue_over_sql.dialects.mysql import MySQLDialect
-from queue_over_sql.dialects.postgresql import PostgreSQLDialect
-from queue_over_sql.dialects.sqlite import SQLiteDialect
-from queue_over_sql.dialects.sqlite_hooks import LANE_MARK, SQLiteHooks
+from queue_over_sql.dialects.h2.dialect import H2Dialect
+from queue_over_sql.dialects.h2.driver.dialect import database_file
+from queue_over_sql.dialects.mysql.dialect import MySQLDialect
+from queue_over_sql.dialects.mysql.mariadb import MariaDBDialect
+from queue_over_sql.dialects.postgresql.dialect import PostgreSQLDialect
+from queue_over_sql.dialects.sqlite.dialect import SQLiteDialect
+from queue_over_sql.dialects.sqlite.hooks import LANE_MARK, SQLiteHooks
 from queue_over_sql.errors import DatabaseUnavailable, UnsupportedByEngine
 
 if TYPE_CHECKING:
@@ -253,7 +253,6 @@ def insist_on_file(url: URL) -> None:
 
 
 def _missing_file(url: URL) -> Path | None:
-    """The file that opening a database would make; None where it is there, or is no file."""
     if url.get_backend_name() == "h2":
         file = database_file(url)
         return None if file is None or file.exists() else file

@@ -13,23 +13,19 @@ from typing import TYPE_CHECKING
 
 from queue_over_sql.durations import instant
 from queue_over_sql.errors import QueueError, QueueNotFound
-from queue_over_sql.publications import PublishOutcome
-from queue_over_sql.schedules.definitions import Definition
-from queue_over_sql.schedules.instants import Firing, plan
+from queue_over_sql.message import PublishOutcome
+from queue_over_sql.queue import core_of
+from queue_over_sql.schedules import store
+from queue_over_sql.schedules.calendar import Firing, plan
+from queue_over_sql.schedules.definition import Definition
+from queue_over_sql.schedules.store import ScheduleRecord, SchedulesOfPrefix, Version, message_key
 from queue_over_sql.store import publish_many, registry
-from queue_over_sql.store import schedules as store
-from queue_over_sql.store.schedules import (
-    ScheduleRecord,
-    SchedulesOfPrefix,
-    Version,
-    message_key,
-)
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from queue_over_sql.queue import Queue
-    from queue_over_sql.schema import QueueTables
+    from queue_over_sql.schema.queue_tables import QueueTables
 
 
 class Met(QueueError):
@@ -82,7 +78,7 @@ class ScheduledMessages:
         self.queue = queue
         self.schedule = schedule
         self.definition = definition
-        self._template = queue.publisher.encode_plain(definition.publication(schedule))
+        self._template = core_of(queue).publisher.encode_plain(definition.publication(schedule))
 
     def is_due(self, at: int, now: int) -> bool:
         """Whether the message for an instant is due by now."""
@@ -97,7 +93,7 @@ class ScheduledMessages:
         ]
         if not messages:
             return 0
-        published = publish_many(connection, self.queue.context.sql, messages, "skip")
+        published = publish_many(connection, core_of(self.queue).context.sql, messages, "skip")
         return [one.outcome for one in published].count(PublishOutcome.CREATED)
 
 
@@ -154,7 +150,6 @@ def put(
 def _first_without_message(
     record: ScheduleRecord | None, previous: Definition | None, definition: Definition, now: int
 ) -> int | None:
-    """Where a schedule goes on from: from what was missed, where its times are as they were."""
     same = record is not None and not record.paused and definition.same_times_as(previous)
     if record is not None and same and record.next_at is not None and record.next_at <= now:
         return record.next_at

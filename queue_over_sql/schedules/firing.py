@@ -1,20 +1,105 @@
-"""Firing: what each pass of the reaper does about the schedules."""
+"""What each pass of the reaper does about the schedules, and how they reach their queues."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from queue_over_sql.errors import UNREADABLE, DatabaseUnavailable, QueueError, ServiceClosed
-from queue_over_sql.restoring import ReaperReport
-from queue_over_sql.schedules import acts
-from queue_over_sql.schedules.acts import Met
-from queue_over_sql.store import schedules as store
+from queue_over_sql.errors import (
+    UNREADABLE,
+    DatabaseUnavailable,
+    QueueError,
+    QueueNotFound,
+    QueueSchemaMismatch,
+    ServiceClosed,
+)
+from queue_over_sql.existing_tables.queue import AdoptedQueue
+from queue_over_sql.payloads.codec import is_storable
+from queue_over_sql.queue import Queue, core_of, name_of
+from queue_over_sql.queues.recovery import ReaperReport
+from queue_over_sql.schedules import acts, store
+from queue_over_sql.schedules.acts import Met, ScheduledMessages
+from queue_over_sql.schedules.definition import Definition
+from queue_over_sql.schedules.store import ScheduleRecord, SchedulesOfPrefix
 
 if TYPE_CHECKING:
-    from queue_over_sql.schedules.access import ScheduleAccess
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql.catalog import ServiceParts
     from queue_over_sql.schedules.acts import Fired
-    from queue_over_sql.store.schedules import Version
+    from queue_over_sql.schedules.store import Version
+    from queue_over_sql.schema.queue_tables import QueueTables
+
+
+T = TypeVar("T")
+
+
+class ScheduleAccess:
+    """The schedules of one service in its database."""
+
+    def __init__(self, parts: ServiceParts) -> None:
+        self._parts = parts
+
+    def scope(self) -> SchedulesOfPrefix:
+        """Which schedules are ours.
+
+        Raises:
+            ServiceClosed: the service was stopped.
+        """
+        self._parts.check_open()
+        prefix = self._parts.settings.table_prefix
+        return SchedulesOfPrefix(self._parts.system(), self._parts.connections.dialect, prefix)
+
+    def stored(self, name: str) -> ScheduleRecord | None:
+        """The record of a schedule; None where there is none."""
+        if not is_storable(name):
+            return None
+        scope = self.scope()
+        return self.run(lambda connection: store.schedule_record(connection, scope, name))
+
+    def open(self, queue: str | Queue) -> Queue:
+        """Open a queue for a schedule.
+
+        Raises:
+            QueueNotFound: there is none.
+            ValueError: its messages are rows of a table of the user's.
+        """
+        opened = self._parts.queue(name_of(queue))
+        if isinstance(opened, AdoptedQueue):
+            msg = (
+                f"queue {opened.name!r} is over a table of your own, where each message is a row "
+                "that you insert: let the schedule publish to another queue, whose handler does so"
+            )
+            raise ValueError(msg)  # noqa: TRY004 - the queue is wrong, not an argument's type
+        return opened
+
+    def messages(self, stored: ScheduleRecord) -> ScheduledMessages:
+        """The messages of a schedule, encoded for its queue.
+
+        Raises:
+            As ``open``, and what the queue has against the messages.
+        """
+        definition = Definition.from_json(stored.name, stored.definition)
+        try:
+            return ScheduledMessages(self.open(stored.queue), stored.name, definition)
+        except (QueueNotFound, QueueSchemaMismatch):
+            # It may be there anew, not as this service has opened it.
+            self._parts.reopen_queue(stored.queue)
+            return ScheduledMessages(self.open(stored.queue), stored.name, definition)
+
+    def tables_of(self, queue: str) -> QueueTables | None:
+        """The tables of a queue; None where it was dropped."""
+        try:
+            return core_of(self._parts.queue(queue)).context.tables
+        except QueueNotFound:
+            return None
+
+    def run(self, act: Callable[[Connection], T], *, atomic: bool = False) -> T:
+        """Run an act that publishes nothing, as ``Connections.run`` does."""
+        return self._parts.connections.run(act, atomic=atomic)
+
 
 _log = logging.getLogger(__name__)
 
@@ -25,8 +110,8 @@ _BATCHES_PER_PASS: Final = 20
 class ScheduleFirer:
     """Publishes the messages of all schedules, a little ahead of their instants."""
 
-    def __init__(self, access: ScheduleAccess) -> None:
-        self._access = access
+    def __init__(self, parts: ServiceParts) -> None:
+        self._access = ScheduleAccess(parts)
         # When to look at which schedule again, as long as it is the same.
         self._wake_at: dict[str, tuple[Version, int]] = {}
         # What was said of schedules that cannot be fired need not be said at each pass.
@@ -69,7 +154,6 @@ class ScheduleFirer:
         return total
 
     def _fire_batch(self, name: str) -> Fired | None:
-        """Publish up to a hundred messages; None where somebody else does."""
         scope, stored = self._access.scope(), self._access.stored(name)
         if stored is None or stored.paused:
             return None
@@ -77,7 +161,7 @@ class ScheduleFirer:
         if not acts.look(messages, stored).instants:
             return acts.nothing_to_fire(messages, stored)
         try:
-            fired = messages.queue.context.run(
+            fired = core_of(messages.queue).context.run(
                 lambda connection: acts.fire(connection, scope, messages, stored),
                 atomic=True,
                 durable=True,
@@ -85,7 +169,7 @@ class ScheduleFirer:
         except Met:
             return None
         if fired is not None and fired.late:
-            messages.queue.announce()
+            core_of(messages.queue).announce()
         return fired
 
     def _forget_all_but(self, names: set[str]) -> None:

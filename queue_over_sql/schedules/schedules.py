@@ -16,21 +16,19 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from queue_over_sql.durations import Duration, instant, optional_instant
 from queue_over_sql.errors import UNREADABLE, QueueError, ScheduleNotFound
-from queue_over_sql.queue import Queue
-from queue_over_sql.schedules import acts
-from queue_over_sql.schedules.access import ScheduleAccess
+from queue_over_sql.queue import Queue, core_of
+from queue_over_sql.schedules import acts, store
 from queue_over_sql.schedules.acts import Met, ScheduledMessages
-from queue_over_sql.schedules.definitions import Definition, check_schedule_name, define
-from queue_over_sql.schedules.firing import ScheduleFirer
+from queue_over_sql.schedules.definition import Definition, check_schedule_name, define
+from queue_over_sql.schedules.firing import ScheduleAccess
+from queue_over_sql.schedules.store import ScheduleRecord
 from queue_over_sql.settings import check_whole
-from queue_over_sql.store import schedules as store
-from queue_over_sql.store.schedules import ScheduleRecord
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from queue_over_sql.parts import ServiceParts
-    from queue_over_sql.restoring import ReaperReport
+    from queue_over_sql.catalog import ServiceParts
+
 
 T = TypeVar("T")
 
@@ -82,7 +80,6 @@ class Schedules:
 
     def __init__(self, parts: ServiceParts) -> None:
         self._access = ScheduleAccess(parts)
-        self._firer = ScheduleFirer(self._access)
 
     def add(
         self,
@@ -124,7 +121,7 @@ class Schedules:
         target, name = self._access.open(queue), check_schedule_name(name)
         wanted = define(
             name,
-            target.publisher,
+            core_of(target).publisher,
             payload,
             cron=cron,
             every=every,
@@ -208,16 +205,6 @@ class Schedules:
         if not self._again(lambda: self._resume(name)):
             raise ScheduleNotFound(name)
 
-    def fire_due(self) -> ReaperReport:
-        """Publish what is to be published now; each pass of the reaper does it.
-
-        A schedule that cannot be fired is logged, and does not keep the others from it.
-
-        Raises:
-            DatabaseUnavailable: the rest is left to the next pass.
-        """
-        return self._firer.fire_due()
-
     # -- adding and changing
 
     def _put(self, target: Queue, name: str, wanted: Definition) -> ScheduleRecord:
@@ -229,7 +216,7 @@ class Schedules:
                 return stored
             before = self._access.tables_of(stored.queue)
         messages = ScheduledMessages(target, name, wanted)
-        return target.context.run(
+        return core_of(target).context.run(
             lambda connection: acts.put(connection, scope, messages, stored, before),
             atomic=True,
             durable=True,
@@ -251,14 +238,13 @@ class Schedules:
         if stored is None:
             return False
         messages = self._access.messages(stored)
-        return messages.queue.context.run(
+        return core_of(messages.queue).context.run(
             lambda connection: acts.resume(connection, scope, messages, stored),
             atomic=True,
             durable=True,
         )
 
     def _again(self, act: Callable[[], T]) -> T:
-        """Do something again while somebody else is at the same schedule."""
         for _ in range(_RACES):
             try:
                 return act()

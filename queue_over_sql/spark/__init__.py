@@ -11,41 +11,40 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from queue_over_sql.spark.failures import SettleReport, settle
-    from queue_over_sql.spark.fleet import (
+    from queue_over_sql.spark.pipelines.exporting import ExportReport
+    from queue_over_sql.spark.pipelines.history import export_history, history_of
+    from queue_over_sql.spark.pipelines.load import LoadProgress, LoadReport, load
+    from queue_over_sql.spark.pipelines.process import process
+    from queue_over_sql.spark.pipelines.report import ReportFiles, report
+    from queue_over_sql.spark.sessions import JavaMissing, session
+    from queue_over_sql.spark.source import QueueDataSource, register
+    from queue_over_sql.spark.workers.coordinator import (
         FleetFailed,
         FleetProgress,
         FleetReport,
         WorkerReport,
         run_workers,
     )
-    from queue_over_sql.spark.java import JavaMissing
-    from queue_over_sql.spark.pipelines.exporting import ExportReport
-    from queue_over_sql.spark.pipelines.history import export_history, history_of
-    from queue_over_sql.spark.pipelines.load import LoadProgress, LoadReport, load
-    from queue_over_sql.spark.pipelines.process import process
-    from queue_over_sql.spark.pipelines.report import ReportFiles, report
-    from queue_over_sql.spark.sessions import session
-    from queue_over_sql.spark.source import QueueDataSource, register
 
 _HOMES: Final = {
     "ExportReport": "queue_over_sql.spark.pipelines.exporting",
-    "FleetFailed": "queue_over_sql.spark.fleet",
-    "FleetProgress": "queue_over_sql.spark.fleet",
-    "FleetReport": "queue_over_sql.spark.fleet",
-    "JavaMissing": "queue_over_sql.spark.java",
+    "FleetFailed": "queue_over_sql.spark.workers.coordinator",
+    "FleetProgress": "queue_over_sql.spark.workers.coordinator",
+    "FleetReport": "queue_over_sql.spark.workers.coordinator",
+    "JavaMissing": "queue_over_sql.spark.sessions",
     "LoadProgress": "queue_over_sql.spark.pipelines.load",
     "LoadReport": "queue_over_sql.spark.pipelines.load",
     "QueueDataSource": "queue_over_sql.spark.source",
     "ReportFiles": "queue_over_sql.spark.pipelines.report",
     "SettleReport": "queue_over_sql.spark.failures",
-    "WorkerReport": "queue_over_sql.spark.fleet",
+    "WorkerReport": "queue_over_sql.spark.workers.coordinator",
     "export_history": "queue_over_sql.spark.pipelines.history",
     "history_of": "queue_over_sql.spark.pipelines.history",
     "load": "queue_over_sql.spark.pipelines.load",
     "process": "queue_over_sql.spark.pipelines.process",
     "register": "queue_over_sql.spark.source",
     "report": "queue_over_sql.spark.pipelines.report",
-    "run_workers": "queue_over_sql.spark.fleet",
+    "run_workers": "queue_over_sql.spark.workers.coordinator",
     "session": "queue_over_sql.spark.sessions",
     "settle": "queue_over_sql.spark.failures",
 }

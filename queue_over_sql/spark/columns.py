@@ -28,13 +28,15 @@ from pyspark.sql.types import (
 )
 from sqlalchemy import Integer, func, literal_column, select
 
-from queue_over_sql.spark.choosing import chosen_names
+from queue_over_sql.dialects.base import engine_of
+from queue_over_sql.queue import core_of
+from queue_over_sql.spark.options import chosen_names
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Select, Table
 
     from queue_over_sql.queue import Queue
-    from queue_over_sql.schema import QueueTables
+    from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.spark.options import MessageOptions
 
 _HEADERS: Final = "headers"
@@ -144,7 +146,7 @@ def message_columns(
         ValueError: an option names a column that there is not, or a style that the queue cannot
             have.
     """
-    tables = queue.context.tables
+    tables = core_of(queue).context.tables
     table = tables.archive if archived else tables.live
     if options.schema_style == "kafka":
         columns = _kafka(queue, table)
@@ -177,9 +179,9 @@ def read_batches(
         DatabaseUnavailable, DatabaseRefused: as their names say.
         ValueError: a value cannot be what its column's type says.
     """
-    connections = queue.context.connections
+    connections = core_of(queue).context.connections
     with connections.reading() as connection:
-        read = connections.dialect.read_arrow
+        read = connections.dialect.columns.read
         # Who stops in the middle must end the read before its connection.
         with contextlib.closing(read(connection, statement, columns.stored, batch_bytes)) as found:
             for batch in found:
@@ -189,7 +191,7 @@ def read_batches(
 def _native(
     queue: Queue, table: Table, *, archived: bool, epoch: int | None
 ) -> Iterator[MessageColumn]:
-    tables, columns = queue.context.tables, table.c
+    tables, columns = core_of(queue).context.tables, table.c
     yield MessageColumn("id", LongType(), columns.id)
     if tables.adoption is None:
         yield MessageColumn("key", StringType(), columns.message_key)
@@ -197,7 +199,7 @@ def _native(
         yield MessageColumn(
             "payload", _payload_type(queue), _payload(tables, table), comparable=False
         )
-    headers = tables.dialect.read_content(columns.headers)
+    headers = engine_of(tables).columns.read_content(columns.headers)
     yield MessageColumn(_HEADERS, MapType(StringType(), StringType()), headers)
     yield MessageColumn("priority", IntegerType(), columns.priority)
     yield MessageColumn("attempt", IntegerType(), columns.attempt_count)
@@ -218,7 +220,6 @@ def _ends(table: Table, names: Sequence[str]) -> Iterator[MessageColumn]:
 
 
 def _own(tables: QueueTables, table: Table) -> Iterator[MessageColumn]:
-    """The queue's own columns; one with the name of a column above gets ``row_`` before it."""
     taken = {"attempt", *_TIMES, *_CLAIM, _EPOCH, *_ENDS, _HEADERS, "id", "priority"}
     if tables.adoption is None:
         taken |= {"key", "kind", "payload"}
@@ -231,8 +232,8 @@ def _own(tables: QueueTables, table: Table) -> Iterator[MessageColumn]:
             shown = f"row_{shown}"
         taken.add(shown.lower())
         column = table.c[key]
-        kind = from_arrow_type(tables.dialect.arrow_type(column.type))
-        source = tables.dialect.read_column(column)
+        kind = from_arrow_type(engine_of(tables).columns.arrow_type(column.type))
+        source = engine_of(tables).columns.read_column(column)
         # A time may be stored in more than one spelling; a text may have a collation.
         comparable = source is column and not isinstance(kind, TimestampType)
         exact = isinstance(column.type, Integer)
@@ -240,7 +241,7 @@ def _own(tables: QueueTables, table: Table) -> Iterator[MessageColumn]:
 
 
 def _kafka(queue: Queue, table: Table) -> list[MessageColumn]:
-    tables, columns = queue.context.tables, table.c
+    tables, columns = core_of(queue).context.tables, table.c
     if tables.adoption is not None:
         msg = (
             f"option schemaStyle: the messages of queue {queue.name!r} are rows of a table, so "
@@ -256,20 +257,23 @@ def _kafka(queue: Queue, table: Table) -> list[MessageColumn]:
         MessageColumn("offset", LongType(), columns.id),
         MessageColumn("timestamp", TimestampType(), published),
         MessageColumn("timestampType", IntegerType(), None, 0),
-        MessageColumn(_HEADERS, _KAFKA_HEADERS, tables.dialect.read_content(columns.headers)),
+        MessageColumn(
+            _HEADERS, _KAFKA_HEADERS, engine_of(tables).columns.read_content(columns.headers)
+        ),
     ]
 
 
 def _payload_type(queue: Queue) -> DataType:
-    return BinaryType() if queue.context.known_settings.payload == "bytes" else StringType()
+    return (
+        BinaryType() if core_of(queue).context.known_settings.payload == "bytes" else StringType()
+    )
 
 
 def _payload(tables: QueueTables, table: Table) -> ColumnElement[Any]:
-    return tables.dialect.read_content(table.c.payload)
+    return engine_of(tables).columns.read_content(table.c.payload)
 
 
 def _time(tables: QueueTables, table: Table, name: str) -> ColumnElement[Any]:
-    """A time of a message; the owner of an adopted row may have set ``available_at`` alone."""
     columns = table.c
     if tables.adoption is None or name == "available_at":
         return columns[name]

@@ -11,10 +11,10 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from queue_over_sql.durable.consumer import durable_consumer
 from queue_over_sql.durations import Duration, to_microseconds
-from queue_over_sql.spark.databases import queue_at, service_at
+from queue_over_sql.spark.databases import location_of, queue_at, service_at
 from queue_over_sql.spark.options import Location
-from queue_over_sql.spark.places import location_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,7 +88,7 @@ def settle(
         to_microseconds(delay, "delay", zero=True)
     place = location_of(url, url_env, url_file, schema, table_prefix)
     # Asked here, so that a slip in a name is told before Spark works.
-    queue_at(place, queue).durable_consumer(consumer_id, owner=_OWNER)
+    durable_consumer(queue_at(place, queue), consumer_id, owner=_OWNER)
     reason = "error" if "error" in results.columns else "CAST(NULL AS STRING) AS error"
     failures = results.where("ok IS NOT TRUE").selectExpr(
         *(f"CAST({name} AS LONG) AS {name}" for name in _STAMP), reason
@@ -124,7 +124,7 @@ def nacking(
         import pyarrow as pa
 
         found = service_at(place, retry_policies).queue(queue)
-        consumer = found.durable_consumer(consumer_id, owner=_OWNER)
+        consumer = durable_consumer(found, consumer_id, owner=_OWNER)
         for batch in batches:
             epochs, *failures = (column.to_pylist() for column in batch.columns)
             by_epoch: dict[int, list[Any]] = {}

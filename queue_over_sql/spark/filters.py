@@ -134,7 +134,6 @@ def _one_of(
 
 
 def _bindable(value: Any, column: MessageColumn) -> Any:
-    """A value as the table has it; None where it has no such values."""
     kind = column.kind
     if isinstance(kind, TimestampType):
         aware = isinstance(value, dt.datetime) and value.utcoffset() is not None

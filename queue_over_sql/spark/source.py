@@ -8,15 +8,15 @@ from pyspark.sql.datasource import DataSource
 
 from queue_over_sql.spark.databases import queue_at
 from queue_over_sql.spark.options import ReadOptions, gives_any_of
-from queue_over_sql.spark.stream_options import StreamOptions
+from queue_over_sql.spark.stream.options import StreamOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-    from queue_over_sql.spark.batch_reader import QueueBatchReader
-    from queue_over_sql.spark.stream_reader import QueueStreamReader
-    from queue_over_sql.spark.writer import QueueBatchWriter, QueueStreamWriter
+    from queue_over_sql.spark.batch import QueueBatchReader
+    from queue_over_sql.spark.sink import QueueBatchWriter, QueueStreamWriter
+    from queue_over_sql.spark.stream.reader import QueueStreamReader
 
 
 class QueueDataSource(DataSource):
@@ -38,7 +38,7 @@ class QueueDataSource(DataSource):
             QueueNotFound, DatabaseUnavailable: as their names say.
         """
         from queue_over_sql.spark.columns import message_columns
-        from queue_over_sql.spark.stream_parts import check_claim_mode, consumer_at
+        from queue_over_sql.spark.stream.parts import check_claim_mode, consumer_at
 
         # Spark does not say here whether it will read a batch or a stream; it writes without this.
         options = ReadOptions.parse(self.options, others=(StreamOptions,))
@@ -52,15 +52,15 @@ class QueueDataSource(DataSource):
 
     def reader(self, schema: StructType) -> QueueBatchReader:
         """Look at a queue or its archive."""
-        from queue_over_sql.spark.batch_reader import QueueBatchReader, QueuePushdownReader
-        from queue_over_sql.spark.writer import WriteOptions
+        from queue_over_sql.spark.batch import QueueBatchReader, QueuePushdownReader
+        from queue_over_sql.spark.sink import WriteOptions
 
         options = ReadOptions.parse(self.options, foreign=(StreamOptions, WriteOptions))
         return (QueuePushdownReader if options.pushdown else QueueBatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> QueueStreamReader:  # noqa: N802
         """Consume a queue as a stream."""
-        from queue_over_sql.spark.stream_reader import QueueStreamReader, RefusedStream
+        from queue_over_sql.spark.stream.reader import QueueStreamReader, RefusedStream
 
         del schema
         try:
@@ -72,13 +72,13 @@ class QueueDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> QueueBatchWriter:
         """What writes a DataFrame to a queue."""
-        from queue_over_sql.spark.writer import QueueBatchWriter
+        from queue_over_sql.spark.sink import QueueBatchWriter
 
         return QueueBatchWriter(dict(self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> QueueStreamWriter:  # noqa: N802
         """What writes a stream to a queue."""
-        from queue_over_sql.spark.writer import QueueStreamWriter
+        from queue_over_sql.spark.sink import QueueStreamWriter
 
         return QueueStreamWriter(dict(self.options), schema, overwrite=overwrite)
 

@@ -7,24 +7,10 @@ caller's own transaction is around them. Instants and durations are microseconds
 from __future__ import annotations
 
 from queue_over_sql.dialects.requests import ANY_EDITS, ClaimRequest, Settlement, Where
-from queue_over_sql.dialects.statements.selection import due_first, extent_of, has_status
-from queue_over_sql.store.administration import (
-    counts,
-    delete_message,
-    highest_priority,
-    purge,
-    server_now,
-)
-from queue_over_sql.store.adoption import (
-    add_columns,
-    count_new,
-    drop_columns,
-    enqueue,
-    last_of_next,
-    publish_rows,
-    reflect,
-)
-from queue_over_sql.store.claiming import (
+from queue_over_sql.store.acts import Act
+from queue_over_sql.store.admin import counts, delete_message, highest_priority, purge, server_now
+from queue_over_sql.store.archive import Span, archive_span, remove_exported
+from queue_over_sql.store.claim import (
     TakenFate,
     anything_to_claim,
     claim_messages,
@@ -36,12 +22,18 @@ from queue_over_sql.store.claiming import (
     unclaim_round,
 )
 from queue_over_sql.store.consumers import ConsumerInfo
-from queue_over_sql.store.exporting import Span, archive_span, remove_exported
 from queue_over_sql.store.keys import prune_keys
 from queue_over_sql.store.kinds import bury_unknown, declare_kinds
-from queue_over_sql.store.new_messages import NewMessage, PlainMessages, PlainPayloads
-from queue_over_sql.store.publishing import load, publish, publish_many
-from queue_over_sql.store.reaping import (
+from queue_over_sql.store.publish import (
+    NewMessage,
+    PlainMessages,
+    PlainPayloads,
+    load,
+    publish,
+    publish_many,
+    publishing,
+)
+from queue_over_sql.store.recovery import (
     DeadClaim,
     expired_leases,
     last_to_prune,
@@ -52,7 +44,10 @@ from queue_over_sql.store.selection import (
     Chosen,
     Edited,
     count_messages,
+    due_first,
     edit_messages,
+    extent_of,
+    has_status,
     id_after,
     last_id,
     list_messages,
@@ -61,42 +56,29 @@ from queue_over_sql.store.selection import (
     remove_messages,
     requeue,
 )
-from queue_over_sql.store.settling import (
+from queue_over_sql.store.settle import (
     Aside,
     archive_messages,
     extend,
+    finish,
+    give_back,
     hold,
     release,
     remove,
-    removes_at_once,
     restore,
     retry,
     set_aside,
     still_there,
     updates_at_once,
 )
-from queue_over_sql.store.topics import (
-    Copy,
-    SubscriptionRow,
-    add_topic,
-    has_topic,
-    hold_topic,
-    publish_copies,
-    publish_copies_within,
-    put_subscription,
-    remove_subscriptions,
-    remove_topic,
-    subscriptions,
-    topic_names,
-)
 
 __all__ = [
     "ANY_EDITS",
+    "Act",
     "Aside",
     "Chosen",
     "ClaimRequest",
     "ConsumerInfo",
-    "Copy",
     "DeadClaim",
     "Edited",
     "NewMessage",
@@ -104,38 +86,31 @@ __all__ = [
     "PlainPayloads",
     "Settlement",
     "Span",
-    "SubscriptionRow",
     "TakenFate",
     "Where",
-    "add_columns",
-    "add_topic",
     "anything_to_claim",
     "archive_messages",
     "archive_span",
     "bury_unknown",
     "claim_messages",
     "count_messages",
-    "count_new",
     "counts",
     "declare_kinds",
     "delete_message",
-    "drop_columns",
     "due_first",
     "edit_messages",
-    "enqueue",
     "exchange",
     "exchanges_at_once",
     "expired_leases",
     "extend",
     "extent_of",
+    "finish",
+    "give_back",
     "has_status",
-    "has_topic",
     "highest_priority",
     "hold",
-    "hold_topic",
     "id_after",
     "last_id",
-    "last_of_next",
     "last_to_prune",
     "list_messages",
     "load",
@@ -146,29 +121,20 @@ __all__ = [
     "prune_archive",
     "prune_keys",
     "publish",
-    "publish_copies",
-    "publish_copies_within",
     "publish_many",
-    "publish_rows",
+    "publishing",
     "purge",
-    "put_subscription",
-    "reflect",
     "release",
     "remove",
     "remove_exported",
     "remove_messages",
-    "remove_subscriptions",
-    "remove_topic",
-    "removes_at_once",
     "requeue",
     "restore",
     "retry",
     "server_now",
     "set_aside",
     "still_there",
-    "subscriptions",
     "take",
-    "topic_names",
     "unclaim_all",
     "unclaim_round",
     "updates_at_once",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import BigInteger, bindparam, delete, exists, insert, literal, select, update
 
-from queue_over_sql.dialects.statements import kinds
 from queue_over_sql.durations import NEVER, instant, optional_number, stored_number
 from queue_over_sql.errors import ConsumerTaken, QueueError
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Insert
 
     from queue_over_sql.dialects.base import QueueDialect
-    from queue_over_sql.system import SystemTables
+    from queue_over_sql.schema.system_tables import SystemTables
 
 
 SQL_CLIENTS: Final = "sql-api"
@@ -168,7 +167,7 @@ def remove(connection: Connection, system: SystemTables, consumer_id: str) -> No
     consumers, rounds = system.consumers, system.rounds
     connection.execute(delete(consumers).where(consumers.c.consumer_id == consumer_id))
     connection.execute(delete(rounds).where(rounds.c.consumer_id == consumer_id))
-    connection.execute(kinds.withdraw(system, consumer_id))
+    connection.execute(delete(system.kinds).where(system.kinds.c.consumer_id == consumer_id))
 
 
 def remove_expired(

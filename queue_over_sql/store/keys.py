@@ -1,21 +1,103 @@
-"""Acts on the memory of keys: those of messages that finished a short while ago."""
+"""Statements that remember the keys of finished messages for a while."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql.dialects.statements import keys
-from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id_values
+from sqlalchemy import Delete, Insert, Select, delete, insert, select
+
+from queue_over_sql.dialects.statements.parameters import (
+    among_ids,
+    batches,
+    bucket_of,
+    fence,
+    id_values,
+    number,
+    words,
+)
 from queue_over_sql.durations import stored_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from sqlalchemy import Connection
+    from sqlalchemy import ColumnElement, Connection, Table
 
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.dialects.requests import Settlement
+    from queue_over_sql.schema.queue_tables import QueueTables
+
+
+def key_values(keys: list[str], size: int) -> dict[str, str]:
+    """Bind keys to the parameters of their bucket, padded with the last one."""
+    filled = [*keys, *[keys[-1]] * (size - len(keys))]
+    return {f"p_key_{index}": key for index, key in enumerate(filled)}
+
+
+def held_keys(tables: QueueTables, size: int) -> Select[Any]:
+    """Lock those of the ids that the claim still holds, and read their keys."""
+    live = tables.live
+    return select(live.c.id, live.c.message_key).where(fence(tables, size)).with_for_update()
+
+
+def remember_keys_of_messages(tables: QueueTables, size: int) -> Insert:
+    """Note the keys of locked messages that are about to end."""
+    live, now = tables.live, tables.dialect.now()
+    ending = select(live.c.message_key, live.c.id, now + number("p_dedup")).where(
+        among_ids(live, size), live.c.message_key.is_not(None)
+    )
+    return insert(tables.dedup_keys).from_select(
+        ["message_key", "message_id", "expires_at"], ending
+    )
+
+
+def forget_keys(tables: QueueTables, size: int) -> Delete:
+    """Forget keys, because messages that have them end anew."""
+    return delete(tables.dedup_keys).where(_among_keys(tables.dedup_keys, size))
+
+
+def forget_expired(tables: QueueTables, size: int) -> Delete:
+    """Forget keys whose time is over, unless they were taken anew since they were looked for."""
+    memory = tables.dedup_keys
+    return delete(memory).where(
+        _among_keys(memory, size), memory.c.expires_at <= tables.dialect.now()
+    )
+
+
+def forget_keys_of_messages(tables: QueueTables, size: int) -> Delete:
+    """Forget the keys of finished messages that are to live again, and of no later ones."""
+    memory = tables.dedup_keys
+    ids = [number(f"p_id_{index}") for index in range(size)]
+    return delete(memory).where(_among_keys(memory, size), memory.c.message_id.in_(ids))
+
+
+def taken_keys(tables: QueueTables, size: int) -> Select[Any]:
+    """Which keys belong to a message that finished a short while ago.
+
+    Asked after the insert: a message that finished while the insert waited for its key is seen
+    only then. The lock makes this read the newest state in a transaction with an older snapshot.
+    """
+    memory = tables.dedup_keys
+    return (
+        select(memory.c.message_key, memory.c.message_id)
+        .where(_among_keys(memory, size), memory.c.expires_at > tables.dialect.now())
+        .with_for_update(read=True)
+    )
+
+
+def expired_keys(tables: QueueTables) -> Select[Any]:
+    """The next keys whose time is over."""
+    memory = tables.dedup_keys
+    return (
+        select(memory.c.message_key)
+        .where(memory.c.expires_at <= tables.dialect.now())
+        .order_by(memory.c.expires_at)
+        .limit(number("p_count"))
+    )
+
+
+def _among_keys(table: Table, size: int) -> ColumnElement[bool]:
+    return table.c.message_key.in_([words(f"p_key_{index}") for index in range(size)])
 
 
 def remember_keys(
@@ -31,7 +113,7 @@ def remember_keys(
     sql.subject.dialect.lock_for_writing(connection, sql)
     held: list[int] = []
     for batch in batches(settlement.ids):
-        look = sql.get(keys.held_keys, bucket_of(len(batch)))
+        look = sql.get(held_keys, bucket_of(len(batch)))
         rows: Iterable[Any] = look.run(connection, id_values(batch) | settlement.fence_values())
         locked = [(row[0], row[1]) for row in rows]
         remember_locked(connection, sql, locked, settlement.dedup_us)
@@ -49,9 +131,11 @@ def remember_locked(
     keyed = [(message_id, key) for message_id, key in messages if key is not None]
     for batch in batches(keyed):
         ids, size = [message_id for message_id, _ in batch], bucket_of(len(batch))
-        values = keys.key_values([key for _, key in batch], size)
-        sql.get(keys.forget_keys, size).run(connection, values)
-        sql.get(keys.remember, size).run(connection, id_values(ids) | {"p_dedup": dedup_us})
+        values = key_values([key for _, key in batch], size)
+        sql.get(forget_keys, size).run(connection, values)
+        sql.get(remember_keys_of_messages, size).run(
+            connection, id_values(ids) | {"p_dedup": dedup_us}
+        )
 
 
 def recently_finished(
@@ -61,8 +145,8 @@ def recently_finished(
     found: dict[str, int] = {}
     for batch in batches(wanted):
         size = bucket_of(len(batch))
-        taken = sql.get(keys.taken, size)
-        rows: Iterable[Any] = taken.run(connection, keys.key_values(list(batch), size))
+        taken = sql.get(taken_keys, size)
+        rows: Iterable[Any] = taken.run(connection, key_values(list(batch), size))
         found |= {row[0]: stored_number("message_id of a key", row[1]) for row in rows}
     return found
 
@@ -74,15 +158,15 @@ def forget_messages(
     keyed = [(message_id, key) for message_id, key in messages if key is not None]
     for batch in batches(keyed):
         size = bucket_of(len(batch))
-        values = keys.key_values([key for _, key in batch], size)
+        values = key_values([key for _, key in batch], size)
         ids = id_values([message_id for message_id, _ in batch])
-        sql.get(keys.forget_messages, size).run(connection, values | ids)
+        sql.get(forget_keys_of_messages, size).run(connection, values | ids)
 
 
 def prune_keys(connection: Connection, sql: StatementCache, limit: int) -> int:
     """Forget the next keys whose time is over; returns how many."""
-    old = [row[0] for row in sql.get(keys.expired).run(connection, {"p_count": limit})]
+    old = [row[0] for row in sql.get(expired_keys).run(connection, {"p_count": limit})]
     for batch in batches(old):
         size = bucket_of(len(batch))
-        sql.get(keys.forget_expired, size).run(connection, keys.key_values(list(batch), size))
+        sql.get(forget_expired, size).run(connection, key_values(list(batch), size))
     return len(old)

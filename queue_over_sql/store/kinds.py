@@ -1,21 +1,81 @@
-"""Acts about kinds: tell which ones a consumer knows, and end what nobody knows."""
+"""Statements about kinds: which ones living consumers know, and what waits for none of them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql.dialects.requests import ANY_EDITS
-from queue_over_sql.dialects.rows import read_rows
-from queue_over_sql.dialects.statements import kinds
-from queue_over_sql.store.claiming import TakenFate, end_locked
+from sqlalchemy import Insert, Select, exists, insert, or_, select
+
+from queue_over_sql.dialects.requests import ANY_EDITS, message_columns, read_rows
+from queue_over_sql.dialects.statements.claim import may_claim
+from queue_over_sql.dialects.statements.parameters import number
+from queue_over_sql.store.claim import TakenFate, end_locked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from sqlalchemy import Connection
+    from sqlalchemy import ColumnElement, Connection
 
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.message import MessageRow
+    from queue_over_sql.schema.queue_tables import QueueTables
+
+
+ANY_KIND = ""
+"""What a consumer without kinds of its own tells: it reads every message as plain JSON."""
+
+
+def declare_names(tables: QueueTables, consumer_id: str, names: Collection[str]) -> Insert:
+    """Note which kinds of a queue a consumer knows."""
+    known = {"consumer_id": consumer_id, "table_prefix": tables.prefix, "queue": tables.queue}
+    return insert(tables.system.kinds).values([known | {"kind": name} for name in names])
+
+
+def declared_names(tables: QueueTables, consumer_id: str) -> Select[Any]:
+    """Which kinds of a queue a consumer has told that it knows."""
+    kinds = tables.system.kinds
+    return select(kinds.c.kind).where(
+        kinds.c.consumer_id == consumer_id,
+        kinds.c.table_prefix == tables.prefix,
+        kinds.c.queue == tables.queue,
+    )
+
+
+def unknown(tables: QueueTables) -> Select[Any]:
+    """Lock the next messages of one level that have been due for long and that nobody can read.
+
+    Not while the queue is paused. As in ``claim.pick_rows`` the order may be that of an index.
+    """
+    live, dialect = tables.live, tables.dialect
+    statement = (
+        select(*message_columns(tables, live))
+        .where(
+            live.c.consumer_id.is_(None),
+            live.c.priority == number("p_priority"),
+            live.c.available_at <= dialect.now() - number("p_due_for"),
+            live.c.kind.is_not(None),
+            live.c.kind.not_in(tables.known_kinds),
+            ~_readable_by_living(tables),
+            may_claim(tables),
+        )
+        .limit(number("p_count"))
+        .with_for_update(of=live, skip_locked=dialect.skip_locked)
+    )
+    hint = dialect.claim_index_hint(tables.base_name)
+    if hint is None:
+        return statement.order_by(live.c.available_at, live.c.id)
+    return statement.with_hint(live, hint)
+
+
+def _readable_by_living(tables: QueueTables) -> ColumnElement[bool]:
+    kinds, consumers = tables.system.kinds, tables.system.consumers
+    return exists().where(
+        kinds.c.consumer_id == consumers.c.consumer_id,
+        consumers.c.expires_at > tables.dialect.now(),
+        kinds.c.table_prefix == tables.prefix,
+        kinds.c.queue == tables.queue,
+        or_(kinds.c.kind == tables.live.c.kind, kinds.c.kind == ANY_KIND),
+    )
 
 
 def declare_kinds(
@@ -25,9 +85,9 @@ def declare_kinds(
 
     No names at all: it takes whatever there is.
     """
-    noted = {row[0] for row in connection.execute(kinds.declared(sql.subject, consumer_id))}
-    if missing := sorted(set(names or (kinds.ANY_KIND,)) - noted):
-        connection.execute(kinds.declare(sql.subject, consumer_id, missing))
+    noted = {row[0] for row in connection.execute(declared_names(sql.subject, consumer_id))}
+    if missing := sorted(set(names or (ANY_KIND,)) - noted):
+        connection.execute(declare_names(sql.subject, consumer_id, missing))
 
 
 def bury_unknown(
@@ -54,7 +114,7 @@ def bury_unknown(
     """
     sql.subject.dialect.lock_for_writing(connection, sql)
     wanted = {"p_priority": level, "p_due_for": due_for, "p_count": limit, "p_edits": ANY_EDITS}
-    found: Sequence[Any] = sql.get(kinds.unknown).run(connection, wanted).all()
+    found: Sequence[Any] = sql.get(unknown).run(connection, wanted).all()
     rows = read_rows(connection, sql, found)
     end_locked(connection, sql, [(row, fate(row)) for row in rows])
     return len(rows)

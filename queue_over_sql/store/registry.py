@@ -9,9 +9,9 @@ from sqlalchemy import and_, delete, insert, select, true, update
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.dialects.base import ErrorKind
-from queue_over_sql.dialects.statements import administration
 from queue_over_sql.durations import stored_number
-from queue_over_sql.schema import SCHEMA_VERSION
+from queue_over_sql.schema.queue_tables import SCHEMA_VERSION
+from queue_over_sql.store import admin as administration
 from queue_over_sql.store import consumers
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from queue_over_sql.dialects.base import QueueDialect
     from queue_over_sql.dialects.compiled import StatementCache
-    from queue_over_sql.system import SystemTables
+    from queue_over_sql.schema.system_tables import SystemTables
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def count_discarded(
 
 def edit_count(connection: Connection, sql: StatementCache) -> int:
     """How often messages of a queue were put to other places by hand."""
-    found = sql.get(administration.edit_count).run(connection).scalar()
+    found = sql.get(administration.select_edit_count).run(connection).scalar()
     return stored_number("edit_count", found or 0)
 
 

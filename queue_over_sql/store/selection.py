@@ -1,4 +1,4 @@
-"""Acts on messages that nobody claims: look, count, edit, remove, and send again."""
+"""Statements that look at messages without claiming them, and edit those that nobody holds."""
 
 from __future__ import annotations
 
@@ -6,26 +6,167 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any, Self
 
+from sqlalchemy import Delete, Select, Update, and_, case, func, select, update
+
+from queue_over_sql.dialects.base import engine_of
 from queue_over_sql.dialects.compiled import CompiledStatement
-from queue_over_sql.dialects.rows import read_archive_rows, read_rows
-from queue_over_sql.dialects.statements import adopted, archive, selection
-from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id_values
+from queue_over_sql.dialects.requests import (
+    archive_columns,
+    message_columns,
+    read_archive_rows,
+    read_rows,
+)
+from queue_over_sql.dialects.statements import archive
+from queue_over_sql.dialects.statements import existing as adopted
+from queue_over_sql.dialects.statements.extent import (
+    finished_only,
+    live_only,
+    removal,
+    still_live,
+)
+from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id_values, number
 from queue_over_sql.errors import PayloadInvalid
-from queue_over_sql.headers import PREVIOUS_ERROR, UNFIT_SINCE
-from queue_over_sql.message import Unreadable
+from queue_over_sql.message import PREVIOUS_ERROR, UNFIT_SINCE, Status, Unreadable
 from queue_over_sql.store import keys, registry
-from queue_over_sql.store.administration import server_now
-from queue_over_sql.store.new_messages import NewMessage
-from queue_over_sql.store.publishing import publish_many
+from queue_over_sql.store.admin import server_now
+from queue_over_sql.store.publish import NewMessage, publish_many
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sqlalchemy import ColumnElement, Connection
+    from sqlalchemy import ColumnElement, Connection, Table
 
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.message import MessageRow
-    from queue_over_sql.schema import QueueTables
+    from queue_over_sql.schema.queue_tables import QueueTables
+
+    Conditions = Sequence[ColumnElement[bool]]
+
+
+def place_of(tables: QueueTables, archived: bool) -> Table:
+    """Where the messages are: in the queue's table or in its archive."""
+    return tables.archive if archived else tables.live
+
+
+def extent_of(tables: QueueTables, archived: bool) -> list[ColumnElement[bool]]:
+    """Which rows there are such messages, where not all are."""
+    return finished_only(tables) if archived else live_only(tables)
+
+
+def due_first(tables: QueueTables) -> ColumnElement[Any]:
+    """When a message was first due; a row that its owner sent by hand may not say."""
+    scheduled_at = tables.live.c.scheduled_at
+    if tables.adoption is None:
+        return scheduled_at
+    due: ColumnElement[Any] = func.coalesce(scheduled_at, tables.dialect.now())
+    return due
+
+
+def has_status(tables: QueueTables, status: Status) -> ColumnElement[bool]:
+    """Where a live message stands."""
+    columns, now = tables.live.c, tables.dialect.now()
+    unclaimed = columns.consumer_id.is_(None)
+    return {
+        Status.READY: and_(unclaimed, columns.available_at <= now),
+        Status.DELAYED: and_(unclaimed, columns.available_at > now),
+        Status.HELD: and_(unclaimed, columns.available_at.is_(None)),
+        Status.CLAIMED: columns.consumer_id.is_not(None),
+    }[status]
+
+
+def select_page(
+    tables: QueueTables, archived: bool, conditions: Conditions, limit: int, after: int | None
+) -> Select[Any]:
+    """Read messages by id, from the one after ``after``: along the primary key."""
+    table = place_of(tables, archived)
+    columns = archive_columns(tables) if archived else message_columns(tables, table)
+    beyond = [] if after is None else [table.c.id > after]
+    extent = extent_of(tables, archived)
+    return select(*columns).where(*extent, *conditions, *beyond).order_by(table.c.id).limit(limit)
+
+
+def select_count(tables: QueueTables, archived: bool, conditions: Conditions) -> Select[Any]:
+    """Count messages."""
+    table = place_of(tables, archived)
+    extent = extent_of(tables, archived)
+    return select(func.count()).select_from(table).where(*extent, *conditions)
+
+
+def update_chosen(tables: QueueTables, conditions: Conditions, values: Mapping[str, Any]) -> Update:
+    """Change messages that nobody holds; looked at again under the row's lock."""
+    live = tables.live
+    return (
+        update(live)
+        .where(live.c.consumer_id.is_(None), *live_only(tables), *conditions)
+        .values({**still_live(tables), **values})
+    )
+
+
+def delete_chosen(tables: QueueTables, archived: bool, conditions: Conditions) -> Delete | Update:
+    """Remove messages, live ones only where nobody holds them."""
+    table = place_of(tables, archived)
+    unclaimed = [] if archived else [table.c.consumer_id.is_(None)]
+    return removal(tables, finished=archived).where(*unclaimed, *conditions)
+
+
+def held_back(tables: QueueTables, conditions: Conditions) -> Select[Any]:
+    """Count the messages that an edit passed over, because a consumer holds them."""
+    live = tables.live
+    held = live.c.consumer_id.is_not(None)
+    return select(func.count()).select_from(live).where(held, *conditions)
+
+
+def earliest(tables: QueueTables) -> Select[Any]:
+    """When the first message of each level is due; one that is claimed may come back there."""
+    live = tables.live
+    return (
+        select(live.c.priority, func.min(live.c.available_at))
+        .where(live.c.available_at.is_not(None))
+        .group_by(live.c.priority)
+    )
+
+
+def in_front(tables: QueueTables, fronts: Mapping[int, int], otherwise: int) -> ColumnElement[Any]:
+    """The instant just before all others of a message's own level."""
+    if not fronts:
+        return case((tables.live.c.priority >= 0, otherwise))
+    return case(fronts, value=tables.live.c.priority, else_=otherwise)
+
+
+def archived_batch(
+    tables: QueueTables, conditions: Conditions, up_to: int, limit: int
+) -> Select[Any]:
+    """Read and lock the next archived messages, by id."""
+    archive = tables.archive
+    return (
+        select(*archive_columns(tables))
+        .where(archive.c.id <= up_to, *finished_only(tables), *conditions)
+        .order_by(archive.c.id)
+        .limit(limit)
+        .with_for_update()
+    )
+
+
+def greatest_id(tables: QueueTables, archived: bool, conditions: Conditions) -> Select[Any]:
+    """The id of the newest message."""
+    extent = extent_of(tables, archived)
+    return select(func.max(place_of(tables, archived).c.id)).where(*extent, *conditions)
+
+
+def probe_id(tables: QueueTables, archived: bool) -> Select[Any]:
+    """The first id from ``p_from`` on, and the one that comes ``p_skip`` after it."""
+    table = place_of(tables, archived)
+    there = (table.c.id >= number("p_from"), *extent_of(tables, archived))
+    first = select(func.min(table.c.id)).where(*there).scalar_subquery()
+    later = select(table.c.id).where(*there).order_by(table.c.id)
+    return select(first, later.limit(1).offset(number("p_skip")).scalar_subquery())
+
+
+def id_at(tables: QueueTables, archived: bool, conditions: Conditions, skip: int) -> Select[Any]:
+    """The id of the message after ``skip`` others: where a batch ends."""
+    table = place_of(tables, archived)
+    wanted = [*extent_of(tables, archived), *conditions]
+    return select(table.c.id).where(*wanted).order_by(table.c.id).offset(skip).limit(1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,7 +201,7 @@ def list_messages(
     connection: Connection, sql: StatementCache, chosen: Chosen, limit: int, after: int | None
 ) -> list[MessageRow]:
     """Read one page of messages, by id."""
-    page = selection.page(sql.subject, chosen.archived, chosen.conditions, limit, after)
+    page = select_page(sql.subject, chosen.archived, chosen.conditions, limit, after)
     rows: Sequence[Any] = CompiledStatement(page, connection.dialect).run(connection).all()
     if chosen.archived:
         return read_archive_rows(connection, sql, rows)
@@ -69,7 +210,7 @@ def list_messages(
 
 def count_messages(connection: Connection, sql: StatementCache, chosen: Chosen) -> int:
     """Count messages."""
-    counted = selection.count(sql.subject, chosen.archived, chosen.conditions)
+    counted = select_count(sql.subject, chosen.archived, chosen.conditions)
     with sql.subject.dialect.scanning(connection):
         return int(connection.execute(counted).scalar_one())
 
@@ -79,7 +220,7 @@ def edit_messages(
 ) -> Edited:
     """Change live messages that nobody holds, and tell every consumer to look for them."""
     tables: QueueTables = sql.subject
-    changed = connection.execute(selection.edit(tables, chosen.conditions, values)).rowcount
+    changed = connection.execute(update_chosen(tables, chosen.conditions, values)).rowcount
     if changed:
         registry.count_edit(connection, tables.system, tables.prefix, tables.queue)
     return Edited(changed, _held_back(connection, tables, chosen))
@@ -92,30 +233,30 @@ def move_to_front(connection: Connection, sql: StatementCache, chosen: Chosen) -
     # First the lock on the queue's record: of two such edits the later one comes to the front.
     registry.count_edit(connection, tables.system, tables.prefix, tables.queue)
     now = server_now(connection, sql)
-    earliest = connection.execute(selection.earliest(tables)).all()
-    fronts = {int(level): min(int(due), now) - 1 for level, due in earliest}
-    front = selection.in_front(tables, fronts, now)
+    found = connection.execute(earliest(tables)).all()
+    fronts = {int(level): min(int(due), now) - 1 for level, due in found}
+    front = in_front(tables, fronts, now)
     return edit_messages(connection, sql, chosen, {"available_at": front})
 
 
 def remove_messages(connection: Connection, sql: StatementCache, chosen: Chosen) -> Edited:
     """Remove messages, live ones only where nobody holds them."""
     tables: QueueTables = sql.subject
-    statement = selection.remove(tables, chosen.archived, chosen.conditions)
+    statement = delete_chosen(tables, chosen.archived, chosen.conditions)
     removed = connection.execute(statement).rowcount
     return Edited(removed, 0 if chosen.archived else _held_back(connection, tables, chosen))
 
 
 def last_id(connection: Connection, sql: StatementCache, chosen: Chosen) -> int | None:
     """The id of the newest message; None where there is none."""
-    statement = selection.last_id(sql.subject, chosen.archived, chosen.conditions)
+    statement = greatest_id(sql.subject, chosen.archived, chosen.conditions)
     found = connection.execute(statement).scalar()
     return None if found is None else int(found)
 
 
 def id_after(connection: Connection, sql: StatementCache, chosen: Chosen, skip: int) -> int | None:
     """The id of the message after ``skip`` others; None where there are no more."""
-    statement = selection.id_after(sql.subject, chosen.archived, chosen.conditions, skip)
+    statement = id_at(sql.subject, chosen.archived, chosen.conditions, skip)
     found = connection.execute(statement).scalar()
     return None if found is None else int(found)
 
@@ -128,7 +269,7 @@ def probe_ids(
     None where there is none. It costs a walk over ``skip`` entries of the primary key.
     """
     values = {"p_from": start, "p_skip": skip}
-    found: Sequence[Any] = sql.get(selection.probe, archived).run(connection, values).one()
+    found: Sequence[Any] = sql.get(probe_id, archived).run(connection, values).one()
     return found[0], found[1]
 
 
@@ -158,8 +299,8 @@ def requeue(
         PayloadInvalid: an own column of one cannot be read; none was changed.
     """
     tables: QueueTables = sql.subject
-    tables.dialect.lock_for_writing(connection, sql)
-    batch = selection.archived_batch(tables, chosen.conditions, up_to, limit)
+    engine_of(tables).lock_for_writing(connection, sql)
+    batch = archived_batch(tables, chosen.conditions, up_to, limit)
     found: Sequence[Any] = CompiledStatement(batch, connection.dialect).run(connection).all()
     rows = read_archive_rows(connection, sql, found)
     if tables.adoption is not None:
@@ -192,7 +333,6 @@ def _check_readable(row: MessageRow) -> None:
 def _begin_anew(
     connection: Connection, sql: StatementCache, rows: Sequence[MessageRow], priorities: int
 ) -> int:
-    """Let finished rows of an adopted table be messages again, where they are."""
     groups: dict[tuple[int, str | None], list[int]] = {}
     for row in rows:
         headers = _headers_with(row.headers, row.last_error)
@@ -228,5 +368,5 @@ def _headers_with(headers: str | None, error: str | None) -> str | None:
 
 
 def _held_back(connection: Connection, tables: QueueTables, chosen: Chosen) -> int:
-    counted = selection.held_back(tables, chosen.conditions)
+    counted = held_back(tables, chosen.conditions)
     return int(connection.execute(counted).scalar_one())

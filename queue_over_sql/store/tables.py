@@ -1,4 +1,4 @@
-"""Acts that create, change, look at and drop tables; safe beside others who do the same."""
+"""Create, change, look at and drop tables, safe beside others who do the same."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import Column, Executable, Table, inspect
+from sqlalchemy import Column, Executable, Table, insert, inspect
 from sqlalchemy.exc import DBAPIError, NoSuchTableError
 from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable, DropTable
 
 from queue_over_sql.dialects.base import ErrorKind
+from queue_over_sql.dialects.driver_calls import pause
 from queue_over_sql.errors import QueueSchemaMismatch
-from queue_over_sql.pauses import pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +21,24 @@ if TYPE_CHECKING:
     from sqlalchemy.types import TypeEngine
 
     from queue_over_sql.dialects.base import QueueDialect
-    from queue_over_sql.schema import QueueTables
+    from queue_over_sql.schema.queue_tables import QueueTables
+
+
+def insert_unless_there(
+    connection: Connection, dialect: QueueDialect, table: Table, values: Mapping[str, Any]
+) -> bool:
+    """Insert a row; False where another has written one with its key meanwhile.
+
+    Then the transaction may be spoilt, and has to be begun again.
+    """
+    try:
+        connection.execute(insert(table).values(dict(values)))
+    except DBAPIError as error:
+        if dialect.classify(error) is ErrorKind.DUPLICATE:
+            return False
+        raise
+    return True
+
 
 # How often creators that meet in spite of the creation lock look again.
 _CREATION_RACES = 20
@@ -139,7 +156,6 @@ def add_missing_columns(
 
 
 def _fails_for_good(error: DBAPIError, dialect: QueueDialect) -> bool:
-    """Whether nothing more can be done in this transaction; it may be repeated as a whole."""
     lost = (ErrorKind.TRANSIENT, ErrorKind.CANCELLED, ErrorKind.DISCONNECT)
     return dialect.classify(error) in lost or dialect.aborts_on_error
 

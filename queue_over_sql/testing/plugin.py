@@ -141,7 +141,7 @@ class _Servers:
 @cache
 def _system_tables() -> frozenset[str]:
     from queue_over_sql.dialects.base import QueueDialect
-    from queue_over_sql.system import system_tables
+    from queue_over_sql.schema.system_tables import system_tables
 
     return frozenset(table.name for table in system_tables(QueueDialect(), None).all)
 

@@ -5,6 +5,6 @@
 
 from __future__ import annotations
 
-from queue_over_sql.topics.topics import Subscription, Topic, TopicProvisioning
+from queue_over_sql.topics.topic import Subscription, Topic
 
-__all__ = ["Subscription", "Topic", "TopicProvisioning"]
+__all__ = ["Subscription", "Topic"]

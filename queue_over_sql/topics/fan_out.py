@@ -17,9 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.exc import DBAPIError
 
-from queue_over_sql import payload as payloads
-from queue_over_sql import store
-from queue_over_sql.context import callers
 from queue_over_sql.dialects.base import ErrorKind
 from queue_over_sql.dialects.compiled import StatementCache
 from queue_over_sql.errors import (
@@ -30,12 +27,15 @@ from queue_over_sql.errors import (
     QueueSchemaMismatch,
     TopicNotFound,
 )
-from queue_over_sql.headers import ROUTING_KEY, TOPIC
-from queue_over_sql.publications import Published
-from queue_over_sql.publishing import ON_CONFLICT, due, optional_duration, optional_whole
-from queue_over_sql.schema import KEY_LENGTH, KIND_LENGTH
+from queue_over_sql.message import ROUTING_KEY, TOPIC, Published
+from queue_over_sql.payloads import codec as payloads
+from queue_over_sql.queue import core_of
+from queue_over_sql.queues.context import callers
+from queue_over_sql.queues.publish import ON_CONFLICT, due, optional_duration, optional_whole
+from queue_over_sql.schema.system_tables import KEY_LENGTH, KIND_LENGTH
 from queue_over_sql.settings import check_choice
 from queue_over_sql.store import registry
+from queue_over_sql.topics import store as topic_store
 from queue_over_sql.topics.routing import (
     check_routing_text,
     filter_of,
@@ -43,14 +43,15 @@ from queue_over_sql.topics.routing import (
     pattern_of,
     payload_fits,
 )
+from queue_over_sql.topics.store import Copy, SubscriptionRow
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
     from sqlalchemy.orm import Session
 
-    from queue_over_sql.parts import ServiceParts
-    from queue_over_sql.publications import Publication
-    from queue_over_sql.store import Copy, SubscriptionRow
+    from queue_over_sql.catalog import ServiceParts
+    from queue_over_sql.message import Publication
+
 
 # How often subscriptions may change under one publish before that is an error.
 _RACES: Final = 50
@@ -129,11 +130,10 @@ class FanOut:
         # Not looked up: it is published, and a queue that was dropped since must not hide that.
         for queue in self._parts.catalog.opened:
             if queue.name in reached:
-                self._parts.wakeups.tell(queue.context.sql)
+                self._parts.wakeups.tell(core_of(queue).context.sql)
         return published
 
     def _addressed(self, publication: Publication, routing_key: str) -> Mail:
-        """Check what is the same for all queues, for there may be none, and fill in the headers."""
         due(publication.delay, publication.at)
         optional_whole("max_attempts", publication.max_attempts)
         optional_duration("lease", publication.lease)
@@ -170,15 +170,13 @@ class FanOut:
     def _try(
         self, seen: list[SubscriptionRow], prepared: Prepared, on_conflict: str
     ) -> tuple[list[SubscriptionRow], list[Published] | None]:
-        """The subscriptions as they are; what was published, if they are those that were seen."""
-
         def act(
             target: Connection,
         ) -> tuple[list[SubscriptionRow] | None, list[Published] | None]:
             rows = self._rows(target)
             if rows != seen or prepared.refusal is not None:
                 return rows, None
-            return rows, store.publish_copies(target, prepared.copies, on_conflict)
+            return rows, topic_store.publish_copies(target, prepared.copies, on_conflict)
 
         run = self._parts.connections.run
         rows, published = run(act, atomic=True, durable=True, repeat=False)
@@ -204,7 +202,7 @@ class FanOut:
             prepared = self._prepare([row for row in rows if row.queue not in gone], mail, target)
             try:
                 copies = prepared.checked()
-                published = store.publish_copies_within(target, copies, on_conflict)
+                published = topic_store.publish_copies_within(target, copies, on_conflict)
             except QueueNotFound as error:
                 gone.add(error.queue)
             except DBAPIError as error:
@@ -232,7 +230,7 @@ class FanOut:
 
     def _rows(self, target: Connection) -> list[SubscriptionRow] | None:
         prefix = self._parts.settings.table_prefix
-        return store.subscriptions(target, self._sql, prefix, self._topic)
+        return topic_store.subscriptions(target, self._sql, prefix, self._topic)
 
     def _existing(self, rows: list[SubscriptionRow] | None) -> list[SubscriptionRow]:
         if rows is None:
@@ -272,13 +270,13 @@ class FanOut:
     def _copy(
         self, name: str, fitting: Sequence[SubscriptionRow], mail: Mail, on: Connection | None
     ) -> Copy | None:
-        """What a queue gets; None where no filter of its subscriptions fits."""
         filters = [where for row in fitting if (where := filter_of(row.filter)) is not None]
         everything = len(filters) < len(fitting)
         payload = _NO_JSON if everything else mail.plain
         if payload is not _NO_JSON and not any(payload_fits(f, payload) for f in filters):
             return None
-        copy = self._parts.queue(name, on).copy_of(mail.publication)
+        core = core_of(self._parts.queue(name, on))
+        copy = Copy(name, core.context.sql, core.publisher.encode(mail.publication))
         if everything or payload is not _NO_JSON:
             return copy
         # An object of one of the queue's kinds: its JSON is known only now.

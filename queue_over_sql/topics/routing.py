@@ -8,8 +8,12 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from queue_over_sql.conditions import check_fields, check_payload_value, payload_path
 from queue_over_sql.errors import UNREADABLE, QueueError
+from queue_over_sql.schema.conditions import (
+    check_fields,
+    check_payload_value,
+    payload_path,
+)
 
 LONGEST: Final = 255
 """Of a routing key or a pattern, in bytes of UTF-8, as AMQP has it."""
@@ -146,6 +150,5 @@ def _equal(found: Any, wanted: Any) -> bool:
 
 
 def _json_type(value: Any) -> type:
-    """One type for all numbers; text, truth, null and the rest are each their own."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return float if number else str if isinstance(value, str) else type(value)

@@ -17,8 +17,10 @@ from multiprocessing.connection import Connection as Pipe
 from statistics import mean, median
 from typing import Any, Concatenate, Final, ParamSpec
 
-from queue_over_sql import Message, Queue, QueueService, claiming
-from queue_over_sql.marks import LowWaterMark
+from queue_over_sql import Message, Queue, QueueService
+from queue_over_sql.queues import claim as claiming
+from queue_over_sql.queues.low_watermark import LowWatermark
+from queue_over_sql.service import parts_of
 from queue_over_sql.testing.servers import DEFAULT_ENGINES
 from scripts.benchmarks.harness import ENGINES, run_alone
 
@@ -137,7 +139,7 @@ def number_of(delivered: Message) -> int:
     return int(delivered.payload["n"])
 
 
-class Unmarked(LowWaterMark):
+class Unmarked(LowWatermark):
     """No low-water mark: each claim looks from the beginning."""
 
     def bound(self) -> int:
@@ -147,7 +149,7 @@ class Unmarked(LowWaterMark):
 
 def leave_out_marks() -> None:
     """Let each queue that this process opens from now on do without the mark."""
-    vars(claiming)["LowWaterMark"] = Unmarked
+    vars(claiming)["LowWatermark"] = Unmarked
 
 
 class Helper:
@@ -237,12 +239,12 @@ def helpers_of(
 
 def settle(service: QueueService) -> None:
     """Let the server do now what it would do soon about new rows."""
-    run_alone(service, SETTLE.get(service.connections.engine.dialect.name, ()))
+    run_alone(service, SETTLE.get(parts_of(service).connections.engine.dialect.name, ()))
 
 
 def version_of(service: QueueService) -> str:
     """The version of the engine."""
-    version = service.connections.engine.dialect.server_version_info or ()
+    version = parts_of(service).connections.engine.dialect.server_version_info or ()
     return ".".join(str(part) for part in version)
 
 

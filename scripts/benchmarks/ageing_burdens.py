@@ -25,6 +25,7 @@ from typing import Any, Final
 from rich.progress import Progress
 
 from queue_over_sql import Publication, Queue, QueueService
+from queue_over_sql.service import parts_of
 from scripts.benchmarks.ageing import Account, figures, parser_of, settle, version_of
 from scripts.benchmarks.ageing_backlog import BATCHES, MEASURES, SINGLES, WARM_UP, Subject, in_turns
 from scripts.benchmarks.archived_history import Subject as WithHistory
@@ -48,7 +49,7 @@ Fill = Callable[[ExitStack, QueueService, Queue, int], int]
 def claim_head(stack: ExitStack, service: QueueService, queue: Queue, count: int) -> int:
     """Claim the oldest, for another consumer, which lives until the end."""
     queue.load(Account().new(count))
-    engine = service.connections.engine
+    engine = parts_of(service).connections.engine
     holder = QueueService(engine.url)
     stack.callback(holder.stop)
     held, held_queue = 0, holder.queue(queue.name)

@@ -30,6 +30,7 @@ from rich.progress import Progress, TaskID
 from sqlalchemy import create_engine, make_url, text
 
 from queue_over_sql import Queue, QueueService
+from queue_over_sql.service import parts_of
 from scripts.benchmarks.ageing import (
     Account,
     Helper,
@@ -149,7 +150,7 @@ class Case:
 
     def observed(self) -> dict[str, int]:
         """What the server, or the file, says about what was left behind."""
-        engine = self.service.connections.engine
+        engine = parts_of(self.service).connections.engine
         if engine.dialect.name == "sqlite":
             log = Path(f"{make_url(self.url).database}-wal")
             return {"bytes of the log": log.stat().st_size if log.exists() else 0}

@@ -21,6 +21,7 @@ from rich.progress import Progress
 from sqlalchemy import text
 
 from queue_over_sql import Queue, QueueService
+from queue_over_sql.service import parts_of
 from scripts.benchmarks.ageing import Account, Helper, number_of, parser_of, version_of
 from scripts.benchmarks.ageing_horizon import OBSERVED
 from scripts.benchmarks.harness import (
@@ -112,7 +113,7 @@ def await_cleaned(engine: str, url: str) -> None:
     """Wait until the engine has cleaned up, a minute at most."""
     if "history list" not in OBSERVED.get(engine, {}):
         return
-    with QueueService(url) as service, service.connections.engine.connect() as connection:
+    with QueueService(url) as service, parts_of(service).connections.engine.connect() as connection:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             found = connection.execute(text(OBSERVED[engine]["history list"])).scalar()

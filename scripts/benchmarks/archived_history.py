@@ -33,6 +33,7 @@ from rich.progress import Progress
 from sqlalchemy import Connection, Table, insert, select
 
 from queue_over_sql import Message, Queue, QueueService
+from queue_over_sql.service import parts_of
 from queue_over_sql.testing.servers import DEFAULT_ENGINES
 from scripts.benchmarks.harness import (
     ENGINES,
@@ -146,7 +147,9 @@ class Subject:
         left = stats.ready + stats.delayed + stats.claimed + stats.held
         account = {"published": self.published, "lost": lost, "twice": twice, "left": left}
         if lost or twice or left or missing:
-            raise SystemExit(f"{self.service.connections.where}: {account}, {missing=} in archive")
+            raise SystemExit(
+                f"{parts_of(self.service).connections.where}: {account}, {missing=} in archive"
+            )
         return account
 
 
@@ -163,7 +166,7 @@ def fill_archive(subject: Subject, count: int, progress: Callable[[int], object]
         subject.queue.reject(messages[0], "one in a hundred")
         subject.queue.ack(messages[1:])
     subject.archived = count - filled
-    engine, table = subject.service.connections.engine, subject.queue.archive.table
+    engine, table = parts_of(subject.service).connections.engine, subject.queue.archive.table
     with engine.connect() as connection:
         newest = sorted(connection.scalars(select(table.c.id)))
     lowest = newest[0]
@@ -189,7 +192,7 @@ def copy_down(connection: Connection, table: Table, start: int, by: int) -> None
 
 def settle(subject: Subject) -> None:
     """Let the server do now what it would do about the new rows during the rounds."""
-    engine = subject.service.connections.engine
+    engine = parts_of(subject.service).connections.engine
     run_alone(subject.service, SETTLE.get(engine.dialect.name, ()))
 
 
@@ -249,7 +252,7 @@ def reap_with_limit(subjects: Sequence[Subject], rounds: int) -> None:
 
 def version_of(subject: Subject) -> str:
     """The version of the engine."""
-    version = subject.service.connections.engine.dialect.server_version_info or ()
+    version = parts_of(subject.service).connections.engine.dialect.server_version_info or ()
     return ".".join(str(part) for part in version)
 
 

@@ -31,6 +31,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from queue_over_sql import QueueService
+from queue_over_sql.service import parts_of
 from queue_over_sql.testing.servers import (
     DEFAULT_ENGINES,
     H2Server,
@@ -84,7 +85,7 @@ def databases_of(engine: str) -> Iterator[NewDatabase]:
 
 def run_alone(service: QueueService, statements: Sequence[str]) -> None:
     """Run statements each by itself, outside of a transaction, as those must be that tidy up."""
-    engine = service.connections.engine
+    engine = parts_of(service).connections.engine
     for statement in statements:
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.exec_driver_sql(statement).close()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from rich.progress import Progress
 from sqlalchemy import func, make_url, select
 
+from queue_over_sql.service import parts_of
 from scripts.benchmarks.harness import progress_bar, write_result
 from scripts.benchmarks.spark_sessions import CORES, JARS, spark_of
 
@@ -67,13 +68,13 @@ def jdbc_options(engine: str, url: str, settings: str = "") -> dict[str, str]:
 def count_jobs(service: QueueService) -> int:
     """How many messages the queue ``jobs`` has."""
     table = service.queue("jobs").table
-    with service.connections.engine.connect() as connection:
+    with parts_of(service).connections.engine.connect() as connection:
         return int(connection.scalar(select(func.count()).select_from(table)) or 0)
 
 
 def version_of(service: QueueService) -> str:
     """The server's version, as a result tells it."""
-    info = service.connections.engine.dialect.server_version_info or ()
+    info = parts_of(service).connections.engine.dialect.server_version_info or ()
     return ".".join(str(part) for part in info)
 
 

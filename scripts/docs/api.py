@@ -104,27 +104,6 @@ MADE_BY_THE_PACKAGE = {
     "Topic",
     "Worker",
 }
-# Public for other rooms of the package, of no use outside.
-INNER = {
-    "Message": {"claim", "claimed_lease_us", "lease_extended_to", "lease_runs_at", "stored"},
-    "AdoptedQueue": {"durable_consumer", "known_settings", "recall", "take_columns"},
-    "Archive": {"history"},
-    "Queue": {
-        *("durable_consumer", "known_settings", "recall", "take_columns"),
-        *("announce", "context", "copy_of", "highest_priority", "holds", "publisher", "reaper"),
-        "release_all",
-    },
-    "QueueService": {"connections"},
-    "QueueSettings": {"given"},
-    "Worker": {"handlers"},
-    "Schedules": {"fire_due"},
-    "EffectiveSettings": {"lease_us", "to_json", "updated"},
-    # As RetryPolicy says.
-    "ExponentialBackoff": {"next_delay"},
-    "FixedDelay": {"next_delay"},
-    "Delays": {"next_delay"},
-    "NoRetry": {"next_delay"},
-}
 _SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields):\Z")
 _NAMES = re.compile(r"\w+(, \w+)*\Z")
 _TITLED = ("Returns", "Yields", "Raises")
@@ -170,7 +149,7 @@ def entry(name: str, value: Any) -> Iterator[str]:
         yield f"`{name}{signature(value)}`"
     yield ""
     yield from prose(inspect.getdoc(value) or "")
-    yield from members(name, value)
+    yield from members(value)
 
 
 def takes_arguments(name: str, value: Any) -> bool:
@@ -180,7 +159,7 @@ def takes_arguments(name: str, value: Any) -> bool:
     return called and name not in MADE_BY_THE_PACKAGE
 
 
-def members(name: str, owner: type[Any]) -> Iterator[str]:
+def members(owner: type[Any]) -> Iterator[str]:
     """The lines of a class's own public members, in the order in which they are written."""
     if issubclass(owner, enum.Enum):
         yield ""
@@ -189,7 +168,7 @@ def members(name: str, owner: type[Any]) -> Iterator[str]:
     in_list = False
     for attribute, value in public_members(owner):
         text = inspect.getdoc(value)
-        if attribute in INNER.get(name, ()) or not text:
+        if not text:
             continue
         is_property = isinstance(value, property)
         if not (in_list and is_property):

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from queue_over_sql import ClaimLost, FixedDelay, context
+from queue_over_sql import ClaimLost, FixedDelay
 from queue_over_sql.aio import AsyncMessage, AsyncQueue, AsyncQueueService
+from queue_over_sql.aio.proxies import run as run_awaited
+from queue_over_sql.queue import core_of
+from queue_over_sql.queues import context
 from tests.asynchronous.interrupting import interrupt
 
 # Three drivers: to cancel a claim or an exchange is tried with each in the default tier.
@@ -183,7 +186,7 @@ def test_a_cancelled_block_gives_its_message_back(url: str) -> None:
         assert left in ({0, 1} if hit else {0})
         # What was claimed and never came into the block is given back by the next claim; what was
         # in the block was nacked, unless the ack itself was hit.
-        await queue.recall()
+        await run_awaited(core_of(queue._sync).claimer.recall)
         for message in await queue.consume(5):
             await message.ack()
         await queue.purge(claimed=True)
@@ -206,7 +209,7 @@ def test_nothing_is_lost_from_a_database_in_memory(late: bool) -> None:
                 _, done = await interrupt(act, at // 2 + 1, late=late)
                 if isinstance(done, list):
                     await queue.release(done)
-                await queue.recall()
+                await run_awaited(core_of(queue._sync).claimer.recall)
             assert [kept.id] == [message.id for message in held]
             await queue.ack(held)
             ready, there = (

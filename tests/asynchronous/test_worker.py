@@ -10,6 +10,8 @@ from sqlalchemy import event
 
 from queue_over_sql import FixedDelay
 from queue_over_sql.aio import AsyncMessage, AsyncQueueService
+from queue_over_sql.aio.proxies import run
+from queue_over_sql.queue import core_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,7 +68,7 @@ def test_a_cancelled_run_gives_everything_back(tmp_path: Path) -> None:
                 await running
             async with asyncio.timeout(30):
                 while (await queue.stats()).ready < 6:
-                    await queue.recall()
+                    await run(core_of(queue._sync).claimer.recall)
                     await asyncio.sleep(0.05)
             assert {1} == {message.attempt for message in await queue.consume(6)}
             assert 1 <= cancelled <= 2

@@ -147,7 +147,7 @@ def test_what_has_reason_to_last_is_spared(
     """
     service = make_service(consumer_timeout=TIMEOUT)
     queue = service.create_queue("jobs")
-    watchdog = service.connections.watchdog
+    watchdog = service._parts.connections.watchdog
     ask, answered = watchdog._ask, threading.Semaphore(0)
 
     def asked() -> None:
@@ -156,7 +156,7 @@ def test_what_has_reason_to_last_is_spared(
 
     with (
         mock.patch.object(watchdog, "_ask", asked),
-        service.connections.transaction() as own,
+        service._parts.connections.transaction() as own,
         sql.connect() as other,
     ):
         queue.publish({}, connection=own)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import inspect, update
 
-from queue_over_sql.sweeping import StageSweeper
+from queue_over_sql.queue import core_of
+from queue_over_sql.reaper import StagedWriteCleanup
 from tests.chaos.processes import REPOSITORY
 from tests.chaos.roles import spark_sink
 
@@ -93,9 +94,9 @@ def test_a_killed_sink_loses_nothing_and_writes_nothing_twice(
     files = len(POINTS) + 1
     assert set(range(files * LINES)) == set(found)
     assert {1} == set(found.values())
-    stages = queue.context.tables.system.stages
+    stages = core_of(queue).context.tables.system.stages
     with sql.begin() as connection:
         connection.execute(update(stages).values(expires_at=1))
-    assert 0 < StageSweeper(service._parts).sweep()
+    assert 0 < StagedWriteCleanup(service._parts).sweep()
     left = [n for n in inspect(sql).get_table_names() if n.startswith("queue_over_sql_stage_")]
     assert [] == left

@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 
 from queue_over_sql import ClaimLost
 from queue_over_sql.aio import AsyncQueueService, AsyncWorker
-from queue_over_sql.aio.faces import Face
+from queue_over_sql.aio.proxies import Face
 
 
 class Bridge:

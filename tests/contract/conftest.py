@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from queue_over_sql import Queue
     from queue_over_sql.testing.plugin import MakeService, TestDatabase
-    from queue_over_sql.worker import Worker
+    from queue_over_sql.worker.worker import Worker
 
 FACES = ("threads", "asyncio")
 _bridge = pytest.StashKey[Bridge]()

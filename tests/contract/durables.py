@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql.rounds import DurableConsumer, Round, Want
+from queue_over_sql.durable.consumer import DurableConsumer, Round, Want, durable_consumer
+from queue_over_sql.queue import core_of
+from queue_over_sql.queues.decoding import decoded_plainly
 
 if TYPE_CHECKING:
     from queue_over_sql import Queue
@@ -30,8 +32,8 @@ class Query:
         checkpoint: int = 0,
     ) -> None:
         self.queue = queue
-        self.consumer: DurableConsumer = queue.durable_consumer(
-            name, owner="here:1", timeout=timeout
+        self.consumer: DurableConsumer = durable_consumer(
+            queue, name, owner="here:1", timeout=timeout
         )
         self.apart = apart and self.consumer.claims_apart
         self.checkpoint = checkpoint
@@ -49,17 +51,19 @@ class Query:
     def read(self, wanted: Round) -> list[Any]:
         """The payloads of a round, which is claimed first where that is the reader's part."""
         consumer = self.consumer
-        connections = self.queue.context.connections
+        connections = core_of(self.queue).context.connections
         if self.apart:
             epoch = consumer.epoch
             connections.run(lambda c: consumer.claim_round(c, wanted, epoch), atomic=True)
         rows = connections.run(lambda c: consumer.read_round(c, wanted.consumer_round))
-        return [self.queue.context.plain_message(row, self.queue).payload for row in rows]
+        return [
+            decoded_plainly(core_of(self.queue).context, row, self.queue).payload for row in rows
+        ]
 
     def ids(self, wanted: Round) -> list[int]:
         """The ids of a round that was claimed."""
         consumer = self.consumer
-        connections = self.queue.context.connections
+        connections = core_of(self.queue).context.connections
         rows = connections.run(lambda c: consumer.read_round(c, wanted.consumer_round))
         return [row.id for row in rows]
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from sqlalchemy import inspect, text
 
-from queue_over_sql.stages import Stage, StagedPublisher
-from queue_over_sql.store.stages import BatchName
+from queue_over_sql.durable.stage_store import BatchName
+from queue_over_sql.durable.staged_writes import Stage, StagedPublisher
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

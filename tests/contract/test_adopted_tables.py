@@ -27,7 +27,7 @@ from queue_over_sql import (
     QueueNotFound,
     QueueSchemaMismatch,
 )
-from queue_over_sql.adopted import ADDED_COLUMNS
+from queue_over_sql.schema.existing import ADDED_COLUMNS
 from tests.contract.entities import Invoice, create_invoices, own_row, statuses
 from tests.contract.looking import ARGUMENT_ERRORS, ids
 from tests.refusing import refused

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from queue_over_sql import ClaimLost, store
+from queue_over_sql.queue import core_of
 from tests.contract.looking import ARGUMENT_ERRORS, counts, ids, payloads, set_columns
 from tests.contract.waiting import consume_exactly, wait_until
 from tests.refusing import refused
@@ -300,20 +301,20 @@ def test_a_call_hands_out_a_message_once(queue: Queue, monkeypatch: pytest.Monke
 
 def beside_the_restore(queue: Queue, patch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Do something between the two looks of the queue's next claim."""
-    claimer = queue._claimer
-    restore = claimer._restore
+    recovery = core_of(queue).recovery
+    restore = recovery.restore
 
     def acting() -> int:
         act()
         return restore() + 1
 
-    patch.setattr(claimer, "_restore", acting)
-    patch.setattr(claimer._pace, "due", lambda: True)
+    patch.setattr(recovery, "restore", acting)
+    patch.setattr(recovery.pace, "due", lambda: True)
 
 
 def lease_is_over(queue: Queue) -> bool:
     """Whether the only message could be restored."""
-    context = queue.context
+    context = core_of(queue).context
     now = context.run(lambda connection: store.server_now(connection, context.sql))
     (listed,) = queue.messages().list()
     expires_at = listed.lease_expires_at

@@ -17,8 +17,8 @@ from queue_over_sql import (
     QueueNotFound,
     QueueSchemaMismatch,
     QueueSettings,
-    connections,
 )
+from queue_over_sql.database import connections
 from queue_over_sql.dialects.base import QueueDialect
 from queue_over_sql.dialects.engines import dialect_of
 from tests.contract.looking import ARGUMENT_ERRORS, live_rows, payloads

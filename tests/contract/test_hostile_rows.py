@@ -13,8 +13,10 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, StatementError
 
 from queue_over_sql import QueueError, QueueSchemaMismatch
-from queue_over_sql.stages import StagedPublisher
-from queue_over_sql.store.stages import committed_count
+from queue_over_sql.durable.stage_store import committed_count
+from queue_over_sql.durable.staged_writes import StagedPublisher
+from queue_over_sql.queue import core_of
+from queue_over_sql.schedules.firing import ScheduleFirer
 from tests.contract.durables import Query
 from tests.contract.staging import BATCH
 from tests.refusing import refused
@@ -187,8 +189,8 @@ def test_rounds_and_keys(make_service: MakeService, engine: Engine) -> None:
         if bad:
             with pytest.raises(QueueError, match="Restore the row"):
                 queue.publish("x", key="k")
-    tables, run = queue.context.tables, queue.context.run
-    StagedPublisher(queue.context).publish(BATCH, [])
+    tables, run = core_of(queue).context.tables, core_of(queue).context.run
+    StagedPublisher(core_of(queue).context).publish(BATCH, [])
     with hostile(engine, "queue_over_sql_commits", "message_count", "x") as bad:
         if bad:
             with pytest.raises(QueueError, match="Restore the row"):
@@ -223,7 +225,7 @@ def test_settings_that_cannot_be_read(make_service: MakeService, engine: Engine)
                 service.adopt_queue("bad", "invoices")
             service.adopt_queue("invoices", "invoices")
             assert service.drop_queue("invoices")
-            if service.connections.dialect.routines is not None:
+            if service._parts.connections.dialect.routines is not None:
                 service.sql_api.install()
                 assert service.sql_api.uninstall()
             service.stop()
@@ -260,7 +262,7 @@ def test_schedules(make_service: MakeService, engine: Engine) -> None:
             if not written:
                 continue
             service = make_service()
-            service.schedules.fire_due()
+            ScheduleFirer(service._parts).fire_due()
             assert "good" in {schedule.name for schedule in service.schedules.list()}, value
             ours(lambda service=service: service.schedules.get("bad"))  # type: ignore[misc]
             ours(lambda service=service: service.schedules.upcoming("bad", 1))  # type: ignore[misc]

@@ -18,8 +18,8 @@ from queue_over_sql import (
     ReplyQueueGone,
     RequestTimeout,
     ServiceClosed,
-    replies,
 )
+from queue_over_sql.request_reply import request as replies
 from tests.contract.answering import PATIENCE, answering, ask, temporary
 from tests.contract.looking import counts, payloads
 from tests.contract.waiting import consume_exactly, wait_until
@@ -368,6 +368,6 @@ def test_requests_may_have_kinds(make_service: MakeService) -> None:
 @pytest.mark.threads("an event loop does not outlive a fork")
 def test_an_ending_child_leaves_the_queue_of_its_parent(service: QueueService) -> None:
     """Only the consumer that a queue of replies was made for drops it."""
-    own = service._replies.own()
-    service._replies.drop_own(str(uuid.uuid4()))
+    own = service._reply_queues.own()
+    service._reply_queues.drop_own(str(uuid.uuid4()))
     assert [own.name] == temporary(service)

@@ -19,6 +19,9 @@ from queue_over_sql import (
     QueueError,
     ServiceClosed,
 )
+from queue_over_sql.queue import core_of
+from queue_over_sql.queues.low_watermark import LowWatermark
+from queue_over_sql.store import ClaimRequest
 from tests.contract.looking import payloads
 from tests.contract.policies import POLICIES, OddPolicy
 from tests.contract.waiting import wait_until
@@ -84,7 +87,7 @@ def test_a_settle_that_was_rolled_back_does_not_count_as_settled(
     queue.publish("x")
     with pytest.raises(RuntimeError), queue.receive() as message:  # noqa: PT012 - as users write it
         assert message is not None
-        with service.connections.transaction() as connection:
+        with service._parts.connections.transaction() as connection:
             message.ack(connection=connection)
             raise RuntimeError
     assert 2 == queue.consume()[0].attempt
@@ -165,14 +168,14 @@ def test_a_claim_that_fails_half_way_delivers_what_it_has(
     """The first level's messages are handed out although looking at the second failed."""
     queue = service.create_queue("levels", priorities=2)
     queue.publish("urgent")
-    look = queue._claimer._claim_level
+    look = core_of(queue).claimer._look
 
-    def fails_at_the_second(level: int, count: int, lease_us: int | None) -> object:
-        if level:
+    def fails_at_the_second(mark: LowWatermark, request: ClaimRequest) -> object:
+        if request.priority:
             raise QueueError("no answer")
-        return look(level, count, lease_us)
+        return look(mark, request)
 
-    monkeypatch.setattr(queue._claimer, "_claim_level", fails_at_the_second)
+    monkeypatch.setattr(core_of(queue).claimer, "_look", fails_at_the_second)
     assert ["urgent"] == [message.payload for message in queue.consume(2)]
 
 
@@ -333,13 +336,13 @@ def test_a_connection_that_is_lost_before_its_first_use_is_told_in_our_words(
             administrator.exec_driver_sql(kill.format(session)).close()
         lost += 1
 
-    event.listen(service.connections.engine, "engine_connect", lose)
+    event.listen(service._parts.connections.engine, "engine_connect", lose)
     try:
         for act in (service.start, lambda: service.queue("jobs").consume()):
             with contextlib.suppress(QueueError):
                 act()
     finally:
-        event.remove(service.connections.engine, "engine_connect", lose)
+        event.remove(service._parts.connections.engine, "engine_connect", lose)
     assert lost
     assert ["x"] == payloads(service.queue("jobs").consume())
 

@@ -15,7 +15,8 @@ from queue_over_sql import (
     RoundsGone,
     UnsupportedByEngine,
 )
-from queue_over_sql.rounds import Round, Want
+from queue_over_sql.durable.consumer import Round, Want, durable_consumer
+from queue_over_sql.queue import core_of
 from tests.contract.durables import Query
 from tests.contract.looking import counts
 
@@ -161,7 +162,7 @@ def test_who_was_taken_over_may_do_nothing(queue: Queue) -> None:
         queue.publish_many(range(4))
         first = query_of()
         opened = first.plan(each=2)
-        second = queue.durable_consumer(first.consumer.consumer_id, owner="there:2")
+        second = durable_consumer(queue, first.consumer.consumer_id, owner="there:2")
         second.take_over()
         for act in acts_of(first, opened[0]):
             with pytest.raises(ConsumerFenced, match="there:2") as refused:
@@ -179,7 +180,7 @@ def acts_of(query: Query, opened: Round) -> list[Callable[[], object]]:
         lambda: consumer.rounds(0, 2),
         lambda: consumer.recover(0),
         lambda: consumer.nack([(1, 1, "no")]),
-        lambda: query.queue.context.connections.run(
+        lambda: core_of(query.queue).context.connections.run(
             lambda c: consumer.claim_round(c, opened, consumer.epoch), atomic=True
         ),
     ]
@@ -342,7 +343,7 @@ def test_a_bad_name_is_refused(queue: Queue) -> None:
     """It is part of every claim's stamp, and of what operators type."""
     for name in ["", "a b", "x" * 37, "é", "a/b"]:
         try:
-            queue.durable_consumer(name, owner="here:1")
+            durable_consumer(queue, name, owner="here:1")
         except ValueError as error:
             assert "consumer_id" in str(error)  # noqa: PT017
         else:
@@ -352,7 +353,7 @@ def test_a_bad_name_is_refused(queue: Queue) -> None:
 @pytest.mark.engines("sqlite")
 def test_nothing_is_done_before_taking_over(queue: Queue) -> None:
     """A program that forgot to is told so."""
-    consumer = queue.durable_consumer("query", owner="here:1")
+    consumer = durable_consumer(queue, "query", owner="here:1")
     with pytest.raises(RuntimeError, match="take_over"):
         consumer.ack(1)
     with pytest.raises(RoundsGone, match="not registered"):
@@ -400,7 +401,9 @@ def test_own_columns_come_with_a_round(service: QueueService) -> None:
     queue.publish(1, company=7)
     query = Query(queue)
     (opened,) = query.plan()
-    (row,) = service.connections.run(lambda c: query.consumer.read_round(c, opened.consumer_round))
+    (row,) = service._parts.connections.run(
+        lambda c: query.consumer.read_round(c, opened.consumer_round)
+    )
     assert {"company": 7} == dict(row.columns)
     query.consumer.ack(1, on_ack="archive")
     assert [1] == archived_payloads(queue)

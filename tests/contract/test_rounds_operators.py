@@ -45,7 +45,7 @@ def seals(service: QueueService) -> int:
     """How many rounds are noted."""
     rounds = service._parts.system().rounds
     count = select(func.count()).select_from(rounds)
-    return int(service.connections.run(lambda c: c.execute(count).scalar_one()))
+    return int(service._parts.connections.run(lambda c: c.execute(count).scalar_one()))
 
 
 def expire(service: QueueService, engine: Engine) -> None:

@@ -9,7 +9,8 @@ from sqlalchemy import exists, select
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql import DuplicateKey
-from queue_over_sql.store.publishing import take_out
+from queue_over_sql.queue import core_of
+from queue_over_sql.store.publish import take_out
 from tests.contract.looking import counts
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def test_a_refusal_hides_no_failed_undoing(
 
     Here the table has gone instead, which fails as well.
     """
-    sql = queue._context.sql
+    sql = core_of(queue).context.sql
     refused = DuplicateKey("jobs", "k", 1)
     service.drop_queue("jobs")
     with engine.connect() as caller, pytest.raises(DBAPIError):

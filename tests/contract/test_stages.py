@@ -15,10 +15,11 @@ from queue_over_sql import (
     StageLost,
     UnsupportedByEngine,
 )
-from queue_over_sql.spark.spool import Spool
-from queue_over_sql.stages import StagedPublisher
-from queue_over_sql.store.stages import BatchName
-from queue_over_sql.sweeping import StageSweeper
+from queue_over_sql.durable.stage_store import BatchName
+from queue_over_sql.durable.staged_writes import StagedPublisher
+from queue_over_sql.queue import core_of
+from queue_over_sql.reaper import StagedWriteCleanup
+from queue_over_sql.spark.sink import Spool
 from tests.contract.staging import BATCH, batch_of, registered, stage_names, staged
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ pytestmark = pytest.mark.threads("only Spark's processes write stages, which hav
 @pytest.fixture
 def publisher(queue: Queue) -> StagedPublisher:
     """What publishes to the queue."""
-    return StagedPublisher(queue.context)
+    return StagedPublisher(core_of(queue).context)
 
 
 def test_nothing_is_there_before_the_publish(
@@ -94,7 +95,7 @@ def test_options_of_messages_arrive(service: QueueService) -> None:
     """Keys, headers, priorities, delays, instants and own columns are as in a publish."""
     columns = [Column("amount", Integer), Column("share", Float), Column("city", String(20))]
     queue = service.create_queue("orders", priorities=3, columns=columns)
-    publisher = StagedPublisher(queue.context)
+    publisher = StagedPublisher(core_of(queue).context)
     given: dict[str, list[Any]] = {
         "message_key": ["k", None],
         "payload": ["1", "2"],
@@ -128,7 +129,7 @@ def test_unusual_types_of_own_columns_arrive(service: QueueService) -> None:
     from datetime import datetime
 
     queue = service.create_queue("events", columns=[Column("seen_on", DateTime)])
-    publisher = StagedPublisher(queue.context)
+    publisher = StagedPublisher(core_of(queue).context)
     seen = datetime(2026, 2, 3, 4, 5, 6)  # noqa: DTZ001 - a column without a time zone
     moments = pa.array([seen, None], pa.timestamp("us"))
     batch = pa.RecordBatch.from_arrays([pa.array(["1", "2"]), moments], ["payload", "seen_on"])
@@ -145,7 +146,7 @@ def test_other_payload_types_arrive(service: QueueService) -> None:
         (service.create_queue("texts", payload="text"), texts, pa.string()),
         (service.create_queue("raw", payload="bytes"), raw, pa.binary()),
     ):
-        publisher = StagedPublisher(queue.context)
+        publisher = StagedPublisher(core_of(queue).context)
         batch = pa.RecordBatch.from_arrays([pa.array(values, kind)], ["payload"])
         publisher.publish(BATCH, [publisher.stage(BATCH, ["payload"], [[batch]])])
         publisher.publish(BatchName("w", 1), [], loose=Spool.of(["payload"], [batch]))
@@ -172,7 +173,7 @@ def test_many_chunks_keep_their_order(queue: Queue, publisher: StagedPublisher) 
 
 def test_what_is_no_json_is_named(queue: Queue, publisher: StagedPublisher, engine: Engine) -> None:
     """Where the database checks payloads, its refusal is explained by the row."""
-    if not queue.context.tables.dialect.checks_json:
+    if not core_of(queue).context.tables.dialect.checks_json:
         with pytest.raises(PayloadInvalid, match="row 1 of its partition is no JSON"):
             publisher.explain([batch_of(payload=["1", "{x}"])])
         return
@@ -191,7 +192,7 @@ def test_checks_are_left_out_only_where_stages_had_them(
     """What a stage has checked is not checked again; what somebody added to the table is."""
     publisher.publish(BATCH, [staged(publisher, payload=["1"])])
     asked = "SELECT @@check_constraint_checks"
-    assert 1 == queue.context.run(lambda lane: lane.exec_driver_sql(asked).scalar_one())
+    assert 1 == core_of(queue).context.run(lambda lane: lane.exec_driver_sql(asked).scalar_one())
     with engine.begin() as connection:
         small = "ALTER TABLE queue_jobs ADD CONSTRAINT small CHECK (priority < 5)"
         connection.execute(text(small))
@@ -221,7 +222,7 @@ def test_a_table_of_the_users_own_is_refused(service: QueueService, engine: Engi
         connection.execute(text("CREATE TABLE orders (id INTEGER PRIMARY KEY, city VARCHAR(20))"))
     queue = service.adopt_queue("orders_to_do", "orders")
     with pytest.raises(UnsupportedByEngine, match="enqueue"):
-        StagedPublisher(queue.context)
+        StagedPublisher(core_of(queue).context)
 
 
 @pytest.mark.engines("sqlite")
@@ -229,10 +230,10 @@ def test_a_consumer_that_went_on_finds_a_batch_that_commits_late(
     queue: Queue, publisher: StagedPublisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The instant of a batch is that of its beginning, below the marks of consumers by its end."""
-    monkeypatch.setattr("queue_over_sql.stages.SLACK_US", 0)
+    monkeypatch.setattr("queue_over_sql.durable.staged_writes.SLACK_US", 0)
     publisher.publish(BATCH, [staged(publisher, payload=["1"])])
-    system = queue.context.tables.system
-    counted = queue.context.run(lambda c: c.scalar(select(system.queues.c.edit_count)))
+    system = core_of(queue).context.tables.system
+    counted = core_of(queue).context.run(lambda c: c.scalar(select(system.queues.c.edit_count)))
     assert 1 == counted
 
 
@@ -243,7 +244,7 @@ def test_orphans_are_swept_and_others_left_alone(
     queue: Queue, publisher: StagedPublisher, service: QueueService, engine: Engine
 ) -> None:
     """A stage past its time goes, and one whose batch was published a while ago."""
-    sweeper = StageSweeper(service._parts)
+    sweeper = StagedWriteCleanup(service._parts)
     young, old = staged(publisher, payload=["1"]), staged(publisher, payload=["2"])
     late = staged(publisher, BatchName("writer", 8), payload=["3"])
     assert 0 == sweeper.sweep()
@@ -251,7 +252,10 @@ def test_orphans_are_swept_and_others_left_alone(
         BatchName("writer", 8), [], loose=Spool.of(["payload"], [batch_of(payload=["3"])])
     )
     assert 0 == sweeper.sweep()
-    stages, commits = queue.context.tables.system.stages, queue.context.tables.system.commits
+    stages, commits = (
+        core_of(queue).context.tables.system.stages,
+        core_of(queue).context.tables.system.commits,
+    )
     with engine.begin() as connection:
         connection.execute(update(stages).where(stages.c.name == old.name).values(expires_at=1))
         connection.execute(update(commits).values(committed_at=1))
@@ -279,11 +283,11 @@ def test_the_register_cannot_make_the_sweeper_drop_other_tables(
     """Only names that a stage may have are dropped."""
     queue.publish("kept")
     stage = staged(publisher, payload=["1"])
-    stages = queue.context.tables.system.stages
+    stages = core_of(queue).context.tables.system.stages
     with engine.begin() as connection:
         named = update(stages).where(stages.c.name == stage.name)
         connection.execute(named.values(name=queue.table.name, expires_at=1))
-    StageSweeper(service._parts).sweep()
+    StagedWriteCleanup(service._parts).sweep()
     assert 1 == queue.stats().ready
 
 
@@ -292,8 +296,8 @@ def test_the_reaper_sweeps(make_service: Callable[..., QueueService], engine: En
     """Its report says so; the register is not asked at each pass."""
     service = make_service()
     queue = service.create_queue("jobs")
-    stage = staged(StagedPublisher(queue.context), payload=["1"])
-    stages = queue.context.tables.system.stages
+    stage = staged(StagedPublisher(core_of(queue).context), payload=["1"])
+    stages = core_of(queue).context.tables.system.stages
     with engine.begin() as connection:
         connection.execute(update(stages).values(expires_at=1))
     assert 1 == service.reap().swept
@@ -304,18 +308,18 @@ def test_the_reaper_sweeps(make_service: Callable[..., QueueService], engine: En
 @pytest.mark.default_on("sqlite", "postgresql")
 def test_old_commits_are_forgotten(queue: Queue, service: QueueService, engine: Engine) -> None:
     """Only the last batch of a writer can come again; the one before is known for a day more."""
-    publisher = StagedPublisher(queue.context)
+    publisher = StagedPublisher(core_of(queue).context)
     for number in range(3):
         loose = Spool.of(["payload"], [batch_of(payload=["1"])])
         publisher.publish(BatchName("writer", number), [], loose=loose)
-    commits = queue.context.tables.system.commits
+    commits = core_of(queue).context.tables.system.commits
     expiring = select(commits.c.batch_id).where(commits.c.expires_at.is_not(None))
     with engine.connect() as connection:
         assert [0, 1] == sorted(row[0] for row in connection.execute(expiring))
     with engine.begin() as connection:
         over = update(commits).where(commits.c.expires_at.is_not(None))
         connection.execute(over.values(expires_at=1))
-    StageSweeper(service._parts).sweep()
+    StagedWriteCleanup(service._parts).sweep()
     with engine.connect() as connection:
         known = list(connection.execute(select(commits.c.batch_id, commits.c.message_count)))
     assert [(2, 1)] == [tuple(row) for row in known]
@@ -324,9 +328,9 @@ def test_old_commits_are_forgotten(queue: Queue, service: QueueService, engine: 
 @pytest.mark.engines("sqlite")
 def test_dropping_a_queue_forgets_its_batches(service: QueueService) -> None:
     """A new queue of the same name gets the same batches anew."""
-    publisher = StagedPublisher(service.create_queue("jobs").context)
+    publisher = StagedPublisher(core_of(service.create_queue("jobs")).context)
     loose = Spool.of(["payload"], [batch_of(payload=["1"])])
     publisher.publish(BATCH, [], loose=loose)
     service.drop_queue("jobs")
-    fresh = StagedPublisher(service.create_queue("jobs").context)
+    fresh = StagedPublisher(core_of(service.create_queue("jobs")).context)
     assert not fresh.publish(BATCH, [], loose=loose).repeated

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from queue_over_sql import DuplicateKey, QueueService
-from queue_over_sql.spark.spool import Spool
-from queue_over_sql.stages import StagedPublisher
+from queue_over_sql.durable.staged_writes import StagedPublisher
+from queue_over_sql.queue import core_of
+from queue_over_sql.spark.sink import Spool
 from tests.contract.staging import BATCH, batch_of, stage_names, staged
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.threads("only Spark's processes write stages, which hav
 
 def test_a_taken_key_is_refused_and_nothing_published(queue: Queue, engine: Engine) -> None:
     """As ``publish`` does by default; the batch may be written again."""
-    publisher = StagedPublisher(queue.context)
+    publisher = StagedPublisher(core_of(queue).context)
     taken = queue.publish("first", key="b")
     stages = [staged(publisher, message_key=["a", None, "b"], payload=["1", "2", "3"])]
     with pytest.raises(DuplicateKey) as caught:
@@ -35,7 +36,7 @@ def test_a_taken_key_is_refused_and_nothing_published(queue: Queue, engine: Engi
 
 def test_a_key_that_is_given_twice_is_refused(queue: Queue) -> None:
     """Across the stages of a batch as within one."""
-    publisher = StagedPublisher(queue.context)
+    publisher = StagedPublisher(core_of(queue).context)
     stages = [
         staged(publisher, message_key=["a", "b"], payload=["1", "2"]),
         staged(publisher, message_key=["c", "a"], payload=["3", "4"]),
@@ -48,7 +49,7 @@ def test_a_key_that_is_given_twice_is_refused(queue: Queue) -> None:
 
 def test_taken_keys_are_skipped(queue: Queue) -> None:
     """The live one stays, and of several new ones the first counts."""
-    publisher = StagedPublisher(queue.context, on_conflict="skip")
+    publisher = StagedPublisher(core_of(queue).context, on_conflict="skip")
     queue.publish("old", key="b")
     stages = [
         staged(publisher, message_key=["a", "b", "a", None], payload=["1", "2", "3", "4"]),
@@ -62,7 +63,7 @@ def test_taken_keys_are_skipped(queue: Queue) -> None:
 
 def test_live_messages_are_replaced(queue: Queue) -> None:
     """Content and time are new, the id stays; the last of several new ones counts."""
-    publisher = StagedPublisher(queue.context, on_conflict="replace")
+    publisher = StagedPublisher(core_of(queue).context, on_conflict="replace")
     old = queue.publish("old", key="b", headers={"h": 1}, max_attempts=2)
     same = queue.publish("same", key="s")
     [held] = [m for m in queue.consume(2) if m.key == "s"]
@@ -87,7 +88,7 @@ def test_live_messages_are_replaced(queue: Queue) -> None:
 def test_a_replace_by_case_alone_is_a_change(service: QueueService) -> None:
     """Texts are compared by their characters, whatever the database's collation says."""
     queue = service.create_queue("notes", payload="text")
-    publisher = StagedPublisher(queue.context, on_conflict="replace")
+    publisher = StagedPublisher(core_of(queue).context, on_conflict="replace")
     queue.publish("note", key="n")
     batch = batch_of(message_key=["n"], payload=["NOTE"])
     stage = publisher.stage(BATCH, ["message_key", "payload"], [[batch]])
@@ -98,7 +99,7 @@ def test_a_replace_by_case_alone_is_a_change(service: QueueService) -> None:
 @pytest.mark.default_on("sqlite", "postgresql")
 def test_a_replace_may_delay(queue: Queue) -> None:
     """A delay makes the same content due at another instant."""
-    publisher = StagedPublisher(queue.context, on_conflict="replace")
+    publisher = StagedPublisher(core_of(queue).context, on_conflict="replace")
     queue.publish("x", key="k")
     given: dict[str, list[Any]] = {
         "message_key": ["k"],
@@ -112,7 +113,7 @@ def test_a_replace_may_delay(queue: Queue) -> None:
 @pytest.mark.engines("sqlite")
 def test_keys_in_hand_are_looked_after_too(queue: Queue) -> None:
     """Small keyed parts go by way of a stage."""
-    publisher = StagedPublisher(queue.context, on_conflict="skip")
+    publisher = StagedPublisher(core_of(queue).context, on_conflict="skip")
     queue.publish("old", key="a")
     batch = batch_of(message_key=["a", "b"], payload=["1", "2"])
     published = publisher.publish(BATCH, [], loose=Spool.of(["message_key", "payload"], [batch]))
@@ -123,7 +124,7 @@ def test_keys_of_finished_messages_count_within_the_window(service: QueueService
     """A ``dedup_window`` holds for batches as it does for single messages."""
     for on_conflict in ("skip", "replace", "raise"):
         queue = service.create_queue(f"{on_conflict}_once", dedup_window=600)
-        publisher = StagedPublisher(queue.context, on_conflict=on_conflict)
+        publisher = StagedPublisher(core_of(queue).context, on_conflict=on_conflict)
         done = queue.publish("done", key="d")
         queue.ack(queue.consume())
         stage = staged(publisher, message_key=["d", "n", None], payload=["1", "2", "3"])

@@ -10,6 +10,7 @@ from sqlalchemy import Engine, event, text
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql import DatabaseRefused
+from queue_over_sql.queue import core_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +64,7 @@ def test_an_error_of_the_driver_is_chained_under_ours(service: QueueService) -> 
     """On the short way, too, SQLAlchemy's error stands between the driver's and ours."""
     queue = service.create_queue("jobs")
     queue.publish("x")
-    context = queue.context
+    context = core_of(queue).context
     with pytest.raises(DatabaseRefused) as refused:
         context.run(lambda connection: context.sql.get(_no_such_table).run(connection))
     between = refused.value.__cause__

@@ -157,9 +157,9 @@ def test_nobody_sees_a_queue_half_dropped(make_service: MakeService, engine: Eng
             ]
         seen.append((counts[0], counts[1]))
 
-    event.listen(service.connections.engine, "after_cursor_execute", look)
+    event.listen(service._parts.connections.engine, "after_cursor_execute", look)
     service.drop_queue("a")
-    event.remove(service.connections.engine, "after_cursor_execute", look)
+    event.remove(service._parts.connections.engine, "after_cursor_execute", look)
     look()
     assert {(1, 1), (0, 0)} == set(seen)
 

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import create_engine
 
 from queue_over_sql.dialects.driver_calls import driver_connection
-from queue_over_sql.dialects.watching import Watches
 from queue_over_sql.errors import DatabaseUnavailable
+from queue_over_sql.queue import core_of
 from tests.contract.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Waiting:
         self.queue = queue
         self.looks = 0
         self.found: list[Message] = []
-        claimer = queue._claimer
+        claimer = core_of(queue).claimer
         claim = claimer.claim
 
         def counted(*arguments: object) -> object:
@@ -66,8 +66,8 @@ def publisher(service: QueueService) -> Queue:
 @pytest.fixture
 def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let consumers who found nothing not look again by themselves."""
-    monkeypatch.setattr("queue_over_sql.claiming.FIRST_POLL", NEVER)
-    monkeypatch.setattr("queue_over_sql.claiming.LAST_POLL", NEVER)
+    monkeypatch.setattr("queue_over_sql.queues.claim.FIRST_POLL", NEVER)
+    monkeypatch.setattr("queue_over_sql.queues.claim.LAST_POLL", NEVER)
 
 
 def watched(service: QueueService) -> Any:
@@ -85,7 +85,7 @@ def test_a_publish_elsewhere_wakes_the_consumer(
 ) -> None:
     """By the very next look, although it would not look by itself; and not before the commit."""
     waiting = Waiting(make_service().queue("jobs"))
-    wakeups = waiting.queue.context.wakeups
+    wakeups = core_of(waiting.queue).context.wakeups
     # It looks once more when its watch begins.
     wait_until(lambda: wakeups._watch is not None and waiting.looks >= 2, timeout=PATIENCE)
     before = waiting.looks
@@ -109,7 +109,7 @@ def test_a_transaction_in_two_phases_tells_nobody(
     service: QueueService, database: TestDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PostgreSQL could not prepare it any more."""
-    dialect = service.connections.dialect
+    dialect = service._parts.connections.dialect
     queue = service.create_queue("jobs")
 
     def refuse(*_: object) -> None:
@@ -130,8 +130,7 @@ def test_without_wake_ups_polling_finds_everything(
     publisher: Queue, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing hangs on a wake-up."""
-    monkeypatch.setattr(Watches, "hears_others", False)
-    for kind in type(publisher.context.tables.dialect).__mro__:
+    for kind in type(core_of(publisher).context.dialect.notifications).__mro__:
         if "hears_others" in vars(kind):
             monkeypatch.setattr(kind, "hears_others", False)
     consumer = make_service(notify=False)
@@ -153,7 +152,7 @@ def test_notify_false_tells_and_hears_nothing(
     def refuse(*_: object) -> None:
         raise AssertionError("somebody was told")
 
-    monkeypatch.setattr(type(service.connections.dialect), "tell", refuse)
+    monkeypatch.setattr(type(service._parts.connections.dialect.notifications), "tell", refuse)
     queue.publish("x")
     [message] = queue.consume(wait=1)
     message.ack()
@@ -165,16 +164,16 @@ def test_notify_false_tells_and_hears_nothing(
 @pytest.mark.threads("asks the threads of the service")
 def test_a_burst_is_told_once(service: QueueService, monkeypatch: pytest.MonkeyPatch) -> None:
     """NOTIFY lets one committer through at a time, so it is sent seldom."""
-    dialect = service.connections.dialect
+    dialect = service._parts.connections.dialect
     queue = service.create_queue("jobs")
     told: list[float] = []
-    tell = type(dialect).tell
+    tell = type(dialect.notifications).tell
 
     def noted(*arguments: object) -> None:
         told.append(time.monotonic())
         tell(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(type(dialect), "tell", noted)
+    monkeypatch.setattr(type(dialect.notifications), "tell", noted)
     began = time.monotonic()
     for _ in range(200):
         queue.publish("x")
@@ -207,7 +206,7 @@ def test_the_end_of_a_service_ends_a_watch_that_has_no_connection(
     make_service: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Although it would not try again for a while."""
-    monkeypatch.setattr("queue_over_sql.wakeups._FIRST_PAUSE", NEVER)
+    monkeypatch.setattr("queue_over_sql.database.notify._FIRST_PAUSE", NEVER)
     service = make_service()
     queue = service.queue("jobs")
     refused = threading.Event()
@@ -216,7 +215,7 @@ def test_the_end_of_a_service_ends_a_watch_that_has_no_connection(
         refused.set()
         raise DatabaseUnavailable
 
-    monkeypatch.setattr(service.connections, "apart", refuse)
+    monkeypatch.setattr(service._parts.connections, "apart", refuse)
     wait_until(lambda: queue.consume(wait=0.05) == [] and refused.is_set(), timeout=PATIENCE)
     running = service._parts.wakeups._running
     assert running is not None
@@ -232,7 +231,7 @@ def test_a_lost_watch_is_begun_again(
     publisher: Queue, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection that broke is replaced; meanwhile polling goes on."""
-    monkeypatch.setattr("queue_over_sql.wakeups._FIRST_PAUSE", 0.05)
+    monkeypatch.setattr("queue_over_sql.database.notify._FIRST_PAUSE", 0.05)
     service = make_service()
     waiting = Waiting(service.queue("jobs"))
     wakeups = service._parts.wakeups
@@ -250,8 +249,8 @@ def test_what_is_told_is_taken_though_nobody_waits(
     publisher: Queue, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else it fills the server's room for it, and then no transaction that tells can commit."""
-    monkeypatch.setattr("queue_over_sql.wakeups._WATCH_SECONDS", 0.05)
-    monkeypatch.setattr("queue_over_sql.wakeups._IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("queue_over_sql.database.notify._WATCH_SECONDS", 0.05)
+    monkeypatch.setattr("queue_over_sql.database.notify._IDLE_SECONDS", 0.05)
     service = make_service()
     watch = watched(service)
     wait, waits, taken = watch.wait, list[float](), list[str]()

@@ -16,7 +16,7 @@ from tests.contract.working import HandlerFailed, running
 if TYPE_CHECKING:
     from queue_over_sql import Message, Queue
     from queue_over_sql.testing.plugin import MakeService
-    from queue_over_sql.worker import Worker
+    from queue_over_sql.worker.worker import Worker
 
 
 def test_a_handled_message_is_acked(worker: Worker, outside: Queue) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
     from queue_over_sql import Message, Queue
-    from queue_over_sql.worker import Worker
+    from queue_over_sql.worker.worker import Worker
 
 
 @pytest.mark.engines("sqlite")

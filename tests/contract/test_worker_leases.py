@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from queue_over_sql import Message
     from queue_over_sql.testing.plugin import MakeService
-    from queue_over_sql.worker import Worker
+    from queue_over_sql.worker.worker import Worker
 
 
 @pytest.mark.default_on("sqlite", "postgresql")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from queue_over_sql import Message, Queue
     from queue_over_sql.testing.plugin import MakeService
-    from queue_over_sql.worker import Worker
+    from queue_over_sql.worker.worker import Worker
 
 
 def test_effects_and_ack_commit_together_or_not_at_all(
@@ -88,7 +88,7 @@ def test_what_a_handler_sets_on_its_connection_ends_with_its_message(
 @pytest.mark.engines("sqlite")
 def test_listeners_to_new_uses_hear_of_each_message(single: Worker, outside: Queue) -> None:
     """As one that sets a role or a tenant for each."""
-    engine = single._service.connections.engine
+    engine = single._parts.connections.engine
     checked_out: list[bool] = []
     heard: list[int] = []
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from queue_over_sql import write_ahead_log
+from queue_over_sql.dialects.sqlite import write_ahead_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

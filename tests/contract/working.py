@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from queue_over_sql.worker import Worker
+    from queue_over_sql.worker.worker import Worker
 
 
 class HandlerFailed(Exception):

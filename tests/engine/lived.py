@@ -6,10 +6,14 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql.dialects import h2, postgresql, sqlite
+from queue_over_sql.dialects.h2 import dialect as h2
+from queue_over_sql.dialects.postgresql import dialect as postgresql
 from queue_over_sql.dialects.requests import ClaimRequest, Settlement
+from queue_over_sql.dialects.sqlite import dialect as sqlite
 from queue_over_sql.dialects.statements import claim
 from queue_over_sql.dialects.statements.parameters import bucket_of, id_values
+from queue_over_sql.message import claim_of
+from queue_over_sql.queue import core_of
 from tests.engine.plans import EXPLAIN, explain_by_tables, sorts
 
 if TYPE_CHECKING:
@@ -31,7 +35,7 @@ class Lived:
 
     @property
     def sql(self) -> StatementCache:
-        return self.queue._context.sql
+        return core_of(self.queue).context.sql
 
     def plan(self, builder: Any, *variant: Any, values: dict[str, Any]) -> str:
         """The engine's plan of a statement, in upper case, as text."""
@@ -39,7 +43,7 @@ class Lived:
         text = EXPLAIN[self.engine] + statement.text
         explained = type(statement).__new__(type(statement))
         explained.__dict__.update(statement.__dict__ | {"text": text})
-        with self.service.connections.engine.connect() as connection:
+        with self.service._parts.connections.engine.connect() as connection:
             explain_by_tables(connection, self.engine)
             rows = explained.run(connection, values).all()
             connection.rollback()
@@ -64,7 +68,7 @@ class Lived:
 
     def settlement(self, count: int) -> Settlement:
         """``count`` messages of one claim."""
-        claim = self.held[0].claim
+        claim = claim_of(self.held[0])
         assert claim is not None
         return Settlement([message.id for message in self.held[:count]], claim)
 

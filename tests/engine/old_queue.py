@@ -18,8 +18,11 @@ from sqlalchemy import delete, insert
 
 from queue_over_sql import Publication, Queue, QueueService
 from queue_over_sql import store as acts
-from queue_over_sql.dialects.statements import claim, replies
+from queue_over_sql.dialects.statements import claim
 from queue_over_sql.dialects.statements.parameters import id_values
+from queue_over_sql.message import claim_of
+from queue_over_sql.queue import core_of
+from queue_over_sql.request_reply import store as replies
 from queue_over_sql.store import consumers as registrations
 from tests.engine.plans import Plan, analyze, plans
 from tests.engine.traffic import Traffic, listening
@@ -52,12 +55,12 @@ class OldQueue:
     def plans(self, act: Act) -> list[Plan]:
         """The plans of all that an act sends."""
         sent = self.traffic.of(act)
-        with self.service.connections.engine.connect() as connection:
+        with self.service._parts.connections.engine.connect() as connection:
             return list(plans(connection, self.engine, sent))
 
     def run(self, act: Callable[[Connection], object]) -> object:
         """Run an act of the store in a transaction."""
-        return self.queue.context.run(act, atomic=True)
+        return core_of(self.queue).context.run(act, atomic=True)
 
     def archiving(self, archive: Archiving) -> None:
         """Let the queue keep what is finished, or not."""
@@ -79,7 +82,7 @@ def old_queue(database: TestDatabase) -> Iterator[OldQueue]:
             queue.ack(queue.consume(500))
         for _ in range(CLAIMED // 500):
             queue.consume(500)
-        with service.connections.engine.connect() as connection:
+        with service._parts.connections.engine.connect() as connection:
             _register_many(connection, service)
             tables = ("queue_jobs", "queue_jobs_archive", "queue_over_sql_consumers")
             analyze(connection, database.engine, *tables)
@@ -110,19 +113,22 @@ Prepare = Callable[[OldQueue], Act]
 
 def _claim(old: OldQueue, count: int, level: int = 0, *, fully: bool) -> Act:
     """A claim from the beginning, or from the mark of the claim before."""
-    claimer = old.queue._claimer
+    claimer = core_of(old.queue).claimer
     # Other acts have edited messages, and claims that do not know of that are refused.
     claimer._was_edited()
     edits = claimer._known_edits()
     [last] = old.queue.consume(1)
     assert last.available_at is not None
     low = 0 if fully else int(last.available_at.timestamp() * 1e6)
-    return lambda: claimer._look(level, count, None, low, edits)
+    mark = claimer._mark(level)
+    return lambda: claimer._look(mark, claimer._request(level, count, None, low, edits=edits))
 
 
 def _look(old: OldQueue) -> Act:
-    request = old.queue._claimer._request(0, 1, None, 0)
-    return lambda: old.run(lambda c: acts.anything_to_claim(c, old.queue.context.sql, request))
+    request = core_of(old.queue).claimer._request(0, 1, None, 0)
+    return lambda: old.run(
+        lambda c: acts.anything_to_claim(c, core_of(old.queue).context.sql, request)
+    )
 
 
 def _settle(
@@ -136,7 +142,7 @@ def _settle(
 
 def _take(old: OldQueue, count: int) -> Act:
     def take() -> None:
-        with old.service.connections.transaction() as connection:
+        with old.service._parts.connections.transaction() as connection:
             assert old.queue.take(count, connection=connection)
 
     return take
@@ -157,38 +163,40 @@ def _exchange_at_once(old: OldQueue, count: int, *, keep: bool) -> Act:
     """Ack and claim in one statement, which serves queues of one level alone."""
     queue = old.queue
     messages = queue.consume(count)
-    [settlement] = queue._settler.grouped(messages)
-    request = queue._claimer._request(0, count, None, 0)
-    sql = queue.context.sql
+    [settlement] = core_of(queue).settlements.grouped(messages)
+    request = core_of(queue).claimer._request(0, count, None, 0)
+    sql = core_of(queue).context.sql
     return lambda: old.run(lambda c: acts.exchange(c, sql, settlement, request, keep=keep))
 
 
 def _unclaim(old: OldQueue) -> Act:
     [message] = old.queue.consume(1)
-    stamp = message.claim
+    stamp = claim_of(message)
     assert stamp is not None
-    return lambda: old.run(lambda c: acts.unclaim_round(c, old.queue.context.sql, stamp))
+    return lambda: old.run(lambda c: acts.unclaim_round(c, core_of(old.queue).context.sql, stamp))
 
 
 def _stamped(old: OldQueue) -> Act:
     [message] = old.queue.consume(1)
     values = {"p_consumer": message.consumer_id, "p_round": message.consumer_round}
-    sql = old.queue.context.sql
+    sql = core_of(old.queue).context.sql
     return lambda: old.run(lambda c: sql.get(claim.stamped).run(c, values).all())
 
 
 def _reply(old: OldQueue) -> Act:
-    sql = old.queue.context.sql
-    return lambda: old.run(lambda c: sql.get(replies.reply).run(c, {"p_key": "later 0"}).all())
+    sql = core_of(old.queue).context.sql
+    return lambda: old.run(
+        lambda c: sql.get(replies.reply_by_key).run(c, {"p_key": "later 0"}).all()
+    )
 
 
 def _withdraw(old: OldQueue) -> Act:
-    values, sql = id_values([old.queue.publish("x").id]), old.queue.context.sql
+    values, sql = id_values([old.queue.publish("x").id]), core_of(old.queue).context.sql
     return lambda: old.run(lambda c: sql.get(replies.unbegun).run(c, values))
 
 
 def _prune(old: OldQueue, *, ttl: int | None, keep: int | None) -> Act:
-    sql = old.queue.context.sql
+    sql = core_of(old.queue).context.sql
 
     def prune(connection: Connection) -> None:
         up_to = acts.last_to_prune(connection, sql, "done", ttl=ttl, keep=keep)
@@ -200,15 +208,15 @@ def _prune(old: OldQueue, *, ttl: int | None, keep: int | None) -> Act:
 
 def _prune_alone(old: OldQueue) -> Act:
     """Nothing else is in the archive, so that its whole index holds what goes."""
-    archive = old.queue.context.tables.archive
-    with old.service.connections.engine.connect() as connection:
+    archive = core_of(old.queue).context.tables.archive
+    with old.service._parts.connections.engine.connect() as connection:
         connection.execute(delete(archive).where(archive.c.outcome != "done"))
         analyze(connection, old.engine, archive.name)
     return _prune(old, ttl=1, keep=None)
 
 
 def _heartbeat(old: OldQueue) -> Act:
-    dialect, system = old.service.connections.dialect, old.service._parts.system()
+    dialect, system = old.service._parts.connections.dialect, old.service._parts.system()
     me = old.service.consumer_id
     assert me is not None
     return lambda: old.run(lambda c: registrations.renew(c, system, dialect, me, 3_600_000_000))
@@ -277,9 +285,9 @@ ACTS: Final[Mapping[str, Prepare]] = {
     **_verbs(1),
     **_verbs(100),
     "give a claim back": _unclaim,
-    "give back all": lambda old: lambda: old.queue.release_all(str(uuid.UUID(int=0))),
-    "find expired leases": lambda old: old.queue.reaper.expired_leases,
-    "find claims of the dead": lambda old: old.queue.reaper.orphaned_claims,
+    "give back all": lambda old: lambda: core_of(old.queue).release_all(str(uuid.UUID(int=0))),
+    "find expired leases": lambda old: core_of(old.queue).recovery.expired_leases,
+    "find claims of the dead": lambda old: core_of(old.queue).recovery.orphaned_claims,
     "publish, key skipped": lambda old: _publish(old, "skip"),
     "publish, key replaced": lambda old: _publish(old, "replace"),
     "publish 100, keys skipped": lambda old: _publish_keys(old, "skip"),

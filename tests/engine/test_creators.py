@@ -11,8 +11,8 @@ from sqlalchemy import create_engine, make_url
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql import QueueService
-from queue_over_sql.dialects import mysql
 from queue_over_sql.dialects.engines import dialect_of
+from queue_over_sql.dialects.mysql import dialect as mysql
 from queue_over_sql.errors import DatabaseUnavailable
 from queue_over_sql.store.tables import settled
 

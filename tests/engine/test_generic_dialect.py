@@ -11,6 +11,7 @@ import pytest
 from queue_over_sql import ClaimLost, DuplicateKey, Publication, QueueService
 from queue_over_sql.dialects import engines
 from queue_over_sql.dialects.base import QueueDialect
+from queue_over_sql.service import parts_of
 from tests.contract.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def generic(database: TestDatabase, monkeypatch: pytest.MonkeyPatch) -> Iterator
     """A service that takes its server for an unknown one."""
     monkeypatch.setattr(engines, "_DIALECTS", {})
     service = QueueService(database.url, consumer_timeout=5, reaper_interval=0.2)
-    assert type(service.connections.dialect) is QueueDialect
+    assert type(service._parts.connections.dialect) is QueueDialect
     yield service
     service.stop()
 
@@ -58,7 +59,7 @@ def test_keys(generic: QueueService) -> None:
     """A conflict is found without spoiling the caller's transaction."""
     queue = generic.create_queue("jobs")
     first = queue.publish(1, key="k")
-    with generic.connections.engine.begin() as connection:
+    with parts_of(generic).connections.engine.begin() as connection:
         with pytest.raises(DuplicateKey) as caught:
             queue.publish(2, key="k", connection=connection)
         assert first.id == caught.value.id

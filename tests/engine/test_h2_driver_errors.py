@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from queue_over_sql.dialects.h2_driver import dbapi
+from queue_over_sql.dialects.h2.driver import dbapi
 from tests.engine.h2_fixtures import memory_engine, run_python
 
 pytestmark = pytest.mark.engines("h2")

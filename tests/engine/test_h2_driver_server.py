@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 from sqlalchemy.engine import make_url
 
-from queue_over_sql.dialects.h2_driver.durability import DurabilityWarning
+from queue_over_sql.dialects.h2.driver.dbapi import DurabilityWarning
 from queue_over_sql.testing.plugin import TestDatabase, TestServer
 
 # Users and settings stay in a database.

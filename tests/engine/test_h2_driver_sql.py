@@ -10,7 +10,7 @@ from sqlalchemy import exc
 from sqlalchemy.engine import make_url
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from queue_over_sql.dialects.h2_driver import H2Dialect
+from queue_over_sql.dialects.h2.driver import H2Dialect
 from tests.engine.h2_fixtures import memory_engine
 
 pytestmark = pytest.mark.engines("h2")

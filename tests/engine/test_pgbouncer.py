@@ -336,7 +336,9 @@ def test_session_mode_is_as_no_pooler(make_pooler: MakePooler, follows: int) -> 
         queue.publish("x")
         thread.join(PATIENCE)
         show = "SHOW enable_seqscan"
-        assert "off" == service.connections.run(lambda c: c.exec_driver_sql(show).scalar_one())
+        assert "off" == service._parts.connections.run(
+            lambda c: c.exec_driver_sql(show).scalar_one()
+        )
         assert ["on"] == answer(other, show)
         assert [] == answer(other, LEFT)
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, insert
 
-from queue_over_sql.dialects.statements import adopted, reaper, settle
+from queue_over_sql.dialects.statements import existing as adopted
+from queue_over_sql.dialects.statements import settle
+from queue_over_sql.store import recovery as reaper
 from tests.engine.lived import Lived, goes_by_the_primary_key, index_of, walks_the_claim_index
 from tests.engine.plans import analyze
 
@@ -60,7 +62,7 @@ def test_settling_goes_by_the_primary_key(lived: Lived, count: int) -> None:
 def test_expired_leases_are_found_by_an_index(lived: Lived) -> None:
     """The reaper's look does not read the user's table."""
     values = {"p_max_attempts": 5, "p_count": 500}
-    plan = lived.plan(reaper.expired_leases, 0, values=values)
+    plan = lived.plan(reaper.claims_with_expired_leases, 0, values=values)
     assert index_of(plan, "lease_ix") or index_of(plan, "claim_ix"), plan
 
 

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import create_engine
 
 from queue_over_sql import QueueService
+from queue_over_sql.service import parts_of
 from tests.engine.plans import analyze
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def small(service: QueueService) -> Queue:
     queue = service.create_queue("jobs", lease=3600)
     queue.publish_many(range(3))
     queue.ack(queue.consume(2))
-    with service.connections.engine.connect() as connection:
+    with service._parts.connections.engine.connect() as connection:
         analyze(connection, "postgresql", "queue_jobs")
     return queue
 
@@ -51,7 +52,7 @@ def live_a_little(queue: Queue) -> None:
 
 def scans(service: QueueService) -> tuple[int, int]:
     """How often the table was read as a whole, and by an index, as far as the server says yet."""
-    with service.connections.engine.connect() as connection:
+    with service._parts.connections.engine.connect() as connection:
         found = connection.exec_driver_sql(SCANS).one()
     return found[0], found[1]
 
@@ -74,7 +75,7 @@ def counted(service: QueueService, by_index: int) -> int:
     """How often the whole table was read, once the server has counted so many looks by an index."""
     # Else it counts what this session did when that has been idle for ten seconds.
     flush = "SELECT pg_stat_force_next_flush()"
-    service.connections.run(lambda connection: connection.exec_driver_sql(flush).close())
+    service._parts.connections.run(lambda connection: connection.exec_driver_sql(flush).close())
     deadline = time.monotonic() + 20
     while scans(service)[1] < by_index:
         assert time.monotonic() < deadline, "the server has not counted in time"
@@ -87,10 +88,10 @@ def test_handlers_and_counts_are_planned_as_usual(service: QueueService) -> None
     queue = service.create_queue("jobs")
     queue.publish("x")
     show = "SHOW enable_seqscan"
-    assert "off" == service.connections.run(lambda c: c.exec_driver_sql(show).scalar_one())
+    assert "off" == service._parts.connections.run(lambda c: c.exec_driver_sql(show).scalar_one())
     assert 1 == queue.stats().ready
-    assert "off" == service.connections.run(lambda c: c.exec_driver_sql(show).scalar_one())
-    with service.connections.transaction() as connection:
+    assert "off" == service._parts.connections.run(lambda c: c.exec_driver_sql(show).scalar_one())
+    with service._parts.connections.transaction() as connection:
         assert "on" == connection.exec_driver_sql(show).scalar_one()
     thread = threading.Thread(target=queue.consume)
     thread.start()
@@ -99,7 +100,7 @@ def test_handlers_and_counts_are_planned_as_usual(service: QueueService) -> None
     gc.collect()
     with contextlib.ExitStack() as stack:
         for _ in range(4):
-            connection = stack.enter_context(service.connections.transaction())
+            connection = stack.enter_context(service._parts.connections.transaction())
             assert "on" == connection.exec_driver_sql(show).scalar_one()
 
 
@@ -115,7 +116,8 @@ def unprepared(database: TestDatabase) -> Iterator[QueueService]:
 def test_sessions_that_may_be_others_are_left_alone(unprepared: QueueService) -> None:
     """A pooler may give the same session of the server to another program next."""
     show = "SHOW enable_seqscan"
-    assert "on" == unprepared.connections.run(lambda c: c.exec_driver_sql(show).scalar_one())
+    connections = parts_of(unprepared).connections
+    assert "on" == connections.run(lambda c: c.exec_driver_sql(show).scalar_one())
 
 
 def test_a_queue_that_an_analyze_found_empty_is_claimed_by_its_ids(
@@ -130,7 +132,7 @@ def test_a_queue_that_an_analyze_found_empty_is_claimed_by_its_ids(
         queue.load(range(20_000))
         while messages := queue.consume(500):
             queue.ack(messages)
-        with service.connections.engine.connect() as connection:
+        with service._parts.connections.engine.connect() as connection:
             analyze(connection, "postgresql", "queue_jobs")
         queue.load(range(100))
         [message] = queue.consume()
@@ -145,8 +147,8 @@ def test_a_queue_that_an_analyze_found_empty_is_claimed_by_its_ids(
 def tuples_read(service: QueueService) -> int:
     """How many entries of the primary key were read, by what the server has counted."""
     flush = "SELECT pg_stat_force_next_flush()"
-    service.connections.run(lambda connection: connection.exec_driver_sql(flush).close())
+    service._parts.connections.run(lambda connection: connection.exec_driver_sql(flush).close())
     time.sleep(1.1)
     read = "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'queue_jobs_pkey'"
-    with service.connections.engine.connect() as connection:
+    with service._parts.connections.engine.connect() as connection:
         return int(connection.exec_driver_sql(read).scalar_one())

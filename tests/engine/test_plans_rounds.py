@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from queue_over_sql.dialects import postgresql, sqlite
+from queue_over_sql.dialects.postgresql import dialect as postgresql
 from queue_over_sql.dialects.requests import RoundRequest, rounds_values
+from queue_over_sql.dialects.sqlite import dialect as sqlite
 from queue_over_sql.dialects.statements import rounds
+from queue_over_sql.durable.consumer import Want, durable_consumer
 from queue_over_sql.message import Claim
-from queue_over_sql.rounds import Want
 from tests.engine.lived import Lived, index_of
 from tests.engine.plans import analyze, sorts
 
@@ -39,13 +40,13 @@ def lived(database: TestDatabase, service: QueueService) -> Lived:
     """A queue that a durable consumer and an ordinary one have read for a while."""
     queue = service.create_queue("jobs", lease=3600, dedup_window=3600)
     queue.load(range(DONE + HELD + EACH + READY))
-    consumer = queue.durable_consumer("query", owner="here:1")
+    consumer = durable_consumer(queue, "query", owner="here:1")
     consumer.take_over()
     done = consumer.advance(0, Want(DONE, EACH))
     consumer.ack(done)
     consumer.advance(done, Want(HELD, EACH))
     held = queue.consume(EACH)
-    with service.connections.engine.connect() as connection:
+    with service._parts.connections.engine.connect() as connection:
         analyze(connection, database.engine, "queue_jobs")
     return Lived(database.engine, service, queue, held)
 

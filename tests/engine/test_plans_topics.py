@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import insert
 
 from queue_over_sql.dialects.compiled import StatementCache
-from queue_over_sql.dialects.statements import topics
+from queue_over_sql.topics import store as topics
 from tests.engine.plans import EXPLAIN, analyze, explain_by_tables
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def test_a_publish_reads_the_subscriptions_of_its_topic(
 ) -> None:
     """Neither of the two tables is read as a whole."""
     service.create_topic("events")
-    system, engine = service._parts.system(), service.connections.engine
+    system, engine = service._parts.system(), service._parts.connections.engine
     names = [f"topic_{number}" for number in range(TOPICS)]
     base = {"table_prefix": "queue_", "created_at": 1}
     bound = [
@@ -44,7 +44,7 @@ def test_a_publish_reads_the_subscriptions_of_its_topic(
         connection.execute(insert(system.subscriptions), bound)
         analyze(connection, database.engine, system.topics.name, system.subscriptions.name)
         explain_by_tables(connection, database.engine)
-        statement = StatementCache(system, engine.dialect).get(topics.subscriptions)
+        statement = StatementCache(system, engine.dialect).get(topics.subscriptions_of_topic)
         statement.text = EXPLAIN[database.engine] + statement.text
         rows = statement.run(connection, {"p_prefix": "queue_", "p_topic": "topic_7"}).all()
         connection.rollback()

@@ -78,7 +78,7 @@ class Crowd:
     @property
     def sql(self) -> Engine:
         """The engine under the queue."""
-        return self.service.connections.engine
+        return self.service._parts.connections.engine
 
     def oldest(self, count: int) -> list[Any]:
         """The ids of the oldest messages of the company that nobody holds, and when each is due."""

@@ -17,6 +17,7 @@ from unittest import mock
 import pytest
 
 from queue_over_sql import QueueService
+from queue_over_sql.queue import core_of
 from tests.engine.traffic import Traffic, listening
 
 if TYPE_CHECKING:
@@ -31,9 +32,9 @@ pytestmark = pytest.mark.engines("sqlite", "postgresql", "mariadb", "mysql", "h2
 # What falls due by the clock: to read the queue's settings again, to ask whether an idle connection
 # still lives, and to tell other processes of a burst of messages a second time.
 BY_THE_CLOCK = (
-    "context._LONGEST_REFRESH",
-    "lanes._IDLE_SECONDS",
-    "wakeups._BURST_SECONDS",
+    "queues.context._LONGEST_REFRESH",
+    "database.sessions._IDLE_SECONDS",
+    "database.notify._BURST_SECONDS",
 )
 WORKED, LOOKS = 200, 20
 _numbers = itertools.count()
@@ -83,7 +84,7 @@ def _exchange(queue: Queue, count: int) -> Any:
 
 def _take(queue: Queue, count: int) -> Any:
     queue.publish_many(range(count))
-    connections = queue.context.connections
+    connections = core_of(queue).context.connections
 
     def take() -> None:
         with connections.transaction() as connection:
@@ -94,7 +95,7 @@ def _take(queue: Queue, count: int) -> Any:
 
 def _empty(queue: Queue) -> Any:
     # Above a mark it would look once more, now and then, for what was put below.
-    queue.announce()
+    core_of(queue).announce()
     return queue.consume
 
 
@@ -118,7 +119,7 @@ ACTS: dict[str, Any] = {
     "extend 100": lambda q: _claimed(q, 100, q.extend),
     "take": lambda q: _take(q, 1),
     "take 100": lambda q: _take(q, 100),
-    "heartbeat": lambda q: q.context.consumer.heartbeat,
+    "heartbeat": lambda q: core_of(q).context.consumer.heartbeat,
 }
 
 
@@ -240,7 +241,7 @@ def _verb(sent: Sent) -> str:
 
 def _form(queue: Queue) -> str:
     """The engine, or its old version that has statements of its own."""
-    dialect = queue.context.tables.dialect
+    dialect = core_of(queue).context.tables.dialect
     return "h2 2.1" if dialect.name == "h2" and not dialect.skip_locked else dialect.name
 
 

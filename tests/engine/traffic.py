@@ -119,7 +119,7 @@ def _tap_pymysql(traffic: Traffic) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _tap_h2(traffic: Traffic) -> Iterator[None]:
-    from queue_over_sql.dialects.h2_driver import dbapi
+    from queue_over_sql.dialects.h2.driver import dbapi
 
     with (
         _tapped(traffic, dbapi.Cursor, "execute"),

@@ -15,9 +15,9 @@ from rich.console import Console
 from sqlalchemy import update
 
 from queue_over_sql import ConsumerInfo, Queue, QueueService
-from queue_over_sql.cli.monitoring import CONSUMER_COLUMNS, _consumer_row
+from queue_over_sql.cli.consumers import CONSUMER_COLUMNS, _consumer_row
 from queue_over_sql.cli.output import build_table
-from queue_over_sql.cli.running import LogFormatter
+from queue_over_sql.cli.workers import LogFormatter
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.interfaces.command_line import eventually, on_terminal, run, started, succeed
 
@@ -45,7 +45,7 @@ def _hold_ready(service: QueueService, queue: Queue) -> None:
     held = update(queue.table).values(available_at=None)
     ready = queue.messages(status="ready").list()
     ids = [message.id for message in ready]
-    service.connections.run(lambda c: c.execute(held.where(queue.table.c.id.in_(ids))))
+    service._parts.connections.run(lambda c: c.execute(held.where(queue.table.c.id.in_(ids))))
 
 
 def test_stats_of_all_queues(sqlite_url: str) -> None:

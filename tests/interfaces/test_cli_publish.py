@@ -16,10 +16,9 @@ from rich.progress import Progress
 
 from queue_over_sql import Publication, Queue, QueueService
 from queue_over_sql.cli import lines
-from queue_over_sql.cli.lines import LineSource
+from queue_over_sql.cli.lines import LineFormat, LineReader, LineSource
 from queue_over_sql.cli.output import Output
-from queue_over_sql.cli.publishing import publish_lines
-from queue_over_sql.cli.wire import LineFormat, LineReader
+from queue_over_sql.cli.publish import publish_lines
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.interfaces.command_line import (
     command,

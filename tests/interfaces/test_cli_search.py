@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queue_over_sql import Publication, Queue
+from queue_over_sql.queue import core_of
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.contract.editing import has_json_paths
 from tests.interfaces.command_line import Ended, run, succeed
@@ -34,7 +35,7 @@ def test_fields_of_the_payload(database: TestDatabase, make_service: MakeService
     H2 before 2.2.220 cannot look into payloads, and says so.
     """
     queue = _orders(make_service)
-    if not has_json_paths(queue._context.connections.engine):
+    if not has_json_paths(core_of(queue).context.connections.engine):
         refused = run("search", "orders", "--payload", "n=1", url=database.url)
         assert (1, True) == (refused.exit_code, "2.2.220" in refused.err)
         return

@@ -11,7 +11,7 @@ import pytest
 
 from tests.interfaces.command_line import ROOT, run
 
-CHECK = "from queue_over_sql.cli.spark_functions import check_function as c; print(c({!r}, {!r}))"
+CHECK = "from queue_over_sql.cli.spark import check_function as c; print(c({!r}, {!r}))"
 UDF = """
 from pyspark.sql import functions as f
 

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import NullPool, create_engine
 
 from queue_over_sql import QueueService
-from queue_over_sql.cli.exits import ExitCode
+from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.testing.plugin import TestDatabase
 from tests.interfaces.command_line import run, succeed
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queue_over_sql import Publication
+from queue_over_sql.cli.lines import READERS, LineFormat, LineReader
 from queue_over_sql.cli.values import format_duration, parse_duration
-from queue_over_sql.cli.wire import READERS, LineFormat, LineReader
 from tests.refusing import refused
 
 

@@ -13,13 +13,13 @@ import pytest
 from rich.console import Console, Group
 from sqlalchemy import Engine, create_engine, inspect, text
 
-from queue_over_sql.cli.demo.course import Progress
-from queue_over_sql.cli.demo.databases import is_private
-from queue_over_sql.cli.demo.files import NOT_STANDARD, scan
-from queue_over_sql.cli.demo.fleet import Server, stop_servers
-from queue_over_sql.cli.demo.observer import Snapshot
-from queue_over_sql.cli.demo.view import _bars, _facts_line
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
+from queue_over_sql_demo.course import Progress
+from queue_over_sql_demo.databases import is_private
+from queue_over_sql_demo.files import NOT_STANDARD, scan
+from queue_over_sql_demo.fleet import Server, stop_servers
+from queue_over_sql_demo.observer import Snapshot
+from queue_over_sql_demo.view import _bars, _facts_line
 from tests.interfaces.command_line import ROOT, Ended, command, environment, eventually, run
 
 
@@ -106,7 +106,7 @@ def test_one_server_cannot_be_killed() -> None:
 def test_servers_that_cannot_start_are_reported(sqlite_url: str, tmp_path: Path) -> None:
     """Servers whose interpreter fails to start: their own words, code 1, no hanging."""
     folder = _folder_of_files(tmp_path, 5)
-    hook = "import sys\nif sys.orig_argv[2:] == ['queue_over_sql.cli.demo']: sys.exit('no start')"
+    hook = "import sys\nif sys.orig_argv[2:] == ['queue_over_sql_demo']: sys.exit('no start')"
     (tmp_path / "sitecustomize.py").write_text(hook)
     ended = run(
         *("demo", "--folder", str(folder), "--url", sqlite_url),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from queue_over_sql.cli.demo.account import Ledger, Rescue, Result, settle
+from queue_over_sql_demo.account import Ledger, Rescue, Result, settle
 
 FILES = {number: f"file-{number}" for number in range(10)}
 

@@ -238,6 +238,13 @@ def test_the_api_page_is_current() -> None:
     assert made == text_of("docs/api.md"), "run: python scripts/docs/api.py > docs/api.md"
 
 
+def test_the_picture_of_the_layers_is_current() -> None:
+    """The architecture page draws the contract that the lint step checks."""
+    script = [sys.executable, str(ROOT / "scripts" / "docs" / "layers.py")]
+    made = subprocess.run(script, capture_output=True, text=True, check=True).stdout
+    assert made in text_of("docs/architecture.md"), "run: python scripts/docs/layers.py"
+
+
 def test_every_dependency_is_justified() -> None:
     """docs/dependencies.md has a row for each requirement, with a reason and a licence."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

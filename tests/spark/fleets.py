@@ -10,9 +10,9 @@ import pyarrow as pa
 from sqlalchemy import Connection, text
 
 from queue_over_sql import Message, QueueService
-from queue_over_sql.spark.fleet_plan import FleetPlan, WorkerReport
-from queue_over_sql.spark.fleet_worker import work_as
 from queue_over_sql.spark.options import Location
+from queue_over_sql.spark.workers.plan import FleetPlan, WorkerReport
+from queue_over_sql.spark.workers.task import work_as
 from queue_over_sql.testing.plugin import MakeService
 
 RESULTS = "CREATE TABLE results (message_id BIGINT NOT NULL, worker VARCHAR(20))"
@@ -21,13 +21,13 @@ INSERT = text("INSERT INTO results (message_id, worker) VALUES (:id, :worker)")
 
 def create_results(service: QueueService) -> None:
     """A table for what transactional handlers write."""
-    with service.connections.transaction() as connection:
+    with service._parts.connections.transaction() as connection:
         connection.execute(text(RESULTS))
 
 
 def result_ids(service: QueueService) -> list[int]:
     """What they wrote, sorted."""
-    with service.connections.transaction() as connection:
+    with service._parts.connections.transaction() as connection:
         return sorted(row[0] for row in connection.execute(text("SELECT message_id FROM results")))
 
 
@@ -56,7 +56,7 @@ def work(
     """Be one worker of a fleet, in this process, until nothing is left."""
     leader = make_service(consumer_timeout=30.0)
     leader.start()
-    url = service.connections.engine.url.render_as_string(hide_password=False)
+    url = service._parts.connections.engine.url.render_as_string(hide_password=False)
     plan = FleetPlan(
         location=Location(url=url),
         queue="jobs",

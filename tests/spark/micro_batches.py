@@ -15,7 +15,7 @@ from typing import Any
 
 from queue_over_sql import Queue
 from queue_over_sql.spark.source import QueueDataSource
-from queue_over_sql.spark.stream_reader import QueueStreamReader
+from queue_over_sql.spark.stream.reader import QueueStreamReader
 
 Row = dict[str, Any]
 Action = Callable[[], list[Row]]

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Column, Integer, Numeric, String, make_url
 
 from queue_over_sql import Publication, QueueService
+from queue_over_sql.queue import core_of
 from tests.refusing import refused
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def test_the_rows_of_an_adopted_table(
     spark: SparkSession, database: TestDatabase, service: QueueService
 ) -> None:
     """Those that are messages, live or finished, with the columns that their owner gave them."""
-    service.create_queue("outline").context.connections.run(
+    core_of(service.create_queue("outline")).context.connections.run(
         lambda c: c.exec_driver_sql("CREATE TABLE jobs (nr INTEGER PRIMARY KEY, city VARCHAR(9))")
     )
     queue = service.adopt_queue("jobs", "jobs", column_prefix="q_")

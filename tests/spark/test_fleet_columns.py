@@ -12,6 +12,8 @@ from sqlalchemy import Boolean, Column, DateTime, Float, Integer, Numeric, Strin
 
 from queue_over_sql import Publication, Queue, QueueService
 from queue_over_sql.dialects.arrow.handed_out import batch_of, schema_of
+from queue_over_sql.message import row_of
+from queue_over_sql.queue import core_of
 
 TEXTS = [
     "",
@@ -28,15 +30,15 @@ TEXTS = [
 
 def taken(queue: Queue, service: QueueService, count: int) -> pa.RecordBatch | None:
     """Take as a worker does; the transaction commits."""
-    with service.connections.transaction() as connection:
-        found = queue.take_columns(count, connection)
+    with service._parts.connections.transaction() as connection:
+        found = core_of(queue).take_columns(count, connection)
     return None if found is None else pa.concat_batches(found)
 
 
 def as_rows(queue: Queue) -> pa.RecordBatch:
     """All messages, read as rows."""
-    rows = [message.stored for message in queue.messages().list(1000)]
-    return batch_of(queue.context.tables, [row._replace(attempt_count=1) for row in rows])
+    rows = [row_of(message) for message in queue.messages().list(1000)]
+    return batch_of(core_of(queue).context.tables, [row._replace(attempt_count=1) for row in rows])
 
 
 @pytest.mark.engines("postgresql")
@@ -63,7 +65,7 @@ def test_what_is_taken_as_columns_is_what_rows_say(service: QueueService, payloa
     expected = as_rows(queue)
     batch = taken(queue, service, 100)
     assert batch is not None
-    assert schema_of(queue.context.tables) == batch.schema
+    assert schema_of(core_of(queue).context.tables) == batch.schema
     assert expected.to_pylist() == batch.to_pylist()
     assert 0 == queue.stats().live
 
@@ -110,8 +112,8 @@ def test_taking_keeps_order_levels_pauses_and_edits(service: QueueService) -> No
 
 def taken_count(queue: Queue, service: QueueService) -> int:
     """How many can be taken."""
-    with service.connections.transaction() as connection:
-        return sum(batch.num_rows for batch in queue.take_columns(10, connection) or [])
+    with service._parts.connections.transaction() as connection:
+        return sum(batch.num_rows for batch in core_of(queue).take_columns(10, connection) or [])
 
 
 @pytest.mark.engines("postgresql")
@@ -119,11 +121,11 @@ def test_a_roll_back_leaves_everything_in_its_place(service: QueueService) -> No
     """What was taken and rolled back is taken next, by anybody, uncounted."""
     queue = service.create_queue("jobs", archive="all")
     ids = [p.id for p in queue.publish_many([{"n": n} for n in range(5)])]
-    with service.connections.transaction() as connection:
-        found = queue.take_columns(3, connection)
+    with service._parts.connections.transaction() as connection:
+        found = core_of(queue).take_columns(3, connection)
         assert found is not None
         assert ids[:3] == found[0].column("id").to_pylist()
         connection.rollback()
-    queue.announce()
+    core_of(queue).announce()
     assert (5, 0) == (queue.stats().ready, queue.stats().done)
     assert [(number, 1) for number in ids] == [(m.id, m.attempt) for m in queue.consume(10)]

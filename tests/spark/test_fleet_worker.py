@@ -12,7 +12,8 @@ import pytest
 from sqlalchemy import Connection, text
 
 from queue_over_sql import FixedDelay, Message, QueueService
-from queue_over_sql.spark.fleet_watch import Watch
+from queue_over_sql.queue import core_of
+from queue_over_sql.spark.workers.ending import Watch
 from queue_over_sql.testing.plugin import MakeService
 from tests.spark.fleets import (
     INSERT,
@@ -177,8 +178,10 @@ def test_it_ends_when_its_time_is_over(service: QueueService, make_service: Make
     queue.publish({"n": 2}, delay=3600)
 
     def now() -> int:
-        with service.connections.transaction() as connection:
-            return int(connection.scalar(text(f"SELECT {queue.context.tables.dialect.now()}")))
+        with service._parts.connections.transaction() as connection:
+            return int(
+                connection.scalar(text(f"SELECT {core_of(queue).context.tables.dialect.now()}"))
+            )
 
     ends_at = now() + 300_000
     report = work(service, make_service, nothing, until_empty=False, ends_at=ends_at)

@@ -15,6 +15,7 @@ from sqlalchemy import Column, Integer, create_engine
 from queue_over_sql import QueueService
 from queue_over_sql.errors import HistoryDiffers
 from queue_over_sql.queue import Queue
+from queue_over_sql.queues.selection import plain_pages
 from queue_over_sql.spark.pipelines.archives import Part
 from queue_over_sql.spark.pipelines.exporting import Export, ExportReport
 from queue_over_sql.spark.pipelines.history import export_history, history_of
@@ -247,7 +248,7 @@ def _finish(queue: Queue, count: int, payload: Any = None, **columns: Any) -> No
 
 
 def _in_archive(queue: Queue) -> set[tuple[str, int, int]]:
-    pages = queue.archive.messages().plain_pages(1_000)
+    pages = plain_pages(queue.archive.messages(), 1_000)
     return {(queue.name, m.id, _microseconds(m.finished_at)) for page in pages for m in page}
 
 

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from sqlalchemy import Column, Integer
 
 from queue_over_sql import Queue, QueueService
+from queue_over_sql.queue import core_of
 from queue_over_sql.spark.pipelines.load import LoadProgress, load
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.refusing import refused
@@ -187,7 +188,7 @@ def test_keys_that_stand_twice_in_the_input_are_published_once(
 def test_wrong_arguments_are_named(spark: SparkSession, queue: Queue, tmp_path: Path) -> None:
     """A column, a format and a database that are wrong are said before anything is published."""
     lines(tmp_path / "rows.json", [{"id": 1}])
-    url = queue.context.connections.engine.url.render_as_string(hide_password=False)
+    url = core_of(queue).context.connections.engine.url.render_as_string(hide_password=False)
     wrong: list[tuple[str, dict[str, Any], str]] = [
         ("rows.json", {"url": url, "columns": {"prority": "id"}}, "did you mean priority"),
         ("rows", {"url": url}, "format="),

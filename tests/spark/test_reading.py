@@ -40,7 +40,8 @@ from sqlalchemy import (
 )
 
 from queue_over_sql import DatabaseRefused, Publication, Queue, QueueService
-from queue_over_sql.dialects.arrow import reading_mysql
+from queue_over_sql.dialects.mysql import columns as reading_mysql
+from queue_over_sql.queue import core_of
 from queue_over_sql.spark.columns import MessageColumns, message_columns, read_batches
 from queue_over_sql.spark.filters import pushed
 from queue_over_sql.spark.options import MessageOptions
@@ -257,7 +258,7 @@ def test_a_value_that_does_not_fit_names_its_column(service: QueueService) -> No
     queue = service.create_queue("loose", columns=[Column("day", Date())])
     queue.publish(1)
     table = queue.table
-    queue.context.run(
+    core_of(queue).context.run(
         lambda connection: connection.execute(text(f"UPDATE {table.name} SET day = 'some day'"))
     )
     with pytest.raises(ValueError, match=r"column day holds a value that is no date32"):
@@ -310,7 +311,7 @@ def test_a_name_that_is_taken_gets_a_prefix(service: QueueService) -> None:
 def adopted(service: QueueService) -> Queue:
     """A queue over a table of the user's with two rows, one of them a message."""
     queue = service.create_queue("outline")
-    connections = queue.context.connections
+    connections = core_of(queue).context.connections
     for statement in (
         "CREATE TABLE orders (nr INTEGER NOT NULL PRIMARY KEY, status VARCHAR(20), kind INTEGER)",
         "INSERT INTO orders VALUES (1, 'new', 10)",

@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from queue_over_sql import QueueService
-from queue_over_sql.restoring import CONSUMER_DIED, LEASE_EXPIRED
+from queue_over_sql.queues.recovery import CONSUMER_DIED, LEASE_EXPIRED
 from queue_over_sql.spark.pipelines.report import ReportFiles, report
 from queue_over_sql.testing.plugin import TestDatabase
 from tests.spark.histories import NOON, finished, write_history

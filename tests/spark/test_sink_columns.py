@@ -12,9 +12,9 @@ from pyspark.sql import types as spark_types
 from sqlalchemy import Boolean, Column, Date, DateTime, Float, Integer, Numeric, String
 
 from queue_over_sql import PayloadInvalid, PayloadTooLarge, QueueService
-from queue_over_sql.spark.columns_in import Encoder
-from queue_over_sql.spark.encoding import plan_of
-from queue_over_sql.spark.writer import WriteOptions
+from queue_over_sql.queue import core_of
+from queue_over_sql.spark.sink import WriteOptions
+from queue_over_sql.spark.sink_columns import Encoder, plan_of
 from tests.refusing import refused
 
 if TYPE_CHECKING:
@@ -49,14 +49,14 @@ def schema_of(text: str) -> spark_types.StructType:
 
 def planned(queue: Queue, ddl: str) -> list[str]:
     """The roles of the columns of a schema."""
-    return [plan.role for plan in plan_of(schema_of(ddl), queue.context.tables)]
+    return [plan.role for plan in plan_of(schema_of(ddl), core_of(queue).context.tables)]
 
 
 def encoder(queue: Queue, **types: spark_types.DataType) -> Encoder:
     """An encoder of columns of these types."""
     fields = [spark_types.StructField(name, kind) for name, kind in types.items()]
-    plans = plan_of(spark_types.StructType(fields), queue.context.tables)
-    return Encoder(queue.context, plans)
+    plans = plan_of(spark_types.StructType(fields), core_of(queue).context.tables)
+    return Encoder(core_of(queue).context, plans)
 
 
 def encoded(queue: Queue, **columns: tuple[spark_types.DataType, Any]) -> dict[str, Any]:

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
+from queue_over_sql.durable.stage_store import BatchName
 from queue_over_sql.errors import DuplicateKey, PayloadInvalid
-from queue_over_sql.spark.writer import QueueSink
-from queue_over_sql.store.stages import BatchName
+from queue_over_sql.spark.sink import QueueSink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, computed_field, 
 from pydantic_core import core_schema
 
 from queue_over_sql.errors import PayloadInvalid
-from queue_over_sql.kinds import Kinds
+from queue_over_sql.payloads.types import Kinds
 
 NOW = dt.datetime(2026, 3, 1, 12, 30, 0, 250, tzinfo=dt.UTC)
 ONE = uuid.UUID(int=1)

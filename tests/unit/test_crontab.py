@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queue_over_sql.durations import instant, instant_to_microseconds
-from queue_over_sql.schedules.crontab import NICKNAMES, parse_crontab
-from queue_over_sql.schedules.triggers import wall_trigger
+from queue_over_sql.schedules.calendar import NICKNAMES, parse_crontab, wall_trigger
 from tests.refusing import refused
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queue_over_sql.schedules.instants import plan
-from queue_over_sql.schedules.triggers import EveryTrigger
+from queue_over_sql.schedules.calendar import EveryTrigger, plan
 
 SECOND = 1_000_000
 

@@ -8,8 +8,8 @@ from unittest import mock
 import pytest
 from sqlalchemy import create_engine
 
-from queue_over_sql import kept_connection
-from queue_over_sql.kept_connection import KeptConnection
+from queue_over_sql.database import sessions as kept_connection
+from queue_over_sql.database.sessions import KeptConnection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,8 +15,8 @@ import pytest
 from pydantic import BaseModel, Field
 
 from queue_over_sql.errors import PayloadInvalid
-from queue_over_sql.kinds import Kinds, UnfitPayload
-from queue_over_sql.schema import KIND_LENGTH
+from queue_over_sql.payloads.types import Kinds, UnfitPayload
+from queue_over_sql.schema.system_tables import KIND_LENGTH
 from tests.refusing import refused
 from tests.unit.kind_types import (
     NOW,
@@ -255,14 +255,17 @@ def in_a_new_process(code: str) -> str:
 
 def test_pydantic_is_imported_only_for_kinds() -> None:
     """Who uses no kinds does not pay for it."""
-    code = "import sys, queue_over_sql, queue_over_sql.kinds; print('pydantic' in sys.modules)"
+    code = "import sys, queue_over_sql.payloads.types; print('pydantic' in sys.modules)"
     assert "False" == in_a_new_process(code)
 
 
 def test_what_is_missing_names_its_extra() -> None:
     """The package is on no index, so that no command of pip would be right everywhere."""
     told = {
-        ("pydantic", "from queue_over_sql.kinds import Kinds; Kinds.of([dict])"): "extra kinds",
+        (
+            "pydantic",
+            "from queue_over_sql.payloads.types import Kinds; Kinds.of([dict])",
+        ): "extra kinds",
         ("greenlet", "import queue_over_sql.aio"): "extra asyncio",
         ("pyspark", "from queue_over_sql.spark import session"): "extra spark",
         ("jaydebeapi", "from queue_over_sql import QueueService as Q; Q('h2:///./x')"): "extra h2",

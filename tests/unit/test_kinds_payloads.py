@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from queue_over_sql.errors import PayloadInvalid
-from queue_over_sql.kinds import Kinds
+from queue_over_sql.payloads.types import Kinds
 from tests.refusing import refused
 from tests.unit.kind_types import (
     NOW,

@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from queue_over_sql.leases import LeaseKeeper
+from queue_over_sql.worker.lease_renewal import LeaseKeeper
 from tests.contract.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ class Renewed:
 
 
 def message(lease_us: int) -> Any:
-    return mock.Mock(claimed_lease_us=lease_us, settled=False)
+    row = mock.Mock(claimed_lease_us=lease_us)
+    return mock.Mock(_row=row, settled=False)
 
 
 @pytest.fixture

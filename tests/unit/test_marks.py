@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from queue_over_sql import marks
-from queue_over_sql.marks import SLACK_US, LowWaterMark
 from queue_over_sql.message import MessageRow
+from queue_over_sql.queues import low_watermark as marks
+from queue_over_sql.queues.low_watermark import SLACK_US, LowWatermark
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +42,7 @@ def rows(*available_at: int) -> Sequence[MessageRow]:
     return [blank._replace(id=n, available_at=at) for n, at in enumerate(available_at)]
 
 
-def settled(mark: LowWaterMark, cost: float) -> None:
+def settled(mark: LowWatermark, cost: float) -> None:
     """Two full looks, so that one slow measurement alone decides nothing."""
     clock: Any = vars(marks)["time"]
     for _ in range(2):
@@ -52,19 +52,19 @@ def settled(mark: LowWaterMark, cost: float) -> None:
 
 def test_the_first_claim_looks_fully() -> None:
     """Nothing is known yet."""
-    assert 0 == LowWaterMark().bound()
+    assert 0 == LowWatermark().bound()
 
 
 def test_under_load_a_claim_starts_below_the_last_by_the_slack() -> None:
     """Publishers that commit out of order within the slack are not passed over."""
-    mark = LowWaterMark()
+    mark = LowWatermark()
     settled(mark, CHEAP)
     assert 5_000_000 - SLACK_US == mark.bound()
 
 
 def test_under_load_a_full_look_comes_once_a_second(clock: Clock) -> None:
     """Late messages wait a second at most on a healthy table."""
-    mark = LowWaterMark()
+    mark = LowWatermark()
     settled(mark, CHEAP)
     clock.now += 0.99
     assert mark.bound() > 0
@@ -74,7 +74,7 @@ def test_under_load_a_full_look_comes_once_a_second(clock: Clock) -> None:
 
 def test_a_dear_full_look_takes_a_twentieth_of_the_time(clock: Clock) -> None:
     """On a bloated table the pause is twenty times the cost, under load and when idle."""
-    mark = LowWaterMark()
+    mark = LowWatermark()
     settled(mark, DEAR)
     clock.now += 1.9
     assert mark.bound() > 0
@@ -88,7 +88,7 @@ def test_a_dear_full_look_takes_a_twentieth_of_the_time(clock: Clock) -> None:
 
 def test_one_slow_look_is_forgiven(clock: Clock) -> None:
     """The cheaper of the last two counts: the machine may have been busy."""
-    mark = LowWaterMark()
+    mark = LowWatermark()
     settled(mark, CHEAP)
     clock.now += 10.0
     mark.claimed([], asked=1, low=0, seconds=5.0)
@@ -97,7 +97,7 @@ def test_one_slow_look_is_forgiven(clock: Clock) -> None:
 
 def test_threads_that_were_stalled_together_measured_one_stall(clock: Clock) -> None:
     """A lock that held up four looks at once does not make full looks dear."""
-    mark = LowWaterMark()
+    mark = LowWatermark()
     settled(mark, CHEAP)
     clock.now += 10.0
     for _ in range(4):
@@ -107,7 +107,7 @@ def test_threads_that_were_stalled_together_measured_one_stall(clock: Clock) -> 
 
 def test_an_idle_healthy_queue_is_always_looked_at_fully() -> None:
     """A short claim on a table where a full look costs nothing leaves no blind spot."""
-    mark = LowWaterMark()
+    mark = LowWatermark()
     settled(mark, CHEAP)
     mark.claimed(rows(5_000_000), asked=2, low=1, seconds=CHEAP)
     assert 0 == mark.bound()
@@ -115,7 +115,7 @@ def test_an_idle_healthy_queue_is_always_looked_at_fully() -> None:
 
 def test_what_comes_back_lowers_the_mark() -> None:
     """A consumer that gives messages back finds them again at once."""
-    mark = LowWaterMark()
+    mark = LowWatermark()
     settled(mark, CHEAP)
     mark.lower(1_000)
     assert 1_000 == mark.bound()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from queue_over_sql import pacing
+from queue_over_sql import backoff as pacing
+from queue_over_sql.queues.recovery import ReaperReport
 from queue_over_sql.reaper import Reaper
-from queue_over_sql.restoring import ReaperReport
 
 
 class Clock:

@@ -8,7 +8,7 @@ import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from queue_over_sql.spark import collecting
+from queue_over_sql.spark import databases as collecting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

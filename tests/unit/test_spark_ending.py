@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 import queue_over_sql.spark
 from queue_over_sql.cli.session import Connection, Session
 from queue_over_sql.cli.signals import Stop
-from queue_over_sql.cli.spark_options import ended_by, spark_session
+from queue_over_sql.cli.spark import ended_by, spark_session
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from queue_over_sql.spark import java
-from queue_over_sql.spark.java import JavaMissing, find_java, shim_for
+from queue_over_sql.spark import sessions as java
+from queue_over_sql.spark.sessions import JavaMissing, find_java, shim_for
 
 
 def a_java(home: Path, version: str | None, script: str = "echo started") -> Path:

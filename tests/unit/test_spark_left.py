@@ -9,8 +9,7 @@ import typer
 
 from queue_over_sql import QueueService
 from queue_over_sql.cli.session import Connection, Session
-from queue_over_sql.cli.spark_left import Left, left_in, told_what_is_held
-from queue_over_sql.cli.spark_process import _Done, _tell
+from queue_over_sql.cli.spark_process import Left, _Done, _tell, left_in, told_what_is_held
 from queue_over_sql.testing.plugin import TestDatabase
 from tests.contract.durables import Query
 

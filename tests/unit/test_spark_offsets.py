@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from queue_over_sql.spark.offsets import Offset, read_offset
+from queue_over_sql.spark.stream.offsets import Offset, read_offset
 
 WRITTEN: list[tuple[Offset, dict[str, object]]] = [
     (Offset({"": 0}), {"round": 0}),

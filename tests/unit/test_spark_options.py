@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from queue_over_sql.spark.option_values import some_bytes, some_seconds
-from queue_over_sql.spark.options import Location, MessageOptions, ReadOptions, gives_any_of
-from queue_over_sql.spark.stream_options import StreamOptions
+from queue_over_sql.spark.options import (
+    Location,
+    MessageOptions,
+    ReadOptions,
+    gives_any_of,
+    some_bytes,
+    some_seconds,
+)
+from queue_over_sql.spark.stream.options import StreamOptions
 from tests.refusing import refused
 
 PLACE = {"url": "sqlite:///queues.db", "queue": "orders"}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from queue_over_sql.cli.exits import ExitCode
-from queue_over_sql.cli.spark_options import told_of_spark
+from queue_over_sql.cli.signals import ExitCode
+from queue_over_sql.cli.spark import told_of_spark
 from queue_over_sql.spark.reasons import Raised, in_short, raised_in_python
 
 # Spark ends a line of its own with the head of the traceback.

@@ -11,8 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queue_over_sql.durations import instant, instant_to_microseconds
-from queue_over_sql.schedules.instants import AHEAD, MOST, plan
-from queue_over_sql.schedules.triggers import EveryTrigger, Trigger, latest, wall_trigger, zone_name
+from queue_over_sql.schedules.calendar import (
+    AHEAD,
+    MOST,
+    EveryTrigger,
+    Trigger,
+    latest,
+    plan,
+    wall_trigger,
+    zone_name,
+)
 
 YEAR = 2026
 ZAGREB, NEW_YORK, LORD_HOWE = "Europe/Zagreb", "America/New_York", "Australia/Lord_Howe"

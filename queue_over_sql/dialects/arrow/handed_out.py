@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from sqlalchemy import LargeBinary
 
-from queue_over_sql.dialects.arrow.values import array_of
+from queue_over_sql.dialects.arrow.types import array_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from queue_over_sql.message import MessageRow
-    from queue_over_sql.schema import QueueTables
+    from queue_over_sql.schema.queue_tables import QueueTables
 
 INSTANT: Final = pa.timestamp("us", "UTC")
 HEADERS: Final = pa.map_(pa.string(), pa.string())
@@ -37,8 +37,9 @@ def schema_of(tables: QueueTables) -> pa.Schema:
     """The columns of messages: their facts, then the queue's own columns."""
     payload = pa.binary() if isinstance(tables.live.c.payload.type, LargeBinary) else pa.string()
     facts = [pa.field(name, payload if kind is None else kind) for name, _, kind in FACTS]
+    dialect: Any = tables.dialect
     own = [
-        pa.field(name, tables.dialect.arrow_type(tables.live.c[name].type))
+        pa.field(name, dialect.columns.arrow_type(tables.live.c[name].type))
         for name in tables.own_columns
     ]
     return pa.schema([*facts, *own])

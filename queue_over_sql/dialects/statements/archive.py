@@ -21,12 +21,12 @@ from sqlalchemy import (
 from queue_over_sql.dialects.statements.extent import finished_only
 from queue_over_sql.dialects.statements.parameters import among_ids, fence, number, words
 from queue_over_sql.message import Outcome
-from queue_over_sql.schema import MESSAGE_COLUMNS
+from queue_over_sql.schema.queue_tables import MESSAGE_COLUMNS
 
 if TYPE_CHECKING:
     from sqlalchemy import CTE, Table
 
-    from queue_over_sql.schema import QueueTables
+    from queue_over_sql.schema.queue_tables import QueueTables
 
 
 def ending_reason(earlier: ColumnElement[Any]) -> ColumnElement[Any]:

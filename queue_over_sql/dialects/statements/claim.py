@@ -21,7 +21,7 @@ from sqlalchemy import (
     update,
 )
 
-from queue_over_sql.dialects.rows import message_columns
+from queue_over_sql.dialects.requests import message_columns
 from queue_over_sql.dialects.statements.extent import still_live
 from queue_over_sql.dialects.statements.parameters import (
     CLAIM_CLEARED,
@@ -33,7 +33,7 @@ from queue_over_sql.dialects.statements.parameters import (
 
 if TYPE_CHECKING:
     from queue_over_sql.dialects.requests import Where
-    from queue_over_sql.schema import QueueTables
+    from queue_over_sql.schema.queue_tables import QueueTables
 
 
 def may_claim(tables: QueueTables) -> ColumnElement[bool]:

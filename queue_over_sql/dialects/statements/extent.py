@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, Delete, Update, and_, case, delete, or_, update
 
-from queue_over_sql.adopted import ADDED_COLUMNS, ERROR, NOT_ATTEMPTED
+from queue_over_sql.schema.existing import ADDED_COLUMNS, ERROR, NOT_ATTEMPTED
 
 if TYPE_CHECKING:
     from sqlalchemy import Table
 
-    from queue_over_sql.schema import QueueTables
+    from queue_over_sql.schema.queue_tables import QueueTables
 
 
 def live_only(tables: QueueTables) -> list[ColumnElement[bool]]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Table
 
-    from queue_over_sql.schema import QueueTables
+    from queue_over_sql.schema.queue_tables import QueueTables
 
 T = TypeVar("T")
 MAX_IDS = 512

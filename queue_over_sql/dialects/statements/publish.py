@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, Insert, Select, Update, bindparam, func, select, update
 
-from queue_over_sql.dialects.rows import message_columns
+from queue_over_sql.dialects.requests import message_columns
 from queue_over_sql.dialects.statements.parameters import CLAIM_CLEARED, number, words
 
 if TYPE_CHECKING:
-    from queue_over_sql.schema import QueueTables
+    from queue_over_sql.schema.queue_tables import QueueTables
 
 
 def insert_columns(tables: QueueTables) -> list[str]:

@@ -24,8 +24,9 @@ from sqlalchemy import (
     update,
 )
 
-from queue_over_sql.dialects.rows import message_columns
-from queue_over_sql.dialects.statements import adopted, archive, claim
+from queue_over_sql.dialects.requests import message_columns
+from queue_over_sql.dialects.statements import archive, claim
+from queue_over_sql.dialects.statements import existing as adopted
 from queue_over_sql.dialects.statements.parameters import (
     CLAIM_CLEARED,
     among_ids,
@@ -35,7 +36,7 @@ from queue_over_sql.dialects.statements.parameters import (
 )
 
 if TYPE_CHECKING:
-    from queue_over_sql.schema import QueueTables
+    from queue_over_sql.schema.queue_tables import QueueTables
 
 
 def within(tables: QueueTables) -> ColumnElement[bool]:
@@ -137,7 +138,6 @@ def lock_rounds(tables: QueueTables) -> Select[Any]:
 
 
 def _hinted(tables: QueueTables, statement: Select[Any]) -> Select[Any]:
-    """A look at rounds, by the index that the dialect insists on."""
     hint = tables.dialect.rounds_index_hint(tables.base_name)
     return statement if hint is None else statement.with_hint(tables.live, hint)
 

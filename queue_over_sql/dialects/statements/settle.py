@@ -16,7 +16,7 @@ from queue_over_sql.dialects.statements.parameters import (
 )
 
 if TYPE_CHECKING:
-    from queue_over_sql.schema import QueueTables
+    from queue_over_sql.schema.queue_tables import QueueTables
 
 
 def held(tables: QueueTables, size: int) -> Select[Any]:

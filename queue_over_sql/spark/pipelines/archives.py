@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from queue_over_sql import store
-from queue_over_sql.json_lines import to_json
 from queue_over_sql.message import Outcome
-from queue_over_sql.spark.batch_reader import partitions_for, stretches_of
+from queue_over_sql.queue import core_of
+from queue_over_sql.queues.json_lines import to_json
+from queue_over_sql.spark.batch import partitions_for, stretches_of
 from queue_over_sql.spark.columns import message_columns, read_batches
-from queue_over_sql.spark.databases import queue_at
+from queue_over_sql.spark.databases import is_adopted, queue_at
 from queue_over_sql.spark.options import MessageOptions
 from queue_over_sql.spark.pipelines.frames import HISTORY
-from queue_over_sql.spark.places import is_adopted
 from queue_over_sql.spark.ranges import bounds
 
 if TYPE_CHECKING:
@@ -143,14 +143,13 @@ class _Reading:
         )
         columns = message_columns(queue, options, archived=part.archived)
         statement = columns.select().where(
-            *store.extent_of(queue.context.tables, part.archived),
+            *store.extent_of(core_of(queue).context.tables, part.archived),
             *_wanted(part, columns.table, adopted=is_adopted(queue)),
         )
         for batch in read_batches(queue, columns, statement, options.batch_bytes):
             yield self._as_history(batch, part.queue, adopted=is_adopted(queue))
 
     def _asked(self, part: Part, queue: Queue) -> tuple[str, ...]:
-        """The columns of the format that are needed; empty for all, its own ones among them."""
         if "columns" in self.columns:
             return ()
         missing = _OUR_OWN | _NOT_OF_ROWS if is_adopted(queue) else _OUR_OWN
@@ -176,7 +175,6 @@ class _Reading:
 
 
 def _wanted(part: Part, table: Table, *, adopted: bool) -> Iterator[ColumnElement[bool]]:
-    """The condition of a part."""
     columns = table.c
     yield columns.id.between(part.first, part.last)
     if part.ids:
@@ -193,14 +191,12 @@ def _wanted(part: Part, table: Table, *, adopted: bool) -> Iterator[ColumnElemen
 
 
 def _payload(batch: pa.RecordBatch, theirs: set[str], kind: pa.DataType) -> pa.Array:
-    """The payload where it is of a type, else nothing: texts and bytes have a column each."""
     if "payload" in theirs and batch.schema.field("payload").type == kind:
         return batch.column("payload")
     return _nulls(batch, kind)
 
 
 def _own_columns(batch: pa.RecordBatch, theirs: set[str]) -> pa.Array:
-    """The queue's own columns as JSON; nothing where it has none."""
     own = [name for name in batch.schema.names if name not in theirs]
     if not own:
         return _nulls(batch, pa.string())

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.errors import QueueError
-from queue_over_sql.payload import check_json_text
+from queue_over_sql.payloads.codec import check_json_text
+from queue_over_sql.queue import core_of
 from queue_over_sql.spark.databases import queue_at
-from queue_over_sql.spark.encoding import PAYLOAD, plan_of
+from queue_over_sql.spark.sink_columns import PAYLOAD, plan_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,10 +59,11 @@ def messages_of(rows: DataFrame, queue: Queue, columns: Mapping[str, str] | None
 def _everything(rows: DataFrame, queue: Queue) -> Any:
     from pyspark.sql import functions
 
-    if queue.known_settings.payload != "json":
+    payload = core_of(queue).context.known_settings.payload
+    if payload != "json":
         msg = (
-            f"queue {queue.name!r} holds {queue.known_settings.payload}, not JSON: say by columns= "
-            "which column is the payload"
+            f"queue {queue.name!r} holds {payload}, not JSON: say by columns= which column is the "
+            "payload"
         )
         raise ValueError(msg)
     names = [functions.col(_quoted(name)) for name in rows.columns if name != _CORRUPT]
@@ -98,7 +100,7 @@ class _Checks:
     """The checks of one partition."""
 
     def __init__(self, queue: Queue, schema: StructType) -> None:
-        self._context = queue.context
+        self._context = core_of(queue).context
         self._plans = plan_of(schema, self._context.tables)
         settings, dialect = self._context.settings, self._context.tables.dialect
         # What the database would check while it is written is to be known before.
@@ -115,7 +117,6 @@ class _Checks:
         return reasons
 
     def _search(self, batch: pa.RecordBatch, offset: int, reasons: list[str | None]) -> None:
-        """Halve a batch that fails until the rows that fail are alone."""
         if batch.num_rows == 0:
             return
         reason = self._fault(batch)
@@ -129,7 +130,7 @@ class _Checks:
         self._search(batch.slice(half), offset + half, reasons)
 
     def _fault(self, batch: pa.RecordBatch) -> str | None:
-        from queue_over_sql.spark.columns_in import Encoder
+        from queue_over_sql.spark.sink_columns import Encoder
 
         try:
             Encoder(self._context, self._plans).encode(batch)
@@ -142,7 +143,6 @@ class _Checks:
 
 
 def _unread(batch: pa.RecordBatch) -> list[bool]:
-    """Which rows Spark could not read, and kept as they stood."""
     rows = batch.column(ROW)
     names = [rows.type.field(index).name for index in range(rows.type.num_fields)]
     if _CORRUPT not in names:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as sql
 
 from queue_over_sql.errors import HistoryDiffers
+from queue_over_sql.queue import core_of
+from queue_over_sql.queues.archive import ArchiveHistory
 from queue_over_sql.spark.pipelines.archives import (
     Part,
     archive_parts,
@@ -161,7 +163,7 @@ class Export:
                     f"name by source={last.facts['source']!r}"
                 )
         for queue in self._queues:
-            mark, up_to = self._marks.get(queue.name), queue.archive.history.now()
+            mark, up_to = self._marks.get(queue.name), ArchiveHistory(core_of(queue).context).now()
             oldest = None if mark is None or self._overlap is None else mark - self._overlap
             self._stretches.append(Stretch(queue, mark, up_to, oldest))
 
@@ -171,7 +173,7 @@ class Export:
         for stretch in self._stretches:
             if stretch.mark is None:
                 continue
-            archive = stretch.queue.archive.history
+            archive = ArchiveHistory(core_of(stretch.queue).context)
             span = archive.span(stretch.oldest, stretch.mark)
             if span.first is not None:
                 parts += archive_parts(stretch.queue, stretch.oldest, stretch.mark)
@@ -241,7 +243,7 @@ class Export:
         """Remove from the archives what can be read in the history; returns how many, by queue."""
         parts, firsts, up_to = [], [], {}
         for stretch in self._stretches:
-            archive = stretch.queue.archive.history
+            archive = ArchiveHistory(core_of(stretch.queue).context)
             span = archive.span(None, stretch.up_to)
             if span.first is not None and archive.removable:
                 parts += archive_parts(stretch.queue, None, stretch.up_to)
@@ -260,10 +262,13 @@ class Export:
     # -- data frames
 
     def _new_parts(self) -> list[Part]:
-        """What finished since the last export, of the archives that have some of it."""
         parts: list[Part] = []
         for stretch in self._stretches:
-            if stretch.queue.archive.history.span(stretch.mark, stretch.up_to).messages:
+            if (
+                ArchiveHistory(core_of(stretch.queue).context)
+                .span(stretch.mark, stretch.up_to)
+                .messages
+            ):
                 parts += archive_parts(stretch.queue, stretch.mark, stretch.up_to)
         return parts
 
@@ -271,7 +276,6 @@ class Export:
         return read_parts(self._spark, self._location, parts, _IDENTITY)
 
     def _exported(self, first: int) -> DataFrame:
-        """The identities of what is in the history since the day of an instant."""
         if self._folder.last(SERIES) is None:
             return empty_history(self._spark).select(*_IDENTITY)
         since = utc_date(sql.timestamp_micros(sql.lit(first)))
@@ -285,7 +289,6 @@ class Export:
         return _ids_by_queue(self._identities(parts).join(written, _IDENTITY, "left_anti"))
 
     def _counted(self, staged: str) -> dict[str, int]:
-        """How many messages were written, by queue; each must be there once."""
         counted = (
             self._read(staged)
             .groupBy("queue")
@@ -328,7 +331,6 @@ def _ids_by_queue(frame: DataFrame) -> dict[str, list[int]]:
 
 
 def _in_batches(rows: Iterator[Any]) -> Iterator[tuple[str, list[int]]]:
-    """Rows that are ordered by queue as ids, so many at once as one transaction removes."""
     for name, group in groupby(rows, key=itemgetter("queue")):
         while ids := [row["id"] for row in islice(group, _PRUNE_BATCH)]:
             yield name, ids

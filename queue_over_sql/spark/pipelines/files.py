@@ -153,7 +153,6 @@ class LocalFiles:
         self._written(name, content).replace(self._root / name)
 
     def _written(self, name: str, content: bytes) -> Path:
-        """A file of another name beside it, whole and on the disk."""
         place = self._root / name
         place.parent.mkdir(parents=True, exist_ok=True)
         fresh = place.with_name(f".{uuid.uuid4().hex}")

@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from queue_over_sql.durations import MICROSECOND, Duration, to_timedelta
-from queue_over_sql.spark.databases import service_at
+from queue_over_sql.spark.databases import label_of, location_of, queues_of, service_at
 from queue_over_sql.spark.pipelines.exporting import SERIES, Export, ExportReport
 from queue_over_sql.spark.pipelines.files import files_at
 from queue_over_sql.spark.pipelines.frames import HISTORY_SCHEMA
 from queue_over_sql.spark.pipelines.staged import StagedFolder
-from queue_over_sql.spark.places import label_of, location_of, queues_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,16 +14,16 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from queue_over_sql.schema import check_table_prefix
+from queue_over_sql.durable import stage_store as stages
+from queue_over_sql.durable.stage_store import BatchName
+from queue_over_sql.queue import core_of
+from queue_over_sql.schema.queue_tables import check_table_prefix
 from queue_over_sql.settings import check_choice
-from queue_over_sql.spark.databases import queue_at
-from queue_over_sql.spark.encoding import plan_of
+from queue_over_sql.spark.databases import location_of, options_of, queue_at
 from queue_over_sql.spark.options import Location, labels_of
 from queue_over_sql.spark.pipelines.checking import REASON, ROW, Checker, messages_of
 from queue_over_sql.spark.pipelines.sources import read_source
-from queue_over_sql.spark.places import location_of, options_of
-from queue_over_sql.store import stages
-from queue_over_sql.store.stages import BatchName
+from queue_over_sql.spark.sink_columns import plan_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -197,15 +197,13 @@ class _Loading:
         messages.write.format("queue_over_sql").options(**options).mode("append").save()
 
     def _count(self, queue: Queue) -> int:
-        """How many were published, as the commit says, which nobody needs any more."""
-        tables, context = queue.context.tables, queue.context
+        tables, context = core_of(queue).context.tables, core_of(queue).context
         count = context.run(lambda c: stages.committed_count(c, tables, self._batch))
         context.run(lambda c: stages.forget_commit(c, tables, self._batch))
         return count or 0
 
 
 def _share(messages: DataFrame, count: int) -> Column | None:
-    """Which database gets a message; the same in every run."""
     from pyspark.sql import functions
 
     if count == 1:
@@ -224,7 +222,6 @@ def _checked(messages: DataFrame, place: Location, queue: str) -> DataFrame:
 
 @contextlib.contextmanager
 def _kept(frame: DataFrame) -> Iterator[DataFrame]:
-    """Read and checked once, whatever is done with it: a table may be another a moment later."""
     from pyspark import StorageLevel
 
     kept = frame.persist(StorageLevel.MEMORY_AND_DISK)
@@ -259,7 +256,7 @@ def _reject(checked: DataFrame, bad: int, read: int, folder: str | None, form: s
 
 def _check_columns(schema: StructType, queues: Mapping[str, Queue]) -> None:
     for queue in queues.values():
-        plan_of(schema, queue.context.tables)
+        plan_of(schema, core_of(queue).context.tables)
 
 
 def _places(  # noqa: PLR0917 - as the function has them

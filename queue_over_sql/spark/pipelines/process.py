@@ -9,12 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from queue_over_sql.durations import MICROSECOND, Duration, to_timedelta
-from queue_over_sql.schema import CONSUMER_LENGTH
-from queue_over_sql.spark.databases import queue_at
+from queue_over_sql.schema.system_tables import CONSUMER_LENGTH
+from queue_over_sql.spark.databases import location_of, options_of, queue_at
 from queue_over_sql.spark.pipelines.files import files_at
 from queue_over_sql.spark.pipelines.staged import Commit, StagedFolder, commit_name
-from queue_over_sql.spark.places import location_of, options_of
-from queue_over_sql.spark.stream_options import StreamOptions
+from queue_over_sql.spark.stream.options import StreamOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -122,7 +121,6 @@ def usual_consumer(queue: str) -> str:
 
 
 def _check(location: Location, stream: Mapping[str, str], to: str | None) -> None:
-    """Ask here what Spark would ask later: it wraps each answer into a page of its own."""
     options = StreamOptions.parse(stream)
     for place in options.locations.values():
         queue_at(place, options.queue)
@@ -131,12 +129,10 @@ def _check(location: Location, stream: Mapping[str, str], to: str | None) -> Non
 
 
 def _messages(result: DataFrame, message: Transform | None) -> DataFrame:
-    """What is to be published of a result."""
     return result if message is None else _frame(message(result), "message")
 
 
 def _frame(made: object, maker: str) -> DataFrame:
-    """What a function of the user's has returned, as long as it is what Spark can go on with."""
     from pyspark.sql import DataFrame
 
     if isinstance(made, DataFrame):
@@ -184,6 +180,5 @@ class _Batches:
 
 
 def _query_id(spark: SparkSession, checkpoint: str) -> str:
-    """The id that Spark gave the query when its checkpoint was made, and that stays with it."""
     found = json.loads(files_at(spark, checkpoint).read("metadata"))
     return str(found["id"])

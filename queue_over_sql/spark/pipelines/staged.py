@@ -144,7 +144,6 @@ class StagedFolder:
         self.files.remove(commit.staged)
 
     def _tidy(self, name: str) -> None:
-        """Forget what the killed have begun: no commit up to this one can be made any more."""
         series = name.rpartition("-")[0]
         for folder in self.files.names(_STAGING):
             begun = folder.rpartition(".")[0]

@@ -54,7 +54,6 @@ def _literal(statement: str) -> str:
 
 
 def _divided(names: Sequence[str], keep: Callable[[str], bool]) -> tuple[list[str], list[str]]:
-    """Names to drop, names to empty."""
     return [name for name in names if not keep(name)], [name for name in names if keep(name)]
 
 

@@ -26,8 +26,8 @@ class H2Server(PrivateServer):
     def locate(self) -> None:
         """Find Java and the jar."""
         try:
-            from queue_over_sql.dialects.h2_driver.errors import InterfaceError
-            from queue_over_sql.dialects.h2_driver.locate import find_jar, find_runtime
+            from queue_over_sql.dialects.h2.driver.errors import InterfaceError
+            from queue_over_sql.dialects.h2.driver.jvm import find_jar, find_runtime
         except ImportError as error:
             raise ServerMissing(f"{error}: install queue-over-sql[h2]") from error
         try:

@@ -18,6 +18,8 @@ from typing import Any
 from sqlalchemy import PoolProxiedConnection
 
 from queue_over_sql import QueueService
+from queue_over_sql.queue import core_of
+from queue_over_sql.service import parts_of
 from scripts.benchmarks.contenders.limit_sessions import SESSIONS, Session
 from scripts.benchmarks.contenders.ours import DURABILITY, QUEUE
 from scripts.benchmarks.contenders.serving import PATIENCE, Contender, serve
@@ -37,7 +39,7 @@ class Limit(Contender):
     @property
     def version(self) -> str:
         """Of the driver."""
-        driver = self._service.connections.engine.dialect.driver
+        driver = parts_of(self._service).connections.engine.dialect.driver
         if driver == "pysqlite":
             return f"sqlite3 {sqlite3.sqlite_version}"
         return f"{driver} {version(driver)}"
@@ -45,7 +47,7 @@ class Limit(Contender):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self._service = QueueService(url)
-        backend = self._service.connections.engine.url.get_backend_name()
+        backend = parts_of(self._service).connections.engine.url.get_backend_name()
         self.durability = DURABILITY.get(backend, self.durability)
         self._kept: list[PoolProxiedConnection] = []
 
@@ -59,12 +61,12 @@ class Limit(Contender):
         self._consumer.claim(1)
 
     def _session(self, *, durable: bool = False) -> Session:
-        engine = self._service.connections.engine
+        engine = parts_of(self._service).connections.engine
         connection = engine.raw_connection()
         self._kept.append(connection)
         raw: Any = connection.driver_connection
         engine.dialect.set_isolation_level(raw, "AUTOCOMMIT")
-        sql = self._service.queue(QUEUE).context.sql
+        sql = core_of(self._service.queue(QUEUE)).context.sql
         return SESSIONS[engine.dialect.name](sql, raw, durable=durable)
 
     def publish(self, payloads: list[Any], batch: int) -> None:

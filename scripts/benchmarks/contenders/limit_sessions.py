@@ -6,14 +6,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from queue_over_sql.dialects import postgresql, sqlite
 from queue_over_sql.dialects.compiled import Builder, StatementCache
+from queue_over_sql.dialects.postgresql import dialect as postgresql
 from queue_over_sql.dialects.requests import ANY_EDITS
+from queue_over_sql.dialects.sqlite import dialect as sqlite
 from queue_over_sql.dialects.statements import claim, publish, settle
-from queue_over_sql.dialects.statements.administration import clock
 from queue_over_sql.dialects.statements.parameters import bucket_of
-from queue_over_sql.marks import SLACK_US
-from queue_over_sql.schema import MESSAGE_COLUMNS
+from queue_over_sql.queues.low_watermark import SLACK_US
+from queue_over_sql.schema.queue_tables import MESSAGE_COLUMNS
+from queue_over_sql.store.admin import select_clock
 from scripts.benchmarks.contenders.serving import number_of
 
 CONSUMER = "00000000-0000-4000-8000-000000000000"
@@ -86,7 +87,7 @@ class Session:
         self._low = 0
         tables = sql.subject
         self._table = tables.live.name
-        self._now = sql.get(clock).text.partition("SELECT ")[2].rpartition(" AS ")[0]
+        self._now = sql.get(select_clock).text.partition("SELECT ")[2].rpartition(" AS ")[0]
         self._publish = Text(
             sql,
             publish.publish,

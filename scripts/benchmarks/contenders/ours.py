@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import event, make_url
 
 from queue_over_sql import Message, QueueService, Worker
+from queue_over_sql.service import parts_of
 from scripts.benchmarks.contenders.serving import PATIENCE, Contender, number_of, serve
 
 QUEUE = "workloads"
@@ -97,7 +98,7 @@ class Ours(Contender):
 
     def take(self, batch: int, count: int) -> list[int]:
         """By ``take`` on a connection of the consumer's own."""
-        with self._service.connections.engine.connect() as connection:
+        with parts_of(self._service).connections.engine.connect() as connection:
 
             def take(wanted: int) -> list[int]:
                 messages = self._queue.take(wanted, connection=connection)
@@ -147,7 +148,7 @@ class Ours(Contender):
     def idle(self, seconds: float) -> int:
         """By a worker of one thread; the service's own statements are counted, too."""
         counted = itertools.count()
-        engine = self._service.connections.engine
+        engine = parts_of(self._service).connections.engine
         event.listen(engine, "before_cursor_execute", lambda *_: next(counted))
         worker = self._service.worker(concurrency=1)
         worker.handle(QUEUE)(print)

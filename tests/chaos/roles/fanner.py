@@ -63,7 +63,7 @@ class Publisher:
         """Publish in the way of the arguments."""
         self._engine = create_engine(arguments.url) if arguments.within else None
         # Before a connection is opened: one that nobody follows goes past SQLAlchemy's events.
-        self.doom = Doom(self._engine or service.connections.engine)
+        self.doom = Doom(self._engine or service._parts.connections.engine)
         self._topic: Topic = service.topic(arguments.topic)
         self._journal = Journal(arguments.journal, arguments.name)
         self._numbers = (f"{arguments.name}-{number}" for number in itertools.count())

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from queue_over_sql.durable import stage_store as store
+from queue_over_sql.durable.staged_writes import StagedPublisher
+from queue_over_sql.spark.sink import QueueStreamWriter
 from queue_over_sql.spark.source import QueueDataSource
-from queue_over_sql.spark.writer import QueueStreamWriter
-from queue_over_sql.stages import StagedPublisher
-from queue_over_sql.store import stages as store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 from pyspark.sql.types import StructType
 
-from queue_over_sql.spark import writer
+from queue_over_sql.durable import round_store as rounds
+from queue_over_sql.durable import stage_store as stages
+from queue_over_sql.spark import sink as writer
+from queue_over_sql.spark.sink import QueueStreamWriter
 from queue_over_sql.spark.source import QueueDataSource
-from queue_over_sql.spark.stream_reader import QueueStreamReader
-from queue_over_sql.spark.writer import QueueStreamWriter
-from queue_over_sql.store import rounds, stages
+from queue_over_sql.spark.stream.reader import QueueStreamReader
 from tests.chaos.spark.crashes import crash, crashing
 
 INSIDE: Final[dict[ModuleType, dict[str, str]]] = {

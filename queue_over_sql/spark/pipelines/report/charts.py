@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from queue_over_sql.spark.pipelines.report.names import OUTCOMES, QUANTILES, Row
 from queue_over_sql.spark.pipelines.report.plots import Series, Times, lines, stacked_bars
-from queue_over_sql.spark.pipelines.report.words import clean, duration_words, short_count
+from queue_over_sql.spark.pipelines.report.words import (
+    OUTCOMES,
+    QUANTILES,
+    Row,
+    clean,
+    duration_words,
+    short_count,
+)
 
 _BIN_NAMES: Final = (
     (86_400, "day", "days"),

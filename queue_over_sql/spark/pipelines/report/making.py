@@ -17,14 +17,14 @@ from pyspark.sql import functions as sql
 
 from queue_over_sql.durations import Duration
 from queue_over_sql.settings import check_whole
+from queue_over_sql.spark.databases import location_of
 from queue_over_sql.spark.pipelines.files import files_at
 from queue_over_sql.spark.pipelines.frames import HOUR
 from queue_over_sql.spark.pipelines.report import measures
-from queue_over_sql.spark.pipelines.report.names import Row
 from queue_over_sql.spark.pipelines.report.page import Facts, page
 from queue_over_sql.spark.pipelines.report.sources import Source, gathered
 from queue_over_sql.spark.pipelines.report.tables import computed, write_table
-from queue_over_sql.spark.places import location_of
+from queue_over_sql.spark.pipelines.report.words import Row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -161,7 +161,6 @@ def _computed(found: Measures, steps: _Steps) -> dict[str, pa.Table]:
 
 
 def _facts(source: Source, found: Mapping[str, pa.Table], title: str) -> Facts:
-    """What the page shows, of the tables that are written."""
     rows = {name: table.to_pylist() for name, table in found.items() if name != "hourly"}
     shown = Facts(
         title=title,
@@ -183,7 +182,6 @@ def _facts(source: Source, found: Mapping[str, pa.Table], title: str) -> Facts:
 
 
 def _by_cause(lost: Sequence[Row]) -> list[Row]:
-    """All hours together."""
     causes: dict[tuple[str, str], Row] = {}
     for row in lost:
         before = causes.get((row["queue"], row["cause"]))
@@ -194,7 +192,6 @@ def _by_cause(lost: Sequence[Row]) -> list[Row]:
 
 
 def _busiest(consumers: Sequence[Row]) -> list[Row]:
-    """The first of each queue."""
     seen = Counter[str]()
     found = []
     for row in consumers:
@@ -205,7 +202,6 @@ def _busiest(consumers: Sequence[Row]) -> list[Row]:
 
 
 def _bin_length(hourly: pa.Table) -> int:
-    """The shortest bins of which all fit into a plot."""
     hours = hourly["hour"].drop_null()
     if not len(hours):
         return HOUR
@@ -218,7 +214,6 @@ def _bin_length(hourly: pa.Table) -> int:
 def _timeline(
     source: Source, hourly: pa.Table, queues: Sequence[str], seconds: int
 ) -> Sequence[Row]:
-    """What happened per bin, in the queues that are drawn."""
     if seconds == HOUR:
         names = pa.array(queues, pa.string())
         rows = hourly.filter(pc.field("queue").isin(names)).to_pylist()

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as sql
 
-from queue_over_sql.restoring import CONSUMER_DIED, LEASE_EXPIRED
+from queue_over_sql.queues.recovery import CONSUMER_DIED, LEASE_EXPIRED
 from queue_over_sql.spark.pipelines.frames import HOUR, bin_start, seconds_between
-from queue_over_sql.spark.pipelines.report.names import DURATIONS, OUTCOMES, QUANTILES, STATUSES
+from queue_over_sql.spark.pipelines.report.words import DURATIONS, OUTCOMES, QUANTILES, STATUSES
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -125,7 +125,6 @@ def binned(timed: DataFrame, live: DataFrame, seconds: int, name: str) -> DataFr
 
 
 def _ended() -> list[Column]:
-    """What is said of finished messages, however they are grouped."""
     attempts_before = sql.greatest(sql.col("attempt") - 1, sql.lit(0))
     return [
         sql.count("*").alias("finished"),
@@ -143,7 +142,6 @@ def _quantiles(name: str) -> list[Column]:
 
 
 def _without_nulls(frame: DataFrame) -> DataFrame:
-    """Zero where there was nothing to count."""
     counts = ["published", "finished", *OUTCOMES, "retried", "retries", *STATUSES]
     return frame.fillna(0, [name for name in counts if name in frame.columns])
 

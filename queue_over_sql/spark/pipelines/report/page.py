@@ -9,8 +9,9 @@ from importlib.resources import files
 from typing import Final
 
 from queue_over_sql.spark.pipelines.report.charts import charts_of
-from queue_over_sql.spark.pipelines.report.names import STATUSES, Row
 from queue_over_sql.spark.pipelines.report.words import (
+    STATUSES,
+    Row,
     clean,
     count_words,
     duration_words,
@@ -167,7 +168,6 @@ def _at(at: datetime | None) -> _Cell:
 
 
 def _bar(parts: Iterable[tuple[str, float, str]]) -> _Cell:
-    """Parts of one, side by side: CSS class, share, words."""
     drawn = "".join(
         f'<i class="{look}" style="width:{max(share, 0.005) * 100:.2f}%" title="{clean(told)}"></i>'
         for look, share, told in parts

@@ -177,13 +177,11 @@ class Axis:
 
 
 def _round_step(wanted: float) -> float:
-    """The next 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(wanted))
     return next(power * digit for digit in (1, 2, 5, 10) if power * digit >= wanted * 0.999)
 
 
 def _duration_step(wanted: float) -> float:
-    """The next round duration: a watch counts by sixties, a calendar by days."""
     if wanted < 1:
         return _round_step(wanted)
     steps = (step for step in _DURATION_STEPS if step >= wanted * 0.999)
@@ -237,7 +235,6 @@ def _line(times: Times, series: Series, axis: Axis, words: Words) -> Iterator[st
 
 
 def _stretches(times: Times, series: Series) -> Iterator[list[tuple[int, float]]]:
-    """Neighbouring bins with values: where there was nothing, no line pretends otherwise."""
     stretch: list[tuple[int, float]] = []
     for index, value in enumerate(series.values):
         if value is None:

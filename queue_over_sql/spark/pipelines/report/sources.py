@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as sql
 
 from queue_over_sql.durations import Duration, instant, to_timedelta
-from queue_over_sql.spark.databases import service_at
+from queue_over_sql.queue import core_of
+from queue_over_sql.queues.archive import ArchiveHistory
+from queue_over_sql.spark.databases import label_of, queues_of, service_at
 from queue_over_sql.spark.pipelines.archives import Part, archive_parts, live_parts, read_parts
 from queue_over_sql.spark.pipelines.frames import (
     empty_history,
@@ -19,7 +21,6 @@ from queue_over_sql.spark.pipelines.frames import (
     utc_date,
 )
 from queue_over_sql.spark.pipelines.history import history_of
-from queue_over_sql.spark.places import label_of, queues_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -81,7 +82,7 @@ def gathered(
         found = queues_of(service_at(location), queues)
         if found:
             consumers = {c.consumer_id: _who(c) for c in service_at(location).consumers()}
-            now = instant(found[0].archive.history.now())
+            now = instant(ArchiveHistory(core_of(found[0]).context).now())
         parts = [part for queue in found for part in live_parts(queue)]
         live = _copied(spark, location, parts, f"{work}/live")
         words.append(f"the database {label_of(location)}")
@@ -111,7 +112,6 @@ def _slim(frame: DataFrame) -> DataFrame:
 def _copied(
     spark: SparkSession, location: Location, parts: Sequence[Part], place: str
 ) -> DataFrame:
-    """Messages of all queues, written to files first."""
     rows = read_parts(spark, location, parts, ["queue", *_NEEDED])
     rows = _slim(rows.withColumn("date", utc_date("finished_at")))
     rows.write.parquet(place)

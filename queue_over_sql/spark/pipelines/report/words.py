@@ -1,11 +1,27 @@
-"""Numbers, durations and texts of others as they stand on the page."""
+"""Names, numbers, durations and texts of others as they stand on the page."""
 
 from __future__ import annotations
 
 import html
 import unicodedata
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
+
+from queue_over_sql.message import Outcome
+
+Row = Mapping[str, Any]
+"""A row of a table by its columns."""
+
+OUTCOMES: Final = tuple(map(str, Outcome))
+"""How messages ended, each a column that counts them."""
+STATUSES: Final = ("ready", "delayed", "claimed", "held")
+"""How live messages stand, likewise."""
+DURATIONS: Final = ("wait", "run", "total")
+"""What is measured of a finished message; see ``measures.with_durations``."""
+QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+"""What is told of a duration, each by a column such as ``wait_p50``."""
+
 
 UNKNOWN: Final = "\N{EN DASH}"
 _SMALL: Final = 10
@@ -60,7 +76,6 @@ def duration_words(seconds: float | None) -> str:
 
 
 def _short(value: float) -> str:
-    """Three digits, and more only where a number has more before its point."""
     return f"{value:.3g}" if value < _THOUSAND - 0.5 else f"{value:,.0f}"
 
 

@@ -1,0 +1,237 @@
+"""The course of the demo: publish, watch, kill one server, wait for the end, settle the account."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from queue_over_sql import Queue
+from queue_over_sql.cli.signals import Stop
+from queue_over_sql_demo.account import Account, Ledger, Rescue, settle
+from queue_over_sql_demo.files import InputFile, digest
+from queue_over_sql_demo.fleet import Server
+from queue_over_sql_demo.observer import Observer, Snapshot
+from queue_over_sql_demo.plan import Plan
+
+TICK_SECONDS = 0.05
+START_SECONDS = 60.0
+PUBLISH_BATCH = 500
+# A server is killed when this share of all files is done; the last share is published after it.
+KILL_AFTER = 0.2
+KEPT_BACK = 0.3
+SETTLE_LOOKS = 20
+
+
+class DemoError(Exception):
+    """The demo could not run to its end; the account would say nothing."""
+
+
+@dataclass
+class Progress:
+    """Where the demo stands, for the view."""
+
+    total: int
+    started: float = field(default_factory=time.monotonic)
+    published: int = 0
+    publish_seconds: float = 0.0
+    first_publish: float | None = None
+    last_done: float | None = None
+    snapshot: Snapshot = field(default_factory=Snapshot)
+    rescue: Rescue | None = None
+
+    @property
+    def work_seconds(self) -> float:
+        """Seconds from the first publish to the last result so far."""
+        if self.first_publish is None:
+            return 0.0
+        return (self.last_done or time.monotonic()) - self.first_publish
+
+
+class Course:
+    """Leads one run of the demo on servers that are already started.
+
+    Args:
+        plan: what to do.
+        queue: the demo's own queue.
+        observer: reads queue and results.
+        servers: the server processes.
+        files: what to publish.
+        stop: whether the user interrupted.
+        show: called with the progress again and again.
+        tell: called with a sentence for each event.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        queue: Queue,
+        observer: Observer,
+        servers: list[Server],
+        files: tuple[InputFile, ...],
+        *,
+        stop: Stop,
+        show: Callable[[Progress], None],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._plan = plan
+        self._queue = queue
+        self._observer = observer
+        self.servers = servers
+        self._files = files
+        self._stop = stop
+        self._show = show
+        self._tell = tell
+        self.progress = Progress(len(files))
+        self.consumer_ids: dict[int, str] = {}
+        self._killed_at = 0.0
+
+    def wait_for_servers(self) -> None:
+        """Return when every server has registered; `DemoError` when one does not come up."""
+        deadline = time.monotonic() + START_SECONDS
+        while not {server.pid for server in self.servers} <= self.consumer_ids.keys():
+            self._check_servers()
+            if time.monotonic() > deadline:
+                raise DemoError(f"not all servers registered within {START_SECONDS:.0f} s")
+            self._pause()
+            self.consumer_ids = self._observer.consumer_ids()
+        self._tell(f"{len(self.servers)} servers are ready")
+
+    def run(self) -> None:
+        """Publish, watch and kill until everything is done or the deadline has passed."""
+        deadline = time.monotonic() + self._plan.deadline
+        while not self._finished():
+            self._check_servers()
+            if time.monotonic() > deadline:
+                self._tell(f"gave up after {self._plan.deadline:.0f} s")
+                return
+            if not self._published_enough():
+                self._publish_some()
+            elif not self._kill_due():
+                self._pause()
+            if self._stop.asked.is_set():
+                raise KeyboardInterrupt
+            self._look()
+
+    def _finished(self) -> bool:
+        everything = self.progress.published == len(self._files)
+        return everything and self.progress.snapshot.live == 0
+
+    def _check_servers(self) -> None:
+        for server in self.servers:
+            if server.failed:
+                raise DemoError(f"{server.name} ended by itself:\n{server.log_tail()}")
+
+    def _pause(self) -> None:
+        if self._stop.asked.wait(TICK_SECONDS):
+            raise KeyboardInterrupt
+
+    def _kill_due(self) -> bool:
+        return self._plan.kill and self.progress.rescue is None
+
+    def _published_enough(self) -> bool:
+        published = self.progress.published
+        if not self._kill_due():
+            return published == len(self._files)
+        # Until the kill, the servers must never run out of work: then none would hold any.
+        return published >= self._before_kill() and self.progress.snapshot.live > 0
+
+    def _publish_some(self) -> None:
+        done = self.progress.published
+        batch = [file.payload() for file in self._files[done : done + self._next_batch()]]
+        begin = time.monotonic()
+        if self.progress.first_publish is None:
+            self.progress.first_publish = begin
+        self._queue.publish_many(batch)
+        self.progress.publish_seconds += time.monotonic() - begin
+        self.progress.published += len(batch)
+        if self.progress.published == len(self._files):
+            self._tell(f"all {len(self._files):,} files are published")
+
+    def _next_batch(self) -> int:
+        left = len(self._files) - self.progress.published
+        if self._kill_due():
+            before_kill = self._before_kill() - self.progress.published
+            # Once that much is out, what was kept back follows in small parts.
+            left = before_kill if before_kill > 0 else len(self._files) // 10
+        return min(PUBLISH_BATCH, max(1, left))
+
+    def _before_kill(self) -> int:
+        return math.ceil(len(self._files) * (1 - KEPT_BACK))
+
+    def _look(self) -> None:
+        before = self.progress.snapshot.results
+        self.progress.snapshot = snapshot = self._observer.snapshot()
+        if snapshot.results != before:
+            self.progress.last_done = time.monotonic()
+        if self._kill_due() and snapshot.results >= KILL_AFTER * len(self._files):
+            self._try_kill()
+        elif self.progress.rescue is not None and self.progress.rescue.seconds is None:
+            self._watch_rescue(self.progress.rescue)
+        self._show(self.progress)
+
+    def _try_kill(self) -> None:
+        """Freeze the server that holds most; kill it if it certainly holds claims, else thaw it.
+
+        Frozen, it can finish nothing between our look and the kill. At most one acknowledgement per
+        thread may still be on its way to the database, so more than these must be held.
+        """
+        claimed = self.progress.snapshot.claimed
+        victim = max(self.servers, key=lambda server: claimed.get(self.consumer_of(server), 0))
+        if claimed.get(self.consumer_of(victim), 0) <= self._plan.threads:
+            return
+        victim.freeze()
+        if len(self._observer.held_by(self.consumer_of(victim))) <= self._plan.threads:
+            victim.thaw()
+            return
+        self._killed_at = time.monotonic()
+        victim.kill()
+        held = self._settled_claims(self.consumer_of(victim))
+        self.progress.rescue = Rescue(victim.name, victim.pid, held)
+        self._tell(
+            f"{victim.name} (pid {victim.pid}) killed with kill -9; it held {len(held)} messages"
+        )
+
+    def consumer_of(self, server: Server) -> str:
+        """The consumer id of `server`; empty before it has registered."""
+        return self.consumer_ids.get(server.pid, "")
+
+    def _settled_claims(self, consumer_id: str) -> frozenset[int]:
+        """What the dead consumer holds once the database has ended what was on its way."""
+        held = self._observer.held_by(consumer_id)
+        for _ in range(SETTLE_LOOKS):
+            time.sleep(TICK_SECONDS)
+            again = self._observer.held_by(consumer_id)
+            if again == held:
+                break
+            held = again
+        return held
+
+    def _watch_rescue(self, rescue: Rescue) -> None:
+        if self._observer.any_live(rescue.held):
+            return
+        seconds = time.monotonic() - self._killed_at
+        self.progress.rescue = Rescue(rescue.server, rescue.pid, rescue.held, seconds)
+        self._tell(f"its {len(rescue.held)} messages were done by others {seconds:.1f} s later")
+
+    def account(self) -> Account:
+        """Read everything again and compare; call it when the servers have stopped."""
+        paths = {file.number: file.path for file in self._files}
+        size = min(self._plan.sample, len(paths))
+        folder = Path(self._plan.folder)
+        return settle(
+            Ledger(
+                files=paths,
+                published=self.progress.published,
+                results=self._observer.results(),
+                live=self._observer.snapshot().live,
+                archived=self._queue.archive.messages().count(),
+                rescue=self.progress.rescue,
+                kill_wanted=self._plan.kill,
+                sample=random.sample(sorted(paths), size),
+                check=lambda path: digest(folder / path),
+            )
+        )

@@ -1,0 +1,89 @@
+"""The demo's results table: what the servers write in the transaction that acknowledges."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    func,
+    insert,
+    select,
+)
+
+from queue_over_sql import Message
+from queue_over_sql_demo.account import Result
+
+
+def results_table(name: str, schema: str | None) -> Table:
+    """The table `name`.
+
+    Its key is drawn anew by each delivery, and the file's number is not unique, on purpose: if two
+    deliveries of one message were ever committed, nothing here would hide the second.
+    """
+    return Table(
+        name,
+        MetaData(schema=schema),
+        Column("delivery", String(32), primary_key=True),
+        Column("message_id", BigInteger, nullable=False),
+        Column("file_number", BigInteger, nullable=False),
+        Column("file_path", Text, nullable=False),
+        Column("sha256", String(64), nullable=False),
+        Column("file_size", BigInteger, nullable=False),
+        Column("server_name", String(40), nullable=False),
+        Column("attempt", Integer, nullable=False),
+    )
+
+
+def write_result(
+    table: Table, connection: Connection, message: Message, digest: tuple[str, int], server: str
+) -> None:
+    """Insert what `server` found for `message`, in the caller's transaction."""
+    checksum, size = digest
+    connection.execute(
+        insert(table),
+        {
+            "delivery": uuid4().hex,
+            "message_id": message.id,
+            "file_number": message.payload["number"],
+            "file_path": message.payload["path"],
+            "sha256": checksum,
+            "file_size": size,
+            "server_name": server,
+            "attempt": message.attempt,
+        },
+    )
+
+
+def read_results(table: Table, connection: Connection) -> list[Result]:
+    """Every row that was committed."""
+    rows = connection.execute(
+        select(
+            table.c.message_id,
+            table.c.file_number,
+            table.c.sha256,
+            table.c.file_size,
+            table.c.server_name,
+            table.c.attempt,
+        )
+    )
+    return [Result(*row) for row in rows]
+
+
+def count_by_server(table: Table, connection: Connection) -> dict[str, tuple[int, int]]:
+    """Rows and redelivered rows, by the server that wrote them."""
+    attempts = select(table.c.server_name, table.c.attempt, func.count().label("n")).group_by(
+        table.c.server_name, table.c.attempt
+    )
+    counts: dict[str, tuple[int, int]] = {}
+    for server, attempt, count in connection.execute(attempts):
+        done, again = counts.get(server, (0, 0))
+        counts[server] = (done + count, again + (count if attempt > 1 else 0))
+    return counts

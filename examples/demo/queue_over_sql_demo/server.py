@@ -1,0 +1,66 @@
+"""One server of the demo: ``python -m queue_over_sql_demo``, ordered on standard input.
+
+This is what a program that uses the library looks like: a service, a worker and a handler whose
+writes commit together with the acknowledgement.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection
+
+from queue_over_sql import Message, QueueService, Worker
+from queue_over_sql.cli.workers import start_logging
+from queue_over_sql_demo.files import digest
+from queue_over_sql_demo.plan import ServerOrder
+from queue_over_sql_demo.results import results_table, write_result
+
+
+def open_service(
+    url: str, schema: str | None, table_prefix: str | None, name: str, timeout: float
+) -> QueueService:
+    """A service for the demo, whose reaper looks often enough for its short timeout."""
+    prefix: dict[str, Any] = {} if table_prefix is None else {"table_prefix": table_prefix}
+    return QueueService(
+        url,
+        schema=schema,
+        consumer_name=name,
+        consumer_timeout=timeout,
+        reaper_interval=timeout / 6,
+        **prefix,
+    )
+
+
+def build_worker(order: ServerOrder) -> Worker:
+    """The worker that computes checksums as `order` says."""
+    service = open_service(
+        order.url, order.schema, order.table_prefix, order.name, order.consumer_timeout
+    )
+    worker = service.worker(concurrency=order.threads, batch=order.batch)
+    results = results_table(order.results, order.schema)
+    folder = Path(order.folder)
+
+    @worker.handle(order.queue, transactional=True)
+    def compute(message: Message, connection: Connection) -> None:
+        found = digest(folder / message.payload["path"])
+        write_result(results, connection, message, found, order.name)
+
+    return worker
+
+
+def _stop_with_parent(worker: Worker) -> None:
+    # The parent keeps our standard input open for as long as it lives.
+    sys.stdin.read()
+    worker.stop()
+
+
+def main() -> None:
+    """Run until SIGTERM, or until the demo that started this process has gone."""
+    start_logging("info")
+    worker = build_worker(ServerOrder.read(sys.stdin.readline()))
+    threading.Thread(target=_stop_with_parent, args=(worker,), daemon=True).start()
+    worker.run(signals=True)

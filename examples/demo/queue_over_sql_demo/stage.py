@@ -1,0 +1,89 @@
+"""Sets the demo's stage, tables, queue, servers, and clears it away again."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Table
+
+from queue_over_sql import FixedDelay, Queue, QueueService
+from queue_over_sql.cli.signals import Stop
+from queue_over_sql.service import parts_of
+from queue_over_sql_demo.account import Account
+from queue_over_sql_demo.course import Course, Progress
+from queue_over_sql_demo.files import Scan
+from queue_over_sql_demo.fleet import running_servers
+from queue_over_sql_demo.observer import Observer
+from queue_over_sql_demo.plan import Plan
+from queue_over_sql_demo.results import results_table
+from queue_over_sql_demo.server import open_service
+
+
+@contextmanager
+def work_folder(*, keep: bool) -> Iterator[Path]:
+    """A new temporary folder for the logs and the embedded database; removed unless `keep`."""
+    folder = Path(tempfile.mkdtemp(prefix="queue-over-sql-demo-"))
+    try:
+        yield folder
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The demo's place in the database."""
+
+    service: QueueService
+    queue: Queue
+    results: Table
+
+
+@contextmanager
+def set_stage(plan: Plan) -> Iterator[Stage]:
+    """Create the demo's queue and results table; drop both at the end unless told to keep."""
+    service = open_service(plan.url, plan.schema, plan.table_prefix, "demo", plan.consumer_timeout)
+    results = results_table(plan.results, plan.schema)
+    try:
+        queue = service.create_queue(plan.name, retry=FixedDelay(0.2))
+        parts_of(service).connections.run(results.create)
+        yield Stage(service, queue, results)
+    finally:
+        if not plan.keep:
+            connections = parts_of(service).connections
+            connections.run(lambda connection: results.drop(connection, checkfirst=True))
+            service.drop_queue(plan.name)
+        service.stop()
+
+
+def perform(
+    plan: Plan,
+    scan: Scan,
+    logs: Path,
+    *,
+    stop: Stop,
+    show: Callable[[Progress, Course], None],
+    tell: Callable[[str], None],
+) -> tuple[Account, Progress]:
+    """Run the demo as planned and return its account; `DemoError` when it cannot run at all."""
+    with set_stage(plan) as stage:
+        observer = Observer(stage.service, stage.queue, stage.results)
+        with running_servers(plan, logs) as servers:
+            course = Course(
+                plan,
+                stage.queue,
+                observer,
+                servers,
+                scan.files,
+                stop=stop,
+                show=lambda progress: show(progress, course),
+                tell=tell,
+            )
+            course.wait_for_servers()
+            course.run()
+        return course.account(), course.progress

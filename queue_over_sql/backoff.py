@@ -1,0 +1,93 @@
+"""How often unasked work runs, and what the log says while the database is away."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+_log = logging.getLogger(__name__)
+
+
+class Outage:
+    """Tells of a database that went away once, however many threads and tries notice.
+
+    Args:
+        who: who waits, for the log.
+    """
+
+    def __init__(self, who: str) -> None:
+        self._who = who
+        self._since: float | None = None
+        self._lock = threading.Lock()
+
+    def began(self, error: Exception) -> None:
+        """The database could not be reached."""
+        with self._lock:
+            if self._since is not None:
+                return
+            self._since = time.monotonic()
+        _log.warning("%s waits for the database: %s", self._who, " ".join(str(error).split()))
+
+    def ended(self) -> None:
+        """The database answered."""
+        if self._since is None:
+            return
+        with self._lock:
+            since, self._since = self._since, None
+        if since is not None:
+            _log.info("%s goes on: back after %.1f s.", self._who, time.monotonic() - since)
+
+
+_SHARE = 19
+
+
+class Pace:
+    """When a job may run again: after its interval, and later where it is costly.
+
+    One slow run may be the machine's fault, or have prepared what the next ones only use; so the
+    cheaper of the last two counts, and a single one not at all.
+
+    Args:
+        interval: least time in seconds from the start of a run to the next.
+        ready: whether it may run at once.
+    """
+
+    def __init__(self, interval: float, *, ready: bool) -> None:
+        self._interval = interval
+        self._next_at = float("-inf") if ready else time.monotonic() + interval
+        self._costs = (0.0, 0.0)
+        self._lock = threading.Lock()
+
+    def due(self) -> bool:
+        """Whether the job may run; who is told so runs it, and others are told no meanwhile."""
+        with self._lock:
+            now = time.monotonic()
+            if now < self._next_at:
+                return False
+            self._next_at = now + self._interval
+            return True
+
+    def put_off(self) -> None:
+        """Another has just done the job: not before a while after the interval."""
+        with self._lock:
+            self._next_at = max(self._next_at, time.monotonic() + 1.5 * self._interval)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Measure a run."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            ended = time.monotonic()
+            with self._lock:
+                self._costs = (self._costs[1], ended - began)
+                stretched = ended + _SHARE * min(self._costs)
+                self._next_at = max(began + self._interval, stretched)

@@ -1,0 +1,159 @@
+"""The commands of `archive`: export, prune and remove finished messages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from queue_over_sql import ArchiveSelection, Queue
+from queue_over_sql.cli.edit import (
+    Progress,
+    end_with_nothing,
+    insist_on_choice,
+    progress_bar,
+    removed_how,
+)
+from queue_over_sql.cli.filters import ARCHIVE_STATUS, Filters, filtered
+from queue_over_sql.cli.options import MESSAGES_PANEL, AllOption, QueueName, YesOption, confirm
+from queue_over_sql.cli.output import Output
+from queue_over_sql.cli.session import Session, command
+from queue_over_sql.cli.values import counted
+from queue_over_sql.queue import core_of
+from queue_over_sql.queues.json_lines import message_fields, to_json
+from queue_over_sql.queues.selection import plain_pages
+
+PANEL: Final = "Archive"
+PAGE: Final = 1_000
+STANDARD_OUTPUT: Final = "-"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group of this module's commands to `app`."""
+    group = typer.Typer(
+        no_args_is_help=True, help="Export, prune or remove the finished messages of a queue."
+    )
+    command(group, "export", panel=PANEL)(filtered(export, status=ARCHIVE_STATUS))
+    command(group, "prune", panel=PANEL)(prune)
+    command(group, "remove", panel=PANEL)(filtered(remove, status=ARCHIVE_STATUS))
+    app.add_typer(group, name="archive", rich_help_panel=MESSAGES_PANEL)
+
+
+def export(
+    session: Session,
+    *,
+    queue: QueueName,
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            show_default=False,
+            help="Where to; one that is there is replaced when all is written. - is standard "
+            "output, page by page.",
+        ),
+    ],
+    filters: Filters,
+) -> None:
+    """Write finished messages to a file of JSON Lines, one message per line, by id.
+
+    Without filters all that the archive holds. Nothing is removed. A file appears under its name
+    only when it is complete.
+
+    Example: queue-over-sql archive export orders failed.jsonl --status failed
+    """
+    with session.queue(queue) as source:
+        if file == STANDARD_OUTPUT:
+            written = _write_out(session.output, filters.archived(source))
+            session.output.note(_exported(written, queue))
+            return
+        written = _write_file(session.output, source, filters, Path(file))
+    session.output.record(
+        {"queue": queue, "file": file, "exported": written},
+        human=f"{_exported(written, queue)[:-1]} to {file}.",
+    )
+
+
+def _exported(count: int, queue: str) -> str:
+    return f"Exported {counted(count, 'message')} of the archive of queue {queue}."
+
+
+def _write_file(output: Output, queue: Queue, filters: Filters, file: Path) -> int:
+    count = filters.archived(queue).count
+    try:
+        with progress_bar(output, "Exporting", count, lasting=False) as progress:
+            return queue.archive.export(file, **filters.arguments(), progress=progress)
+    except OSError as error:
+        # Its own text names the temporary file.
+        raise OSError(f"{file} cannot be written: {error.strerror or error}") from error
+
+
+def _write_out(output: Output, selection: ArchiveSelection) -> int:
+    written = 0
+    for page in plain_pages(selection, PAGE):
+        output.line("\n".join(to_json(message_fields(message)) for message in page))
+        written += len(page)
+    return written
+
+
+def prune(session: Session, *, queue: QueueName) -> None:
+    """Remove now what the queue's --archive-ttl and --archive-limit do not keep.
+
+    Every started service and the reaper do the same in the background, in bounded steps; this goes
+    on until nothing is left to prune. It needs no yes: the settings have said it.
+    """
+    with session.queue(queue) as pruned, progress_bar(session.output, "Pruning") as progress:
+        _prune(pruned, progress)
+    session.output.record(
+        {"queue": queue, "pruned": progress.done},
+        human=f"Pruned {counted(progress.done, 'message')} of the archive of queue {queue}.",
+    )
+
+
+def _prune(queue: Queue, progress: Progress) -> None:
+    while step := core_of(queue).recovery.prune().pruned:
+        progress(progress.done + step)
+
+
+def remove(
+    session: Session,
+    *,
+    queue: QueueName,
+    filters: Filters,
+    everything: AllOption = False,
+    yes: YesOption = False,
+) -> None:
+    """Remove finished messages from the archive for ever, 500 in one transaction.
+
+    Says how many, and asks. Exit code 3 when nothing matched.
+
+    Example: queue-over-sql archive remove orders --status done --kind ping
+    """
+    insist_on_choice(filters, everything=everything)
+    with session.queue(queue) as target:
+        selection = filters.archived(target)
+        how = removed_how(target)
+        agreed = yes or _agreed(queue, selection, how)
+        done = _remove(session.output, selection) if agreed else 0
+    session.output.record(
+        {"queue": queue, "removed": done},
+        human=f"Removed {_what(done, queue)}{how}." if done else None,
+    )
+    if not done:
+        end_with_nothing(session.output, f"the archive of queue {queue}")
+
+
+def _agreed(queue: str, selection: ArchiveSelection, how: str) -> bool:
+    found = selection.count()
+    if found:
+        confirm(f"Remove {_what(found, queue)}{how}?", yes=False)
+    return found > 0
+
+
+def _remove(output: Output, selection: ArchiveSelection) -> int:
+    with progress_bar(output, "Removing", selection.count) as progress:
+        return int(selection.remove(progress=progress))
+
+
+def _what(count: int, queue: str) -> str:
+    return f"{counted(count, 'message')} of the archive of queue {queue}"

@@ -1,0 +1,250 @@
+"""Commands that look: `stats` and `consumers`; and those on durable consumers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Annotated, Final
+
+import typer
+from rich.live import Live
+from rich.text import Text
+
+from queue_over_sql import ConsumerInfo, QueueNotFound, QueueService, QueueStats
+from queue_over_sql.cli.options import MONITORING_PANEL, YesOption, confirm
+from queue_over_sql.cli.output import build_table
+from queue_over_sql.cli.session import Session, command
+from queue_over_sql.cli.signals import ExitCode, stop_on_signals
+from queue_over_sql.cli.values import (
+    counted,
+    format_age,
+    format_bytes,
+    format_duration,
+    parse_duration,
+)
+from queue_over_sql.durable.consumer import durable_consumer
+
+DURABLE_COLUMNS: Final = (
+    *("durable", "queue", "#epoch", "#rounds out", "#messages out", "…owner", "#last seen"),
+    "#kept for",
+)
+
+ConsumerId = Annotated[
+    str,
+    typer.Argument(
+        metavar="CONSUMER", show_default=False, help="The consumerId of a streaming query."
+    ),
+]
+
+
+def register_durable(app: typer.Typer) -> None:
+    """Add the group of this module to `app`."""
+    group = typer.Typer(
+        no_args_is_help=True,
+        help="Durable consumers: the streaming queries that read queues (see `consumers`).",
+    )
+    command(group, "release", panel=MONITORING_PANEL)(release)
+    command(group, "drop", panel=MONITORING_PANEL)(drop)
+    app.add_typer(group, name="consumer", rich_help_panel=MONITORING_PANEL)
+
+
+def release(session: Session, *, consumer: ConsumerId, yes: YesOption = False) -> None:
+    """Give back what a query holds that died and will not come back; others get it at once.
+
+    A query that still runs is stopped by this. What it had written out but not acknowledged is
+    delivered again.
+    """
+    confirm(f"Give back all that {consumer} holds, and stop it where it runs?", yes=yes)
+    with session.connect() as service:
+        count = service.release_consumer(consumer)
+    human = f"Gave back {counted(count, 'message')} of {consumer}."
+    session.output.record({"consumer_id": consumer, "released": count}, human=human)
+
+
+def drop(session: Session, *, consumer: ConsumerId, yes: YesOption = False) -> None:
+    """Forget a durable consumer, and give back what it holds.
+
+    A query that comes back with its old checkpoint is refused.
+    """
+    confirm(f"Forget {consumer}, and give back all that it holds?", yes=yes)
+    with session.connect() as service:
+        count = service.drop_consumer(consumer)
+    human = f"Dropped {consumer}; {counted(count, 'message')} were given back."
+    session.output.record({"consumer_id": consumer, "released": count}, human=human)
+
+
+def outstanding(service: QueueService, consumer: ConsumerInfo) -> int | None:
+    """How many messages a durable consumer holds; None where its queue cannot be asked."""
+    try:
+        queue = service.queue(consumer.queue or "")
+    except QueueNotFound:
+        return None
+    return durable_consumer(queue, consumer.consumer_id, owner="").outstanding()
+
+
+def show(session: Session, found: Sequence[ConsumerInfo], held: Sequence[int | None]) -> None:
+    """A table of durable consumers."""
+    rows = [_row(consumer, count) for consumer, count in zip(found, held, strict=True)]
+    session.output.table(None, DURABLE_COLUMNS, rows)
+
+
+def _row(consumer: ConsumerInfo, held: int | None) -> tuple[object, ...]:
+    rounds = (consumer.claimed_round or 0) - (consumer.acked_round or 0)
+    kept = consumer.expires_at - consumer.heartbeat_at
+    return (
+        consumer.consumer_id,
+        consumer.queue,
+        consumer.epoch,
+        f"{rounds:,}",
+        "-" if held is None else f"{held:,}",
+        consumer.owner or "released",
+        f"{format_age(consumer.heartbeat_at)} ago",
+        "ever" if consumer.never_expires else format_duration(kept.total_seconds()),
+    )
+
+
+STATS_COLUMNS = (
+    *("queue", "#ready", "#delayed", "#claimed", "#held", "#archived", "#oldest ready"),
+    "",
+)
+LOG_COLUMN = "#log"
+CONSUMER_COLUMNS = ("…name", "…host", "#pid", "id", "#up for", "#last heartbeat")
+SHOWN_OF_ID = 8
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's commands to `app`."""
+    command(app, "stats", panel=MONITORING_PANEL)(stats)
+    command(app, "consumers", panel=MONITORING_PANEL)(consumers)
+
+
+def stats(
+    session: Session,
+    *,
+    queue: Annotated[
+        str | None,
+        typer.Argument(metavar="QUEUE", show_default=False, help="Only this queue."),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Show it anew again and again, until Ctrl-C.")
+    ] = False,
+    interval: Annotated[
+        float,
+        typer.Option(
+            "--interval",
+            metavar="DURATION",
+            parser=parse_duration,
+            show_default="1s",
+            help="Time between two looks of --watch.",
+        ),
+    ] = 1.0,
+) -> None:
+    """Count the messages of one queue or of all, by status; exit code 3 when there is no queue."""
+    if interval <= 0:
+        raise typer.BadParameter("it must be longer than nothing", param_hint="--interval")
+    with session.connect() as service:
+        found = _collect(service, queue)
+        if not found:
+            session.output.note("There is no queue yet: queue-over-sql create NAME makes one.")
+            raise typer.Exit(ExitCode.NOTHING)
+        if not watch:
+            _show(session, found)
+        elif session.output.machine or not session.output.out.is_terminal:
+            with stop_on_signals() as stop:
+                _show(session, found)
+                while not stop.asked.wait(interval):
+                    _show(session, _collect(service, queue))
+        else:
+            _watch(session, service, queue, interval)
+
+
+def _watch(session: Session, service: QueueService, queue: str | None, interval: float) -> None:
+    with (
+        stop_on_signals() as stop,
+        Live(console=session.output.out, auto_refresh=False, transient=False) as live,
+    ):
+        while True:
+            live.update(build_table(None, *_stats_table(_collect(service, queue))), refresh=True)
+            if stop.asked.wait(interval):
+                return
+
+
+def _collect(service: QueueService, name: str | None) -> dict[str, QueueStats]:
+    queues = service.queues() if name is None else [service.queue(name)]
+    return {queue.name: queue.stats() for queue in queues}
+
+
+def _show(session: Session, found: dict[str, QueueStats]) -> None:
+    if not session.output.machine:
+        session.output.table(None, *_stats_table(found))
+        return
+    for name, stats_of in found.items():
+        session.output.record({"queue": name, **dataclasses.asdict(stats_of)})
+
+
+def _stats_table(
+    found: dict[str, QueueStats],
+) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+    rows = _stats_rows(found)
+    if all(counted.wal_bytes is None for counted in found.values()):
+        return STATS_COLUMNS, rows
+    sizes = [format_bytes(counted.wal_bytes) for counted in found.values()]
+    with_sizes = [(*row[:-1], size, row[-1]) for row, size in zip(rows, sizes, strict=True)]
+    return (*STATS_COLUMNS[:-1], LOG_COLUMN, STATS_COLUMNS[-1]), with_sizes
+
+
+def _stats_rows(found: dict[str, QueueStats]) -> list[tuple[object, ...]]:
+    return [
+        (
+            name,
+            *(f"{count:,}" for count in (s.ready, s.delayed, s.claimed, s.held, s.archived)),
+            _age(s.oldest_ready_age),
+            Text("paused", style="yellow") if s.paused else "",
+        )
+        for name, s in found.items()
+    ]
+
+
+def _age(age: timedelta | None) -> str:
+    return format_duration(None if age is None else age.total_seconds())
+
+
+def consumers(session: Session) -> None:
+    """List the consumers that are registered; exit code 3 when there is none.
+
+    A person sees the first characters of each id and ages; --json has ids and instants in full.
+    Durable consumers, which are streaming queries, have a table of their own: the epoch of the
+    query that has it, the rounds and messages that it has claimed and not acknowledged, and how
+    long these are kept for it without a sign of life.
+    """
+    with session.connect() as service:
+        found = service.consumers()
+        durable = [consumer for consumer in found if consumer.durable]
+        held = [outstanding(service, consumer) for consumer in durable]
+    running = [consumer for consumer in found if not consumer.durable]
+    if session.output.machine:
+        for consumer in running:
+            session.output.record(dataclasses.asdict(consumer))
+        for consumer, count in zip(durable, held, strict=True):
+            session.output.record({**dataclasses.asdict(consumer), "outstanding": count})
+    else:
+        if running:
+            rows = [_consumer_row(consumer) for consumer in running]
+            session.output.table(None, CONSUMER_COLUMNS, rows)
+        if durable:
+            show(session, durable, held)
+    if not found:
+        session.output.note("No consumer is registered.")
+        raise typer.Exit(ExitCode.NOTHING)
+
+
+def _consumer_row(consumer: ConsumerInfo) -> tuple[object, ...]:
+    return (
+        consumer.name,
+        consumer.host,
+        "" if consumer.permanent else consumer.pid,
+        consumer.consumer_id[:SHOWN_OF_ID],
+        format_age(consumer.started_at),
+        "none needed" if consumer.permanent else f"{format_age(consumer.heartbeat_at)} ago",
+    )

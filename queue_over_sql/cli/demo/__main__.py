@@ -1,8 +1,0 @@
-"""Starts one server process of the demo; see `server`."""
-
-from __future__ import annotations
-
-from queue_over_sql.cli.demo.server import main
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,388 @@
+"""Commands that change many messages: `edit` those that wait, `requeue` finished ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from queue_over_sql import (
+    AdoptedQueue,
+    ArchiveSelection,
+    DuplicateKey,
+    Edited,
+    LiveSelection,
+    Queue,
+    Status,
+)
+from queue_over_sql.cli.filters import ARCHIVE_STATUS, LIVE_STATUS, Filters, filtered
+from queue_over_sql.cli.options import MESSAGES_PANEL, AllOption, QueueName, YesOption, confirm
+from queue_over_sql.cli.output import Output
+from queue_over_sql.cli.session import Session, command
+from queue_over_sql.cli.signals import ExitCode
+from queue_over_sql.cli.values import (
+    counted,
+    exact_duration,
+    format_instant,
+    parse_duration,
+    parse_instant,
+)
+
+
+def insist_on_choice(filters: Filters, *, everything: bool) -> None:
+    """Refuse to mean all messages because nothing was said, and to mean some and all."""
+    if filters.given and everything:
+        raise typer.BadParameter("--all and filters contradict each other: give one of them")
+    if not filters.given and not everything:
+        raise typer.BadParameter(
+            "say which messages: by filters such as --key, --payload or --where, or with --all"
+        )
+
+
+def removed_how(queue: Queue) -> str:
+    """What removal means: an adopted table keeps its rows."""
+    return " (the rows stay in the table)" if isinstance(queue, AdoptedQueue) else " for ever"
+
+
+class Progress:
+    """How many messages are done: called with the number so far, and kept for the report."""
+
+    def __init__(self, show: Callable[[int], object]) -> None:
+        self.done = 0
+        self._show = show
+
+    def __call__(self, done: int) -> None:
+        """Note and show the number so far."""
+        self.done = done
+        self._show(done)
+
+
+@contextmanager
+def progress_bar(
+    output: Output,
+    doing: str,
+    total: Callable[[], int] | None = None,
+    *,
+    lasting: bool = True,
+) -> Iterator[Progress]:
+    """Show on a terminal how far it is; where it ends early, say how much was done by then.
+
+    Args:
+        output: where.
+        doing: what is done, such as ``Removing``.
+        total: counts the messages; asked only where it is shown. None: not known.
+        lasting: what is done stays done when the rest is not.
+    """
+    with output.progress(total_known=total is not None) as bar:
+        expected = None if bar.disable or total is None else total()
+        task = bar.add_task(doing, total=expected)
+        progress = Progress(lambda done: bar.update(task, completed=done))
+        try:
+            yield progress
+        except BaseException:
+            bar.stop()
+            if progress.done and lasting:
+                output.note(f"Done before this: {counted(progress.done, 'message')}.")
+            raise
+
+
+def end_with_nothing(output: Output, where: str) -> None:
+    """End with exit code 3, since there was no message to change."""
+    output.note(f"No such message in {where}.")
+    raise typer.Exit(ExitCode.NOTHING)
+
+
+@dataclasses.dataclass(frozen=True)
+class Action:
+    """One thing to do with messages.
+
+    Attributes:
+        name: as ``--json`` names it.
+        verb: the beginning of the question, such as ``Move``.
+        past: the beginning of the report, such as ``Moved``.
+        how: what follows the messages in both.
+        act: does it; None for removal, which goes in parts.
+        status: the only status of which it changes anything.
+    """
+
+    name: str
+    verb: str
+    past: str
+    how: str = ""
+    act: Callable[[LiveSelection], Edited] | None = None
+    status: str | None = None
+
+
+REMOVE = Action("remove", "Remove", "Removed")
+HOLD = Action("hold", "Hold", "Held", act=LiveSelection.hold)
+UNHOLD = Action("unhold", "Unhold", "Unheld", act=LiveSelection.unhold, status="held")
+FRONT = Action("front", "Move", "Moved", " to the front", lambda c: c.prioritize(front=True))
+
+
+def chosen_action(
+    *,
+    remove: bool,
+    hold: bool,
+    unhold: bool,
+    front: bool,
+    priority: int | None,
+    delay: float | None,
+    at: datetime | None,
+) -> Action:
+    """The one action that was asked for; a usage error where it was none or several."""
+    flags = {REMOVE: remove, HOLD: hold, UNHOLD: unhold, FRONT: front}
+    actions = [action for action, asked in flags.items() if asked]
+    if priority is not None:
+        actions.append(_to_priority(priority))
+    if delay is not None:
+        actions.append(_after(delay))
+    if at is not None:
+        actions.append(_until(at))
+    if len(actions) != 1:
+        raise typer.BadParameter(
+            "give exactly one of --remove, --hold, --unhold, --front, --priority, --delay, --at"
+        )
+    return actions[0]
+
+
+def _to_priority(priority: int) -> Action:
+    how = f" to priority {priority}"
+    return Action("priority", "Move", "Moved", how, lambda c: c.prioritize(priority=priority))
+
+
+def _after(delay: float) -> Action:
+    how = f" to {exact_duration(delay)} from now"
+    return Action("delay", "Reschedule", "Rescheduled", how, lambda c: c.reschedule(delay=delay))
+
+
+def _until(at: datetime) -> Action:
+    how = f" to {format_instant(at)} UTC"
+    return Action("at", "Reschedule", "Rescheduled", how, lambda c: c.reschedule(at=at))
+
+
+ACTIONS_PANEL = "What to do with them (exactly one)"
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's command to `app`."""
+    command(app, "edit", panel=MESSAGES_PANEL)(filtered(edit, status=LIVE_STATUS))
+
+
+def edit(
+    session: Session,
+    *,
+    queue: QueueName,
+    filters: Filters,
+    everything: AllOption = False,
+    remove: Annotated[
+        bool,
+        typer.Option(
+            "--remove",
+            rich_help_panel=ACTIONS_PANEL,
+            help="Remove them for ever, 500 in one transaction; their keys are free from then on.",
+        ),
+    ] = False,
+    hold: Annotated[
+        bool,
+        typer.Option(
+            "--hold",
+            rich_help_panel=ACTIONS_PANEL,
+            help="Take them out of delivery until --unhold, --delay or --at.",
+        ),
+    ] = False,
+    unhold: Annotated[
+        bool,
+        typer.Option(
+            "--unhold",
+            rich_help_panel=ACTIONS_PANEL,
+            help="Put held ones back to where they were due first.",
+        ),
+    ] = False,
+    front: Annotated[
+        bool,
+        typer.Option(
+            "--front",
+            rich_help_panel=ACTIONS_PANEL,
+            help="Let them be due now, before all others of their priority.",
+        ),
+    ] = False,
+    priority: Annotated[
+        int | None,
+        typer.Option(
+            "--priority",
+            metavar="N",
+            min=0,
+            rich_help_panel=ACTIONS_PANEL,
+            help="Move them to this priority; 0 is the most urgent.",
+        ),
+    ] = None,
+    delay: Annotated[
+        float | None,
+        typer.Option(
+            "--delay",
+            metavar="DURATION",
+            parser=parse_duration,
+            show_default=False,
+            rich_help_panel=ACTIONS_PANEL,
+            help="Let them be due so long from now.",
+        ),
+    ] = None,
+    at: Annotated[
+        datetime | None,
+        typer.Option(
+            "--at",
+            metavar="INSTANT",
+            parser=parse_instant,
+            show_default=False,
+            rich_help_panel=ACTIONS_PANEL,
+            help="Let them be due at this instant: ISO 8601 with an offset.",
+        ),
+    ] = None,
+    yes: YesOption = False,
+) -> None:
+    """Change messages that nobody holds: remove, hold, move or reschedule them.
+
+    Says how many it would change, and asks. What a consumer holds is left alone and counted; exit
+    code 5 when there was such a message, 3 when nothing matched.
+
+    Example: queue-over-sql edit orders --payload customer=7 --front
+    """
+    insist_on_choice(filters, everything=everything)
+    action = chosen_action(
+        remove=remove,
+        hold=hold,
+        unhold=unhold,
+        front=front,
+        priority=priority,
+        delay=delay,
+        at=at,
+    )
+    with session.queue(queue) as edited:
+        if action is REMOVE:
+            action = dataclasses.replace(action, how=removed_how(edited))
+        done = _edit(session, edited, filters, action, yes=yes)
+    _report(session, queue, action, done)
+
+
+def _edit(session: Session, queue: Queue, filters: Filters, action: Action, *, yes: bool) -> Edited:
+    selection = filters.live(queue)
+    if not yes:
+        free, claimed = _reach(queue, filters, action)
+        if not free:
+            return Edited(0, claimed)
+        held = f" ({_left_alone(claimed)})" if claimed else ""
+        confirm(f"{action.verb} {_what(free, queue.name)}{action.how}{held}?", yes=False)
+    if action.act is not None:
+        return action.act(selection)
+    with progress_bar(
+        session.output, "Removing", lambda: _reach(queue, filters, action)[0]
+    ) as progress:
+        return selection.remove(progress=progress)
+
+
+def _reach(queue: Queue, filters: Filters, action: Action) -> tuple[int, int]:
+    if action.status is not None:
+        return _count(queue, filters, action.status), 0
+    claimed = _count(queue, filters, Status.CLAIMED)
+    return filters.live(queue).count() - claimed, claimed
+
+
+def _count(queue: Queue, filters: Filters, status: str) -> int:
+    if filters.status not in (None, status):
+        return 0
+    return dataclasses.replace(filters, status=status).live(queue).count()
+
+
+def _report(session: Session, queue: str, action: Action, done: Edited) -> None:
+    left = f"; {_left_alone(done.skipped)}" if done.skipped else ""
+    nothing = not done and not done.skipped
+    session.output.record(
+        {"queue": queue, "action": action.name, "changed": int(done), "skipped": done.skipped},
+        human=None if nothing else f"{action.past} {_what(done, queue)}{action.how}{left}.",
+    )
+    if nothing:
+        end_with_nothing(session.output, f"queue {queue}")
+    if done.skipped:
+        raise typer.Exit(ExitCode.INCOMPLETE)
+
+
+def _what(count: int, queue: str) -> str:
+    return f"{counted(count, 'message')} of queue {queue}"
+
+
+def _left_alone(claimed: int) -> str:
+    holders = "a consumer holds is" if claimed == 1 else "consumers hold are"
+    return f"{claimed:,} that {holders} left alone"
+
+
+def register_requeue(app: typer.Typer) -> None:
+    """Add this module's command to `app`."""
+    command(app, "requeue", panel=MESSAGES_PANEL)(filtered(requeue, status=ARCHIVE_STATUS))
+
+
+def requeue(
+    session: Session,
+    *,
+    queue: QueueName,
+    filters: Filters,
+    everything: AllOption = False,
+    yes: YesOption = False,
+) -> None:
+    """Send finished messages of the archive again, due now and with all attempts before them.
+
+    Each gets a new id and leaves the archive in the same transaction, of 500 messages each; why it
+    had failed stands in its header previous_error. A row of an adopted table is sent again as it
+    is. Says how many, and asks. Exit code 3 when nothing matched.
+
+    Example: queue-over-sql requeue orders --status failed --kind invoice
+    """
+    insist_on_choice(filters, everything=everything)
+    with session.queue(queue) as target:
+        selection = filters.archived(target)
+        done = _requeue(session, target, selection) if yes or _agreed(queue, selection) else 0
+    session.output.record(
+        {"queue": queue, "requeued": done},
+        human=f"Requeued {counted(done, 'message')} of queue {queue}." if done else None,
+    )
+    if not done:
+        end_with_nothing(session.output, f"the archive of queue {queue}")
+
+
+def _agreed(queue: str, selection: ArchiveSelection) -> bool:
+    found = selection.count()
+    if found:
+        confirm(f"Requeue {counted(found, 'message')} of queue {queue}?", yes=False)
+    return found > 0
+
+
+def _requeue(session: Session, queue: Queue, selection: ArchiveSelection) -> int:
+    try:
+        with progress_bar(session.output, "Requeueing", selection.count) as progress:
+            return int(selection.requeue(progress=progress))
+    except DuplicateKey as error:
+        session.output.error(_taken(error, queue))
+        raise typer.Exit(ExitCode.FAILED) from error
+
+
+def _taken(error: DuplicateKey, queue: Queue) -> str:
+    name, key = shlex.quote(queue.name), shlex.quote(error.key)
+    if queue.messages(key=error.key).first() is not None:
+        reason = f"message {error.id} has the key {error.key!r} already"
+        way_out = (
+            "Let that one finish, remove it with: "
+            f"queue-over-sql edit {name} --key {key} --remove, or give up the finished one with: "
+            f"queue-over-sql archive remove {name} --key {key}"
+        )
+    else:
+        reason = f"the key {error.key!r} would be taken twice (id {error.id})"
+        way_out = (
+            "Only one message of a key can be live. Look at them with: "
+            f"queue-over-sql search {name} --archive --key {key}, and send one of them with: "
+            f"queue-over-sql requeue {name} --where 'id = …'"
+        )
+    return f"Queue {queue.name!r}: {reason}; nothing of that transaction was requeued. {way_out}"

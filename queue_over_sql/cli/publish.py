@@ -1,0 +1,425 @@
+"""The commands that put messages in: `publish` and `request`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+import typer
+from rich.progress import Progress
+from sqlalchemy import Connection
+
+from queue_over_sql import (
+    DatabaseUnavailable,
+    Publication,
+    Published,
+    Queue,
+    QueueError,
+    QueueService,
+)
+from queue_over_sql.cli.lines import (
+    BadLineError,
+    Batch,
+    LineFormat,
+    LineReader,
+    LineSource,
+    is_standard_input,
+    payload_line,
+)
+from queue_over_sql.cli.options import (
+    MESSAGES_PANEL,
+    AtOption,
+    ColumnOption,
+    DelayOption,
+    HeaderOption,
+    KindOption,
+    LeaseOption,
+    PriorityOption,
+    QueueName,
+)
+from queue_over_sql.cli.output import Output
+from queue_over_sql.cli.session import Session, command, in_words
+from queue_over_sql.cli.signals import ExitCode
+from queue_over_sql.cli.values import counted, parse_duration, parse_pairs
+from queue_over_sql.queues.json_lines import message_fields
+from queue_over_sql.service import parts_of
+
+PATIENCE_SECONDS = 5.0
+
+
+class _EnoughError(Exception):
+    """Ends the transaction, so that nothing of it stays."""
+
+
+def first_refused(
+    service: QueueService, queue: Queue, batch: Sequence[Publication], on_conflict: str
+) -> tuple[int, Exception] | None:
+    """The place in `batch` of the first message that is refused by itself, and the reason.
+
+    None when it cannot be told: each is accepted alone, it takes too long, or the database has
+    gone. Nothing is published.
+    """
+    found: list[tuple[int, Exception]] = []
+
+    def probe(connection: Connection) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        for place, publication in enumerate(batch):
+            try:
+                queue.publish_many([publication], on_conflict=on_conflict, connection=connection)
+            except DatabaseUnavailable:
+                break
+            except (QueueError, ValueError, TypeError) as error:
+                found.append((place, error))
+                break
+            if time.monotonic() > deadline:
+                break
+        raise _EnoughError
+
+    try:
+        with parts_of(service).connections.transaction() as connection:
+            probe(connection)
+    except (_EnoughError, QueueError):
+        return found[0] if found else None
+    return None
+
+
+class RefusedBatchError(Exception):
+    """A batch of lines that was not published; the text names the lines."""
+
+
+def publish_one(
+    output: Output, queue: Queue, reader: LineReader, text: str, on_conflict: str
+) -> None:
+    """Publish the message of the argument `text` and report its id and outcome."""
+    publication = read_argument(reader, text)
+    with wrong_columns_told():
+        [published] = queue.publish_many([publication], on_conflict=on_conflict)
+    output.record(
+        {"queue": queue.name, "id": published.id, "outcome": published.outcome},
+        human=f"Message {published.id} {published.outcome} in queue {queue.name}.",
+    )
+
+
+@contextmanager
+def wrong_columns_told() -> Iterator[None]:
+    """Tell of a column that the queue does not have, or of a value of the wrong type, as usual."""
+    try:
+        yield
+    except TypeError as error:
+        raise ValueError(str(error)) from error
+
+
+def read_argument(
+    reader: LineReader, text: str, *, otherwise: str | None = "--format text"
+) -> Publication:
+    """The message that the argument `text` is; a usage error says what is wrong with it.
+
+    The error names `otherwise`, the option for those who meant a plain text.
+    """
+    try:
+        return reader.read(text)
+    except (ValueError, RecursionError) as error:
+        advice = "A plain string is written '\"like this\"'"
+        if otherwise is not None:
+            advice = f"{advice}, or use {otherwise}"
+        raise typer.BadParameter(f"{error}. {advice}", param_hint="PAYLOAD") from error
+
+
+def argument_format(queue: Queue) -> LineFormat:
+    """What an argument to `queue` is, where no option says so."""
+    return LineFormat.PAYLOAD if queue.settings.payload == "json" else LineFormat.TEXT
+
+
+def publish_lines(
+    output: Output,
+    service: QueueService,
+    queue: Queue,
+    reader: LineReader,
+    path: Path | None,
+    *,
+    on_conflict: str,
+    batch: int,
+) -> None:
+    """Publish the lines of `path` (None or ``-``: standard input), `batch` in one transaction.
+
+    Exits with code 1 after an error, 4 when the database cannot be reached, and 2 after a line that
+    is no message; in all cases, and when it is interrupted, everything before the failed batch or
+    line is published, and the message says from which line on to go on.
+    """
+    outcomes: Counter[str] = Counter()
+    at_work: Batch | None = None
+    with _opened(path) as stream, _progress_bar(output, stream) as bar:
+        source = LineSource(stream, reader, bar, output)
+        try:
+            for lines in source.batches(batch):
+                at_work = lines
+                with _naming_lines(service, queue, lines, on_conflict):
+                    outcomes.update(_publish_batch(queue, lines, on_conflict))
+                source.published(lines)
+                at_work = None
+        except (BadLineError, RefusedBatchError) as error:
+            output.error(f"{error}\n{_progress(source, error)}")
+            raise typer.Exit(_exit_code(error)) from error
+        except (KeyboardInterrupt, OSError):
+            output.note(_progress_cut_off(source, at_work))
+            raise
+    total = sum(outcomes.values())
+    output.record(
+        {"queue": queue.name, "published": total, **outcomes},
+        human=f"Published {counted(total, 'message')} to queue {queue.name}"
+        f"{_outcomes_in_words(outcomes)}.",
+    )
+
+
+@contextmanager
+def _naming_lines(
+    service: QueueService, queue: Queue, lines: Batch, on_conflict: str
+) -> Iterator[None]:
+    try:
+        yield
+    except DatabaseUnavailable as error:
+        raise RefusedBatchError(f"in {lines.name()}: {error}") from error
+    except (QueueError, ValueError, TypeError) as error:
+        found = first_refused(service, queue, lines.publications, on_conflict)
+        if found is None:
+            raise RefusedBatchError(f"in {lines.name()}: {in_words(error)}") from error
+        place, reason = found
+        raise RefusedBatchError(f"line {lines.numbers[place]}: {in_words(reason)}") from error
+
+
+def _progress_bar(output: Output, stream: BinaryIO) -> Progress:
+    of_file = not is_standard_input(stream)
+    return output.progress(total_known=of_file, of_bytes=of_file)
+
+
+def _progress(source: LineSource, error: Exception) -> str:
+    if isinstance(error.__cause__, DatabaseUnavailable):
+        # The connection may have broken after the commit.
+        rest = "If the connection broke just now, those of this transaction may be, too."
+        return f"{_done(source)} {rest}"
+    return _progress_cut_off(source, None)
+
+
+def _progress_cut_off(source: LineSource, at_work: Batch | None) -> str:
+    rest = f"Line {source.next_line} and what follows are not: send these again."
+    if at_work is not None:
+        rest = (
+            f"Those of {at_work.name()} may be, too: their transaction was cut off. "
+            "What follows is not."
+        )
+    return f"{_done(source)} {rest}"
+
+
+def _done(source: LineSource) -> str:
+    return f"Published so far: {counted(source.count, 'line')}."
+
+
+def _exit_code(error: Exception) -> ExitCode:
+    if isinstance(error, BadLineError):
+        return ExitCode.USAGE
+    unreachable = isinstance(error.__cause__, DatabaseUnavailable)
+    return ExitCode.UNAVAILABLE if unreachable else ExitCode.FAILED
+
+
+def _outcomes_in_words(outcomes: Counter[str]) -> str:
+    if set(outcomes) <= {"created"}:
+        return ""
+    return ": " + ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(outcomes.items()))
+
+
+def _publish_batch(queue: Queue, lines: Batch, on_conflict: str) -> Counter[str]:
+    batch = lines.publications
+    if on_conflict == "raise":
+        return Counter(created=queue.load(batch, batch_size=len(batch)))
+    results: list[Published] = queue.publish_many(batch, on_conflict=on_conflict)
+    return Counter(str(published.outcome) for published in results)
+
+
+@contextmanager
+def _opened(path: Path | None) -> Iterator[BinaryIO]:
+    if path is None or str(path) == "-":
+        if sys.stdin is None:
+            raise ValueError(
+                "standard input is closed, so there are no lines to publish; "
+                "give a PAYLOAD, or lines by --file or a pipe"
+            )
+        yield sys.stdin.buffer
+        return
+    with path.open("rb") as stream:
+        yield stream
+
+
+PAYLOAD_HELP = (
+    "The message: JSON, or for a queue of text the text itself (see --format). "
+    "Without it JSON Lines are read from --file or standard input."
+)
+FORMAT_HELP = (
+    "What the argument or a line is. payload: the payload as JSON (bytes: a JSON string of "
+    "Base64). text: the payload as plain text. message: a JSON object with payload, key, kind, "
+    "headers, priority, delay, at, max_attempts, lease, columns, as peek --json writes it. "
+    "Unless given, text for an argument to a queue of text or bytes, payload otherwise."
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's command to `app`."""
+    command(app, "publish", panel=MESSAGES_PANEL)(publish)
+
+
+def publish(
+    session: Session,
+    *,
+    queue: QueueName,
+    payload: Annotated[
+        str | None, typer.Argument(metavar="PAYLOAD", show_default=False, help=PAYLOAD_HELP)
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", "-f", metavar="PATH", help="Read JSON Lines from here; - is stdin."),
+    ] = None,
+    line_format: Annotated[
+        LineFormat | None,
+        typer.Option(
+            "--format", metavar="payload|text|message", show_default=False, help=FORMAT_HELP
+        ),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="KEY", help="At most one live message has this key."),
+    ] = None,
+    on_conflict: Annotated[
+        str,
+        typer.Option(
+            "--on-conflict",
+            metavar="raise|skip|replace",
+            help="When a live message has the key: fail, keep that one, or replace its content.",
+        ),
+    ] = "raise",
+    kind: KindOption = None,
+    header: HeaderOption = None,
+    priority: PriorityOption = 0,
+    delay: DelayOption = None,
+    at: AtOption = None,
+    max_attempts: Annotated[
+        int | None,
+        typer.Option(
+            "--max-attempts", metavar="N", min=1, help="Deliveries before the message is dead."
+        ),
+    ] = None,
+    lease: LeaseOption = None,
+    column: ColumnOption = None,
+    batch: Annotated[
+        int, typer.Option("--batch", metavar="N", min=1, help="Lines in one transaction.")
+    ] = 1000,
+) -> None:
+    """Publish one message, or one per line of a file or of standard input.
+
+    Lines go in transaction by transaction (--batch); after an error the message names the line
+    where it can, and says from which line on to send again. It says so after SIGINT and SIGTERM,
+    too.
+    """
+    given = {
+        "key": key,
+        "kind": kind,
+        "headers": parse_pairs(header or (), "--header") or None,
+        "priority": priority or None,
+        "delay": delay,
+        "at": at,
+        "max_attempts": max_attempts,
+        "lease": lease,
+        "columns": parse_pairs(column or (), "--column") or None,
+    }
+    defaults = {name: value for name, value in given.items() if value is not None}
+    if payload is not None and file is not None:
+        raise typer.BadParameter("give either a PAYLOAD or --file, not both")
+    with session.connect() as service:
+        target = service.queue(queue)
+        if payload is not None:
+            reader = LineReader(
+                target.settings.payload, line_format or argument_format(target), defaults
+            )
+            publish_one(session.output, target, reader, payload, on_conflict)
+            return
+        if key is not None:
+            raise typer.BadParameter("one --key cannot serve many lines: use --format message")
+        reader = LineReader(target.settings.payload, line_format or LineFormat.PAYLOAD, defaults)
+        publish_lines(
+            session.output, service, target, reader, file, on_conflict=on_conflict, batch=batch
+        )
+
+
+REQUEST_FORMAT_HELP = (
+    "What the argument is. payload: the payload as JSON (bytes: a JSON string of Base64). "
+    "text: the payload as plain text. Unless given, text for a queue of text or bytes, payload "
+    "otherwise."
+)
+
+
+def register_request(app: typer.Typer) -> None:
+    """Add this module's command to `app`."""
+    command(app, "request", panel=MESSAGES_PANEL)(request)
+
+
+def request(
+    session: Session,
+    *,
+    queue: QueueName,
+    payload: Annotated[
+        str,
+        typer.Argument(
+            metavar="PAYLOAD",
+            show_default=False,
+            help="The request: JSON, or for a queue of text the text itself (see --format).",
+        ),
+    ],
+    timeout: Annotated[
+        float,
+        typer.Option(
+            "--timeout",
+            metavar="DURATION",
+            parser=parse_duration,
+            show_default="30s",
+            help="How long to wait for the reply.",
+        ),
+    ] = 30.0,
+    line_format: Annotated[
+        LineFormat | None,
+        typer.Option(
+            "--format", metavar="payload|text", show_default=False, help=REQUEST_FORMAT_HELP
+        ),
+    ] = None,
+    kind: KindOption = None,
+    header: HeaderOption = None,
+    priority: PriorityOption = 0,
+    column: ColumnOption = None,
+) -> None:
+    """Publish a message, wait for the reply that its consumer gives, and print the reply.
+
+    A worker replies with message.reply(...). With --json the reply is printed with its kind and
+    headers. Exit code 3 when no reply came in time; a request that nobody has begun with by then,
+    or when this is interrupted, is taken back.
+
+    Example: queue-over-sql request prices '{"item": "tea"}' --timeout 5s
+    """
+    if line_format is LineFormat.MESSAGE:
+        raise typer.BadParameter("a request is a payload or text", param_hint="--format")
+    options: dict[str, Any] = {
+        "kind": kind,
+        "headers": parse_pairs(header or (), "--header"),
+        "priority": priority,
+        **parse_pairs(column or (), "--column"),
+    }
+    with session.queue(queue) as asked:
+        reader = LineReader(asked.settings.payload, line_format or argument_format(asked), {})
+        question = read_argument(reader, payload).payload
+        with wrong_columns_told():
+            reply = asked.request(question, timeout=timeout, **options)
+        if session.output.machine:
+            session.output.record(message_fields(reply))
+        else:
+            session.output.line(payload_line(reply, "json"))

@@ -1,0 +1,125 @@
+"""Commands that stay: `worker` runs a Worker of yours, `reaper` is the background daemon."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Annotated
+
+import typer
+
+from queue_over_sql import Worker
+from queue_over_sql.cli.options import RUNNING_PANEL, ConsumerTimeoutOption
+from queue_over_sql.cli.output import LAYOUT, hide_passwords, printable
+from queue_over_sql.cli.session import URL_VARIABLE, Session, command
+from queue_over_sql.cli.signals import stop_on_signals
+from queue_over_sql.cli.values import import_object, parse_duration
+
+LogLevelOption = Annotated[
+    str,
+    typer.Option(
+        "--log-level",
+        metavar="debug|info|warning|error",
+        help="How much is logged to standard error.",
+    ),
+]
+LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error")}
+logger = logging.getLogger(__name__)
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's commands to `app`."""
+    command(app, "worker", panel=RUNNING_PANEL)(worker)
+    command(app, "reaper", panel=RUNNING_PANEL)(reaper)
+
+
+def worker(
+    session: Session,
+    *,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:WORKER",
+            show_default=False,
+            help="Import path of the Worker object, e.g. myapp.jobs:worker. The current folder "
+            "is importable. Without a colon the object is named worker.",
+        ),
+    ],
+    log_level: LogLevelOption = "info",
+) -> None:
+    """Run a Worker of yours until SIGTERM or Ctrl-C, which finish the messages at hand.
+
+    A second signal stops at once. The Worker brings its own database; --url, where given, is put
+    into QUEUE_OVER_SQL_URL before your module is imported.
+    """
+    start_logging(log_level)
+    if session.connection.url is not None:
+        os.environ[URL_VARIABLE] = session.connection.url
+    found = load_worker(target)
+    logger.info("Worker %s runs in process %s.", target, os.getpid())
+    found.run(signals=True)
+    logger.info("Worker %s has stopped.", target)
+
+
+def load_worker(target: str) -> Worker:
+    """The Worker at ``module:name``; a usage error says what is there instead."""
+    try:
+        found = import_object(target, "worker")
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    if not isinstance(found, Worker):
+        raise typer.BadParameter(
+            f"{target} is a {type(found).__name__}, not a Worker (make one by service.worker())"
+        )
+    return found
+
+
+def reaper(
+    session: Session,
+    *,
+    interval: Annotated[
+        float,
+        typer.Option(
+            "--interval",
+            metavar="DURATION",
+            parser=parse_duration,
+            show_default="1s",
+            help="Time between two looks.",
+        ),
+    ] = 1.0,
+    consumer_timeout: ConsumerTimeoutOption = 30.0,
+    log_level: LogLevelOption = "info",
+) -> None:
+    """Run the reaper as a daemon until SIGTERM or Ctrl-C.
+
+    It gives back the messages of expired leases and of dead consumers, ends those that are out of
+    attempts, prunes archives, and publishes the messages of schedules. Every started service does
+    the same: the daemon is for deployments whose consumers come and go. Any number may run.
+    """
+    start_logging(log_level)
+    service = session.service(
+        consumer_name="reaper", consumer_timeout=consumer_timeout, reaper_interval=interval
+    )
+    with stop_on_signals(at_once=True) as stop, service:
+        logger.info("The reaper runs in process %s, every %g s.", os.getpid(), interval)
+        stop.asked.wait()
+        logger.info("The reaper stops.")
+
+
+class LogFormatter(logging.Formatter):
+    """Shows no password of a URL, and writes out what a terminal would obey."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The finished line, and below it the traceback if there is one."""
+        return printable(hide_passwords(super().format(record)), keep=LAYOUT)
+
+
+def start_logging(level: str) -> None:
+    """Log to standard error from `level` on; a usage error for a level that is none."""
+    if level.lower() not in LEVELS:
+        raise typer.BadParameter(f"{level!r} is none of {', '.join(LEVELS)}")
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogFormatter("%(asctime)s %(levelname)-7s %(name)s  %(message)s"))
+    logging.basicConfig(level=LEVELS[level.lower()], handlers=[handler], force=True)
+    # Its line per job and run says nothing that ours do not.
+    logging.getLogger("apscheduler").setLevel(logging.WARNING)

@@ -1,0 +1,219 @@
+"""A consumer's identity, its heartbeat, and how it fences itself when it was too late.
+
+The deadline is kept on a clock that also counts while the machine is suspended, and it is set
+before the heartbeat is sent, so this process always believes itself dead no later than the
+database does.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+from queue_over_sql.errors import ConsumerExpired, QueueError, ServiceClosed
+from queue_over_sql.message import Claim
+from queue_over_sql.store import consumers as registrations
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from queue_over_sql.database.connections import Connections
+    from queue_over_sql.message import Message
+    from queue_over_sql.schema.system_tables import SystemTables
+    from queue_over_sql.settings import ServiceSettings
+
+
+_log = logging.getLogger(__name__)
+
+# CLOCK_BOOTTIME goes on during suspend, CLOCK_MONOTONIC on Linux does not.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
+
+
+def elapsed_clock() -> float:
+    """Seconds on a clock that nobody sets and that counts suspended time where it can."""
+    return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
+
+
+class Identity:
+    """One life of a consumer: its id, its rounds and until when it may act."""
+
+    def __init__(self, deadline: float) -> None:
+        self.consumer_id = str(uuid.uuid4())
+        self.deadline = deadline
+        self.pid = os.getpid()
+        self._round = 0
+        self._lock = threading.Lock()
+
+    def next_claim(self) -> Claim:
+        """A stamp that no other claim of this consumer has; safe from any thread."""
+        with self._lock:
+            self._round += 1
+            return Claim(self.consumer_id, self._round)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the deadline is ahead, in the process that registered."""
+        return elapsed_clock() < self.deadline and self.pid == os.getpid()
+
+
+class Consumer:
+    """The identity of one service, registered at the first use and renewed by heartbeats."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        system: Callable[[], SystemTables],
+        settings: ServiceSettings,
+        on_register: Callable[[], None],
+    ) -> None:
+        self._connections = connections
+        self._system = system
+        self._settings = settings
+        self._on_register = on_register
+        self._identity: Identity | None = None
+        self._former: set[str] = set()
+        # One caller at a time tells what this consumer can read.
+        self.declaring = connections.runtime.lock()
+        self._lock = connections.runtime.lock()
+        self._closed = False
+
+    @property
+    def consumer_id(self) -> str | None:
+        """The current id; None before registration."""
+        return None if self._identity is None else self._identity.consumer_id
+
+    @property
+    def timeout_us(self) -> int:
+        """How long a heartbeat lasts; without end where no heartbeat can run beside the caller."""
+        hundred_years = 100 * 365 * 86_400 * 1_000_000
+        return self._settings.consumer_timeout_us if self._connections.background else hundred_years
+
+    def identity(self) -> Identity:
+        """The identity to claim under: registered, alive, and new where the former one expired.
+
+        Raises:
+            DatabaseUnavailable: it could not be registered.
+            ServiceClosed: the service was stopped.
+        """
+        identity = self._identity
+        if identity is not None and identity.alive:
+            return identity
+        with self._lock:
+            if self._closed:
+                raise ServiceClosed
+            identity = self._identity
+            if identity is None or not identity.alive:
+                if identity is not None:
+                    self._retire(identity)
+                identity = self._identity = self._register()
+        self._on_register()
+        return identity
+
+    def check(self, messages: Sequence[Message], claims: Iterable[Claim]) -> None:
+        """Refuse to settle for an identity that expired.
+
+        Raises:
+            ConsumerExpired: one of the claims was made by this service in a life that is over.
+            ServiceClosed: the service was stopped, and has given its claims back.
+        """
+        if self._closed:
+            raise ServiceClosed
+        identity = self._identity
+        for claim in claims:
+            mine = identity is not None and claim.consumer_id == identity.consumer_id
+            over = identity is not None and mine and not identity.alive
+            if over or claim.consumer_id in self._former:
+                msg = (
+                    f"This consumer ({claim.consumer_id}) missed its heartbeat deadline of "
+                    f"{self._settings.consumer_timeout} s, so its messages were given to others. "
+                    "Nothing was changed; consume again to go on under a new identity."
+                )
+                raise ConsumerExpired(msg, messages)
+
+    def made(self, claim: Claim) -> bool:
+        """Whether this consumer made the claim in its present life."""
+        return self._identity is not None and claim.consumer_id == self._identity.consumer_id
+
+    def holds(self, claim: Claim | None) -> bool:
+        """Whether a claim is of this life and this life is not over, without asking anybody."""
+        identity = self._identity
+        return claim is not None and identity is not None and self.made(claim) and identity.alive
+
+    def heartbeat(self) -> None:
+        """Renew the registration; called at a third of the timeout on a connection of its own."""
+        identity = self._identity
+        if identity is None or not identity.alive:
+            return
+        deadline = self._deadline()
+        try:
+            system = self._system()
+            renewed = self._connections.run(
+                lambda connection: registrations.renew(
+                    connection,
+                    system,
+                    self._connections.dialect,
+                    identity.consumer_id,
+                    self.timeout_us,
+                ),
+                durable=False,
+            )
+        except ServiceClosed:
+            return
+        except QueueError as error:
+            _log.warning("The heartbeat of consumer %s failed: %s", identity.consumer_id, error)
+            return
+        if renewed:
+            identity.deadline = deadline
+        else:
+            _log.warning("Consumer %s was taken for dead; it fences itself.", identity.consumer_id)
+            identity.deadline = float("-inf")
+
+    def close(self) -> str | None:
+        """End this life and let no other begin; returns the id whose claims are to be given back.
+
+        None where there is none: never registered, or registered by the process that forked this.
+        """
+        with self._lock:
+            self._closed = True
+            identity, self._identity = self._identity, None
+        if identity is None or identity.pid != os.getpid():
+            return None
+        self._former.add(identity.consumer_id)
+        return identity.consumer_id
+
+    def _retire(self, identity: Identity) -> None:
+        if identity.pid != os.getpid():
+            _log.info("This process was forked; it becomes a consumer of its own.")
+            return
+        _log.warning("Consumer %s has expired; registering anew.", identity.consumer_id)
+        self._former.add(identity.consumer_id)
+
+    def _register(self) -> Identity:
+        system = self._system()
+        identity = Identity(self._deadline())
+        host = socket.gethostname()[:255]
+        consumer = {
+            "consumer_id": identity.consumer_id,
+            "name": (self._settings.consumer_name or host)[:200],
+            "host": host,
+            "pid": identity.pid,
+        }
+        self._connections.run(
+            lambda connection: registrations.register(
+                connection,
+                system,
+                self._connections.dialect,
+                consumer,
+                self.timeout_us,
+            ),
+            repeat=False,
+        )
+        return identity
+
+    def _deadline(self) -> float:
+        return elapsed_clock() + self.timeout_us / 1_000_000

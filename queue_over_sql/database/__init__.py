@@ -1,0 +1,1 @@
+"""Connections, sessions, and whatever waits."""

@@ -1,0 +1,516 @@
+"""Connections of a service: long-held ones, retries, and errors put into our words.
+
+Checking a connection out of a pool for each operation costs more than a claim does. So acts run
+on connections that commit by themselves and are kept (*lanes*, one per thread), which are checked
+when they were idle and dropped when they broke.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import random
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sqlalchemy.exc import (
+    DBAPIError,
+    SQLAlchemyError,
+    StatementError,
+)
+from sqlalchemy.exc import (
+    TimeoutError as PoolTimeout,
+)
+
+from queue_over_sql.database.runtime import THREADS, Runtime
+from queue_over_sql.database.sessions import KeptConnection, Lane, Lanes, OneLane, committing
+from queue_over_sql.database.watchdog import Watchdog
+from queue_over_sql.dialects.base import ErrorKind, QueueDialect
+from queue_over_sql.dialects.compiled import go_direct
+from queue_over_sql.dialects.driver_calls import driver_errors, interruption_behind
+from queue_over_sql.dialects.engines import (
+    OpenedEngine,
+    dialect_of,
+    hint_for,
+    shown_reason,
+    shown_url,
+    unfit_way,
+)
+from queue_over_sql.errors import (
+    DatabaseRefused,
+    DatabaseUnavailable,
+    PayloadInvalid,
+    QueueError,
+    ServiceClosed,
+    UnsupportedByEngine,
+    WrongDatabase,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator, Sequence
+
+    from sqlalchemy import Connection, Engine, Pool, Table
+
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+# How long it waits for acts of other threads to end, so that it releases what they claim.
+_DRAIN_SECONDS = 5.0
+# How long conflicts between transactions are retried before they become an error.
+_PATIENCE_SECONDS = 30.0
+# How often an act that is safe to repeat is tried again on a fresh connection.
+_RECONNECTS = 2
+
+
+# What drivers raise of their own for a number or a text that they cannot send.
+_UNSENDABLE = (OverflowError, UnicodeEncodeError)
+
+
+def _not_sent(error: Exception) -> PayloadInvalid:
+    return PayloadInvalid(f"The driver of the database cannot send a value: {error}.")
+
+
+def _answer(connection: Connection, question: str) -> Any:
+    return connection.exec_driver_sql(question).scalar_one()
+
+
+class Connections:
+    """All connections of a service to its database.
+
+    Args:
+        database: a URL or an engine.
+        runtime: of the service.
+        patience: seconds without any answer after which nobody waits any longer.
+    """
+
+    def __init__(
+        self, database: Any, runtime: Runtime = THREADS, *, patience: float = 30.0
+    ) -> None:
+        self.runtime = runtime
+        self._opened: OpenedEngine = runtime.open_engine(database)
+        self._dialect: QueueDialect | None = None
+        self._lock = runtime.lock()
+        self.watchdog = Watchdog(runtime, patience, self._ask)
+        if not self._opened.borrowed:
+            self.watchdog.follow(self._opened.engine)
+        shared = self._opened.shared
+        self._lanes: Lanes = (
+            OneLane(self._new_lane, runtime.lock)
+            if shared
+            else runtime.lanes(self._new_lane, self._forked)
+        )
+        # To break off on the only connection of a database in memory would be the end of it.
+        self._once = self._run_undisturbed if shared else self._run_once
+        self._closed = False
+        self._left_to: Hashable | None = None
+        self._same_database: weakref.WeakSet[Pool] = weakref.WeakSet()
+        self._pid = os.getpid()
+        self._breaks = 0
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that opens the connections."""
+        return self._opened.engine
+
+    @property
+    def background(self) -> bool:
+        """Whether other threads may work on this database beside the caller."""
+        return not self._opened.borrowed
+
+    @property
+    def has_others(self) -> bool:
+        """Whether other connections, and so other processes, can reach this database."""
+        return not self._opened.shared
+
+    @property
+    def where(self) -> str:
+        """The database, for messages: never with its password."""
+        return shown_url(self.engine.url)
+
+    @property
+    def dialect(self) -> QueueDialect:
+        """What this server does differently; connects at its first use.
+
+        Raises:
+            DatabaseUnavailable: the database cannot be reached.
+            UnsupportedByEngine: the server is too old, or cannot be used over a pooler like this.
+        """
+        if self._dialect is None:
+            with self._lock:
+                if self._dialect is None:
+                    with self._connect() as connection:
+                        self._dialect = self._choose(connection)
+        return self._dialect
+
+    @functools.cached_property
+    def maintenance(self) -> Sequence[Callable[[], None]]:
+        """What this engine wants done in the background, at each interval of the reaper."""
+        return self.dialect.maintenance(self.run, self.where)
+
+    def _choose(self, connection: Connection) -> QueueDialect:
+        try:
+            dialect = dialect_of(connection)
+            dialect.notice_pooler(connection)
+        except DBAPIError as error:
+            raise self._unavailable(error) from error
+        return dialect
+
+    def run(
+        self,
+        act: Callable[[Connection], T],
+        *,
+        atomic: bool = False,
+        durable: bool = False,
+        repeat: bool = True,
+        refused: Callable[[DatabaseRefused], None] | None = None,
+    ) -> T:
+        """Run an act on a connection of this caller alone.
+
+        Args:
+            act: gets the connection; runs again after a deadlock, so it must have no effects of
+                its own.
+            atomic: run it inside one transaction; otherwise each statement commits by itself.
+            durable: the commit must survive a loss of power (where that is a choice).
+            repeat: whether it is safe to run again when the connection broke and the fate of
+                its commit is unknown.
+            refused: told when the database refuses a statement; may raise what explains it.
+
+        Raises:
+            DatabaseUnavailable: the database cannot be reached, stayed locked, or cancelled it.
+            DatabaseRefused: it answered with another error.
+            ServiceClosed: the service was stopped.
+        """
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        reconnects = _RECONNECTS if repeat else 0
+        tries = 0
+        while True:
+            try:
+                return self._once(act, atomic=atomic, durable=durable)
+            except DBAPIError as error:
+                kind = self.dialect.classify(error)
+                hopeless = self.watchdog.gave_up
+                if kind is ErrorKind.TRANSIENT and time.monotonic() < deadline and not hopeless:
+                    tries += 1
+                elif kind is ErrorKind.DISCONNECT and reconnects and not hopeless:
+                    reconnects -= 1
+                    self.runtime.sleep(0.05)
+                else:
+                    raise self._told(error, kind, refused) from error
+            except PoolTimeout as error:
+                raise self._unavailable(error) from error
+            except StatementError as error:
+                # An exception of the caller's own, such as a time-out that a signal raised.
+                raise error if error.orig is None else error.orig from error
+            except _UNSENDABLE as error:
+                raise _not_sent(error) from error
+            # Jitter keeps writers that met once from meeting again in step.
+            self.runtime.sleep(random.uniform(0.0001, 0.001 * min(tries + 1, 10)))  # noqa: S311
+
+    @contextlib.contextmanager
+    def transaction(self, kept: KeptConnection | None = None) -> Iterator[Connection]:
+        """A connection with a transaction for a handler: commits at the end, or rolls back.
+
+        It is begun by its first statement, so that a handler that works before it writes does
+        not hold a lock meanwhile.
+
+        Args:
+            kept: of this caller alone, what keeps the connection for the next transaction.
+        """
+        self._check_open()
+        with self._guard(), self.watchdog.waiting():
+            connection = self._connect() if kept is None else kept.take()
+            with committing(connection):
+                yield connection
+            if kept is None:
+                connection.close()
+            else:
+                kept.leave(connection)
+
+    def keeping(self) -> KeptConnection | None:
+        """What keeps a connection between the transactions of one caller, who must close it.
+
+        None where several callers share the only connection there is.
+        """
+        if self._opened.shared or self._opened.borrowed:
+            return None
+        return KeptConnection(self._connect, lambda: self._breaks)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection for a long read that begins no transaction by itself, so it locks nothing.
+
+        Raises:
+            DatabaseUnavailable: the database cannot be reached, or was lost meanwhile.
+            DatabaseRefused: it answered with another error.
+        """
+        self._check_open()
+        with (
+            self._guard(),
+            self.watchdog.waiting(),
+            self._connect() as connection,
+            self.translated(),
+        ):
+            self._set_options(connection)
+            yield connection
+
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[Connection]:
+        """A connection that commits by itself, for what waits on it for long; nobody else gets it.
+
+        Raises:
+            DatabaseUnavailable: the database cannot be reached, or was lost meanwhile.
+            ServiceClosed: the service was stopped.
+        """
+        self._check_open()
+        lane = self._new_lane(False)  # noqa: FBT003 - what waits does not write
+        try:
+            with self.translated():
+                yield lane.connection
+        finally:
+            # What was set in its session must not go back into the pool.
+            self._drop(lane)
+
+    def reach(self, connection: Connection) -> None:
+        """Make sure that a connection of ``transaction()`` is there, beginning nothing on it.
+
+        Raises:
+            DatabaseUnavailable: it is not.
+        """
+        with self.translated():
+            _ = connection.connection.dbapi_connection
+
+    def check_same_database(self, caller: Connection, table: Table) -> None:
+        """Refuse a caller's connection that leads elsewhere, before anything is done on it.
+
+        Each pool of connections is asked once: both sides say which database they are in.
+
+        Raises:
+            WrongDatabase: it does.
+            UnsupportedByEngine: it prepares statements where a pooler cannot have any.
+        """
+        # Engines with other options share the pool.
+        engine = caller.engine
+        if engine.pool is self.engine.pool or engine.pool in self._same_database:
+            return
+        with self.translated():
+            if type(dialect_of(caller)) is type(self.dialect):
+                self.dialect.check_pooled(caller)
+                question = self.dialect.database_identity(table)
+                if question is None or self._answers_alike(caller, question):
+                    self._same_database.add(engine.pool)
+                    return
+        theirs = shown_url(engine.url)
+        msg = (
+            f"connection= leads to {theirs}, but the queue is in {self.where}: one transaction "
+            "cannot cover both. Give a connection to the queue's database, or publish without one."
+        )
+        raise WrongDatabase(msg)
+
+    def _answers_alike(self, caller: Connection, question: str) -> bool:
+        theirs = _answer(caller, question)
+        # A database in memory has no name, and belongs to its own connection.
+        return bool(theirs) and theirs == self.run(lambda ours: _answer(ours, question))
+
+    @contextlib.contextmanager
+    def translated(self) -> Iterator[None]:
+        """Put errors of statements on a caller's connection into our words."""
+        try:
+            yield
+        except DBAPIError as error:
+            raise self._in_our_words(error, self.dialect.classify(error)) from error
+        except _UNSENDABLE as error:
+            raise _not_sent(error) from error
+
+    def close_to_others(self, seconds: float) -> None:
+        """Let only this caller work from now on, and wait so long for acts of others that run."""
+        self._left_to = self.runtime.me()
+        self._lanes.drain(min(_DRAIN_SECONDS, seconds))
+
+    def within(self, seconds: float, act: Callable[[], object]) -> bool:
+        """Do something for which the database may take so long; whether it was done.
+
+        What is left undone meets broken connections, and gets no others.
+        """
+        if self.background:
+            return self.watchdog.within(seconds, act)
+        # A connection of the user's own may be bound to this thread; it has no network.
+        act()
+        return True
+
+    def refuse(self) -> None:
+        """Do nothing any more; what waits for the database is left behind."""
+        self._closed = True
+        self.watchdog.stop()
+
+    def close(self) -> None:
+        """Give all connections back, and dispose the engine where it is ours."""
+        self.refuse()
+        self._lanes.close()
+        if self._opened.owned:
+            self.engine.dispose(close=self._pid == os.getpid())
+
+    def _run_once(self, act: Callable[[Connection], T], *, atomic: bool, durable: bool) -> T:
+        self._check_open()
+        if self._opened.borrowed:
+            with self._lock, self.engine.begin() as connection:
+                return act(connection)
+        watchdog, wait = self.watchdog, object()
+        watchdog.waits.add(wait)
+        try:
+            lane = self._lanes.borrow(durable=durable and self.dialect.separate_durable_lanes)
+            try:
+                if self._closed:
+                    # It was opened while the others were closed, and nobody else would close it.
+                    self._drop(lane)
+                self._check_open()
+                result = self._in_transaction(lane, act) if atomic else act(lane.connection)
+                lane.used_at = time.monotonic()
+            except QueueError:
+                raise
+            except DBAPIError as error:
+                if self.dialect.classify(error) is ErrorKind.DISCONNECT:
+                    self._drop(lane)
+                raise
+            except BaseException:
+                # A signal in the middle of the driver's work leaves a connection that nobody may
+                # use again: half a command on the wire, or a transaction that holds a lock.
+                self._drop(lane)
+                raise
+            finally:
+                self._lanes.give_back(lane)
+        finally:
+            watchdog.waits.discard(wait)
+        watchdog.answers += 1
+        return result
+
+    def _run_undisturbed(self, act: Callable[[Connection], T], *, atomic: bool, durable: bool) -> T:
+        return self.runtime.undisturbed(lambda: self._run_once(act, atomic=atomic, durable=durable))
+
+    def _in_transaction(self, lane: Lane, act: Callable[[Connection], T]) -> T:
+        dialect, connection = self.dialect, lane.connection
+        try:
+            dialect.begin(connection)
+            result = act(connection)
+            dialect.commit(connection)
+        except BaseException:
+            try:
+                dialect.rollback(connection)
+            except SQLAlchemyError:
+                self._drop(lane)
+            raise
+        return result
+
+    def _forked(self) -> None:
+        """After a fork the parent's connections are not ours to use or to close."""
+        self.engine.dispose(close=False)
+        self._pid = os.getpid()
+
+    def _check_open(self) -> None:
+        left_to = self._left_to
+        if self._closed or (left_to is not None and left_to != self.runtime.me()):
+            raise ServiceClosed
+
+    def _guard(self) -> contextlib.AbstractContextManager[object]:
+        return self._lock if self._opened.borrowed else self._lanes.guard()
+
+    def _new_lane(self, durable: bool) -> Lane:
+        dialect, connection = self.dialect, self._connect()
+        try:
+            with self.translated():
+                self._set_options(connection)
+                dialect.prepare_lane(connection, durable=durable)
+            go_direct(connection)
+        except BaseException:
+            with contextlib.suppress(SQLAlchemyError):
+                connection.invalidate()
+            connection.close()
+            raise
+        return Lane(connection, dialect.restore_session)
+
+    def _set_options(self, connection: Connection) -> None:
+        # SQLAlchemy leaves an error of the driver as it is here.
+        with driver_errors(connection, "AUTOCOMMIT"):
+            connection.execution_options(**self._opened.lane_options)
+
+    def _drop(self, lane: Lane) -> None:
+        self._breaks += 1
+        with contextlib.suppress(SQLAlchemyError):
+            lane.connection.invalidate()
+        lane.close()
+
+    def _ask(self) -> None:
+        with self._connect() as connection, self.translated():
+            connection.exec_driver_sql("SELECT 1").close()
+
+    def _connect(self) -> Connection:
+        if self.watchdog.gave_up:
+            msg = f"The database {self.where} did not answer in the time that was left for it."
+            raise DatabaseUnavailable(msg)
+        try:
+            with self.watchdog.waiting():
+                return self.runtime.obtained(self.engine.connect, lambda unused: unused.close())
+        except TimeoutError as error:
+            raise self._unavailable(error) from error
+        except PoolTimeout as error:
+            raise self._unavailable(error) from error
+        except DBAPIError as error:
+            interruption = interruption_behind(error)
+            if interruption is not None:
+                raise interruption from error
+            raise self._unavailable(error) from error
+
+    def _unavailable(self, error: DBAPIError | PoolTimeout | TimeoutError) -> QueueError:
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        unfit = unfit_way(self.engine, cause)
+        if unfit is not None:
+            return self._unsupported(unfit)
+        hint, reason = hint_for(self.engine), shown_reason(self.engine.url, str(cause).strip())
+        return DatabaseUnavailable(
+            f"The database {self.where} cannot be reached: {reason} ({hint})"
+        )
+
+    def _unsupported(self, unfit: str) -> UnsupportedByEngine:
+        return UnsupportedByEngine(f"The database {self.where} cannot be used like this: {unfit}.")
+
+    def _told(
+        self,
+        error: DBAPIError,
+        kind: ErrorKind,
+        refused: Callable[[DatabaseRefused], None] | None,
+    ) -> QueueError:
+        problem = self._in_our_words(error, kind)
+        if refused is not None and isinstance(problem, DatabaseRefused):
+            problem.__cause__ = error
+            refused(problem)
+        return problem
+
+    def _in_our_words(self, error: DBAPIError, kind: ErrorKind) -> QueueError:
+        unfit = unfit_way(self.engine, error.orig)
+        if unfit is not None:
+            return self._unsupported(unfit)
+        reason = str(error.orig).strip()
+        if kind is ErrorKind.DISCONNECT:
+            return DatabaseUnavailable(
+                f"The connection to {self.where} broke: {reason}. Whether the last change was "
+                "committed is unknown."
+            )
+        if kind is ErrorKind.TRANSIENT:
+            return DatabaseUnavailable(
+                f"The database {self.where} stayed locked by other transactions"
+                f"{self.dialect.locked_hint}: {reason}."
+            )
+        if kind is ErrorKind.CANCELLED:
+            return DatabaseUnavailable(
+                f"A statement in {self.where} was cancelled, by an administrator or a time limit: "
+                f"{reason}. It changed nothing and may be repeated."
+            )
+        if kind is ErrorKind.INVALID_VALUE:
+            return PayloadInvalid(
+                f"The database refused a value{self.dialect.value_hint(error.orig)}: {reason}."
+            )
+        hint = self.dialect.refusal_hint(error.orig)
+        return DatabaseRefused(f"The database {self.where} refused a statement: {reason}{hint}.")

@@ -1,0 +1,336 @@
+"""Sessions: connections that stay open between acts, and who may use each of them now."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sqlalchemy.exc import SQLAlchemyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from sqlalchemy import Connection, Engine
+
+
+# Seconds between two transactions after which the pool has to ask whether it still lives, and for
+# which one is kept at all: the pool may have an age limit of its own.
+_LONGEST_PAUSE, _OLDEST = 0.1, 30.0
+
+
+class KeptConnection:
+    """Keeps a connection for the next transaction of the same user, where nothing speaks against.
+
+    Against it speak: a transaction that failed, options that the user set on the connection, the
+    service's other connections having broken meanwhile, a pause in which it may have broken itself,
+    its age, and listeners of the user's own to each new use of a connection.
+
+    Args:
+        connect: opens one, and makes sure that it lives.
+        breaks: how many connections of the service have broken so far.
+    """
+
+    def __init__(self, connect: Callable[[], Connection], breaks: Callable[[], int]) -> None:
+        self._connect = connect
+        self._breaks = breaks
+        self._kept: Connection | None = None
+        self._seen = 0
+        self._opened_at = self._left_at = 0.0
+        self._options: Mapping[str, Any] = {}
+
+    def take(self) -> Connection:
+        """The connection that was kept, or a new one; ``leave`` or its ``close()`` ends its use."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            if self._is_good(kept):
+                return kept
+            _close(kept)
+        self._seen = self._breaks()
+        self._opened_at = time.monotonic()
+        connection = self._connect()
+        self._options = connection.get_execution_options()
+        return connection
+
+    def leave(self, connection: Connection) -> None:
+        """Keep it for the next transaction, or give it back to the pool."""
+        as_it_was = not connection.closed and connection.get_execution_options() == self._options
+        if as_it_was and not _is_followed(connection.engine):
+            self._kept, self._left_at = connection, time.monotonic()
+        else:
+            connection.close()
+
+    def _is_good(self, kept: Connection) -> bool:
+        now = time.monotonic()
+        rested = now - self._left_at > _LONGEST_PAUSE or now - self._opened_at > _OLDEST
+        broken = kept.closed or kept.invalidated or self._breaks() != self._seen
+        return not (rested or broken)
+
+    def close(self) -> None:
+        """Give back what is kept."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            _close(kept)
+
+
+@contextlib.contextmanager
+def committing(connection: Connection) -> Iterator[Connection]:
+    """Commit at the end of the block; after an exception roll back and close the connection."""
+    try:
+        yield connection
+        connection.commit()
+    except BaseException:
+        try:
+            with contextlib.suppress(SQLAlchemyError):
+                connection.rollback()
+        finally:
+            _close(connection)
+        raise
+
+
+def _is_followed(engine: Engine) -> bool:
+    """Whether others than we want to know of each new use of a connection, or of its end."""
+    pool: Any = engine.pool.dispatch
+    listeners = (*pool.checkout, *pool.checkin, *pool.reset, *engine.dispatch.engine_connect)
+    package = __name__.partition(".")[0]
+    return any(not str(each.__module__).startswith(f"{package}.") for each in listeners)
+
+
+def _close(connection: Connection) -> None:
+    # A connection whose server is gone may refuse even that.
+    with contextlib.suppress(SQLAlchemyError):
+        connection.close()
+
+
+_log = logging.getLogger(__name__)
+
+# A lane that was idle for longer is asked whether it still lives before it is used.
+_IDLE_SECONDS = 5.0
+# How long the stop of a service waits for a thread that is using its connection.
+_CLOSE_SECONDS = 1.0
+
+
+class Lane:
+    """One long-held connection, and who may use it now."""
+
+    def __init__(
+        self, connection: Connection, restore: Callable[[Connection], None] | None = None
+    ) -> None:
+        self.connection = connection
+        # Undoes what was set in its session, so that the pool may lend it to anybody.
+        self._restore = restore
+        self.lock = threading.RLock()
+        self._closed = False
+        self.used_at = time.monotonic()
+
+    def alive(self) -> bool:
+        """Whether the connection can be used; asks the server when it was idle."""
+        if not self.usable:
+            return False
+        if time.monotonic() - self.used_at < _IDLE_SECONDS:
+            return True
+        try:
+            self.connection.exec_driver_sql("SELECT 1").close()
+        except SQLAlchemyError:
+            return False
+        return True
+
+    @property
+    def usable(self) -> bool:
+        """Whether nothing happened to the connection, as far as is known on this side."""
+        return not (self._closed or self.connection.closed or self.connection.invalidated)
+
+    def close(self) -> None:
+        """Give the connection back to the pool, once; a broken or busy one is only forgotten.
+
+        The end of its thread and the stop of the service may come here at the same moment.
+        """
+        if not self.lock.acquire(timeout=_CLOSE_SECONDS):
+            return
+        try:
+            if not self._closed:
+                self._closed = True
+                self._give_back()
+        except Exception as error:  # noqa: BLE001 - drivers raise what they like on a dead socket
+            _log.debug("A connection could not be given back: %s", error)
+        finally:
+            self.lock.release()
+
+    def _give_back(self) -> None:
+        broken = self.connection.closed or self.connection.invalidated
+        try:
+            if self._restore is not None and not broken:
+                self._restore(self.connection)
+        except BaseException:
+            self.connection.invalidate()
+            raise
+        finally:
+            self.connection.close()
+
+
+class Lanes(Protocol):
+    """The long-held connections of a service, each lent to one caller at a time."""
+
+    def borrow(self, *, durable: bool) -> Lane:
+        """A lane for the caller alone, who must give it back; again the same one until then."""
+        ...
+
+    def give_back(self, lane: Lane) -> None:
+        """End what ``borrow`` began."""
+        ...
+
+    def guard(self) -> contextlib.AbstractContextManager[object]:
+        """What keeps others off while the caller uses a connection that is no lane."""
+        ...
+
+    def drain(self, seconds: float) -> None:
+        """Wait until others have given back what they borrowed, at most so long."""
+        ...
+
+    def close(self) -> None:
+        """Close all that nobody uses; what is in use is forgotten."""
+        ...
+
+
+class ThreadLanes:
+    """The lanes of one thread; they are given back when it ends and this object dies."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.lanes: dict[bool, Lane] = {}
+
+    def __del__(self) -> None:
+        if self.pid == os.getpid():
+            for lane in list(self.lanes.values()):
+                lane.close()
+
+
+class LanesOfThreads:
+    """Each thread has its own lanes, which it keeps.
+
+    Args:
+        make: opens a lane, durable or not.
+        forked: called before the first lane of a process that was forked.
+    """
+
+    def __init__(self, make: Callable[[bool], Lane], forked: Callable[[], None]) -> None:
+        self._make = make
+        self._forked = forked
+        self._local = threading.local()
+        self._all: weakref.WeakSet[ThreadLanes] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        # Kept for ever in a forked child: to free them would send a rollback down the sockets
+        # that the parent still uses.
+        self._inherited: list[ThreadLanes] = []
+
+    def borrow(self, *, durable: bool) -> Lane:
+        """The thread's own lane, asked whether it still lives where it was idle."""
+        lanes = getattr(self._local, "lanes", None)
+        if lanes is None or lanes.pid != os.getpid():
+            lanes = self._new_thread_lanes()
+        lane: Lane | None = lanes.lanes.get(durable)
+        if lane is None or not lane.alive():
+            if lane is not None:
+                lane.close()
+            lane = lanes.lanes[durable] = self._make(durable)
+        lane.lock.acquire()
+        return lane
+
+    def give_back(self, lane: Lane) -> None:
+        """Let those who close lanes have it."""
+        lane.lock.release()
+
+    def guard(self) -> contextlib.AbstractContextManager[object]:
+        """Nobody has to be kept off: every other connection has one user."""
+        return contextlib.nullcontext()
+
+    def drain(self, seconds: float) -> None:
+        """Wait for the acts of other threads."""
+        deadline = time.monotonic() + seconds
+        for lane in self._own():
+            if lane.lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                lane.lock.release()
+
+    def close(self) -> None:
+        """Close the lanes of all threads of this process."""
+        for lane in self._own():
+            lane.close()
+
+    def _own(self) -> list[Lane]:
+        with self._lock:
+            everybody = list(self._all)
+        return [
+            lane
+            for lanes in everybody
+            if lanes.pid == os.getpid()
+            for lane in list(lanes.lanes.values())
+        ]
+
+    def _new_thread_lanes(self) -> ThreadLanes:
+        with self._lock:
+            if self._pid != os.getpid():
+                self._forked()
+                self._pid = os.getpid()
+        inherited = getattr(self._local, "lanes", None)
+        if inherited is not None:
+            self._inherited.append(inherited)
+        lanes = self._local.lanes = ThreadLanes()
+        with self._lock:
+            self._all.add(lanes)
+        return lanes
+
+
+class OneLane:
+    """One lane for all callers, of a database that is no more than its connection.
+
+    Args:
+        make: opens it.
+        lock: makes the locks that keep callers off each other.
+    """
+
+    def __init__(self, make: Callable[[bool], Lane], lock: Callable[[], Any]) -> None:
+        self._make = make
+        self._making = lock()
+        self._using = lock()
+        self._lane: Lane | None = None
+
+    def borrow(self, *, durable: bool) -> Lane:
+        """The lane, once everybody else has given it back."""
+        del durable
+        self._using.acquire()
+        try:
+            return self._opened()
+        except BaseException:
+            self._using.release()
+            raise
+
+    def give_back(self, lane: Lane) -> None:
+        """Let the next one have it."""
+        del lane
+        self._using.release()
+
+    def guard(self) -> contextlib.AbstractContextManager[object]:
+        """Every connection is this one."""
+        guard: contextlib.AbstractContextManager[object] = self._using
+        return guard
+
+    def drain(self, seconds: float) -> None:
+        """Wait for the act of another."""
+        if self._using.acquire(timeout=seconds):
+            self._using.release()
+
+    def close(self) -> None:
+        """Close it."""
+        if self._lane is not None:
+            self._lane.close()
+
+    def _opened(self) -> Lane:
+        with self._making:
+            if self._lane is None:
+                self._lane = self._make(True)  # noqa: FBT003 - there is no other kind
+            return self._lane

@@ -1,0 +1,212 @@
+"""Watchdog: bounds every wait for a database that has fallen silent.
+
+A frozen server, or a proxy that has lost its server, still acknowledges what is sent to it and
+answers nothing. Neither drivers nor operating systems give up on that, and a time-out for each
+statement would also end those that have reason to last. So the watchdog asks first: where something
+has waited for half of its time, it asks the database on a connection of its own. Only where nothing
+has been answered for the other half, too, it shuts the sockets of all connections down, and whoever
+waits gets an error.
+
+Time is counted in looks of its own, so that a process that was suspended, or whose event loop was
+blocked, does not take its own absence for the database's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import event
+
+from queue_over_sql.dialects.driver_calls import sever, watch_network
+from queue_over_sql.errors import QueueError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sqlalchemy import Engine
+    from sqlalchemy.pool import ConnectionPoolEntry
+
+    from queue_over_sql.database.runtime import Event, Runtime
+
+
+_log = logging.getLogger(__name__)
+
+# So many looks until it asks, and as many until it goes without an answer.
+_LOOKS: Final = 4
+# A machine that is short of time may let even a healthy database wait for a while.
+_LEAST_SECONDS: Final = 5.0
+# What is left for the database when a process was told to stop at once.
+_HURRIED_SECONDS: Final = 0.4
+_LEAST_HURRIED_SECONDS: Final = 0.2
+# How long those may take who were told that it is over.
+_LAST_WORDS_SECONDS: Final = 0.1
+
+
+@dataclasses.dataclass(eq=False)
+class _Question:
+    """One question to the database, and how many answers had come before it was asked."""
+
+    answers: int
+    looks: int = 0
+    answered: bool = False
+
+
+class Watchdog:
+    """Knows who waits for the database of one service, and ends what waits in vain.
+
+    Args:
+        runtime: of the service.
+        seconds: how long nothing may be answered; five seconds at least.
+        ask: makes the database answer on a connection of its own; raises where it does not.
+
+    Attributes:
+        waits: an object for everybody who waits for an answer now.
+        answers: how many there were so far, or nearly: it is counted without a lock.
+        gave_up: whether the time of the present ``within`` is over, so that nothing is tried again.
+    """
+
+    def __init__(self, runtime: Runtime, seconds: float, ask: Callable[[], object]) -> None:
+        self.waits: set[object] = set()
+        self.answers = 0
+        self.gave_up = False
+        self._runtime = runtime
+        self._ask = ask
+        self._seconds = max(seconds, _LEAST_SECONDS)
+        self._lock = threading.Lock()
+        self._opened: weakref.WeakSet[ConnectionPoolEntry] = weakref.WeakSet()
+        self._engine: Engine | None = None
+        self._ended: Event = runtime.event()
+        self._pid: int | None = None
+        self._ages: dict[object, int] = {}
+        self._question: _Question | None = None
+        self._silent_since: int | None = None
+        self._hurried_until: float | None = None
+
+    def follow(self, engine: Engine) -> None:
+        """Know all connections that an engine opens from now on, from their first statement on."""
+        self._engine = engine
+        event.listen(engine, "connect", self._connected, insert=True)
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Somebody waits for answers meanwhile."""
+        wait = object()
+        self.waits.add(wait)
+        try:
+            yield
+        finally:
+            self.waits.discard(wait)
+
+    def within(self, seconds: float, act: Callable[[], object]) -> bool:
+        """Do something that may take so long; then all connections are ended, and it is left.
+
+        It is done beside the caller, since nothing from outside can end an attempt to connect.
+
+        Returns:
+            Whether it was done.
+        """
+        if self._hurried_until is not None:
+            left = self._hurried_until - time.monotonic()
+            seconds = min(seconds, max(_LEAST_HURRIED_SECONDS, left))
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                act()
+            except BaseException as error:  # noqa: BLE001 - it is raised by who waits
+                failed.append(error)
+            finally:
+                self.gave_up = False
+
+        running = self._runtime.start("queue-over-sql-end", run)
+        running.join(seconds)
+        if running.is_alive():
+            self.gave_up = True
+            self.sever()
+            running.join(_LAST_WORDS_SECONDS)
+        if failed:
+            raise failed[0]
+        return not running.is_alive()
+
+    def hurry(self) -> None:
+        """Leave the database less than a second for all that still has to be done at the end.
+
+        May be called by the handler of a signal.
+        """
+        self._hurried_until = time.monotonic() + _HURRIED_SECONDS
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._ended.set()
+
+    def sever(self) -> None:
+        """End all connections: who waits for an answer on one of them gets an error."""
+        with self._lock:
+            opened = list(self._opened)
+        for entry in opened:
+            connection = entry.dbapi_connection
+            if connection is not None and self._engine is not None:
+                sever(self._engine.dialect, connection)
+
+    def look(self) -> None:
+        """Look who waits, ask where it was long, and end it where nothing answers."""
+        self._ages = {wait: self._ages.get(wait, 0) + 1 for wait in list(self.waits)}
+        if max(self._ages.values(), default=0) <= _LOOKS:
+            self._question = None
+            return
+        question = self._question
+        if question is None:
+            question = self._question = _Question(self.answers)
+            self._runtime.start("queue-over-sql-question", self._put, question)
+            return
+        question.looks += 1
+        silent = not question.answered and self.answers == question.answers
+        if silent and question.looks < _LOOKS:
+            return
+        self._question, self._ages = None, {}
+        if silent:
+            _log.log(
+                logging.DEBUG if self._silent_since == self.answers else logging.WARNING,
+                "The database has not answered for %.0f s: all connections to it are ended.",
+                self._seconds,
+            )
+            self._silent_since = self.answers
+            self.sever()
+
+    def _put(self, question: _Question) -> None:
+        try:
+            self._ask()
+        except QueueError as error:
+            _log.debug("Asked whether it is there, the database did not answer: %s", error)
+        else:
+            question.answered = True
+
+    def _connected(self, connection: Any, entry: ConnectionPoolEntry) -> None:
+        if self._engine is None or not watch_network(self._engine.dialect, connection):
+            return
+        with self._lock:
+            if self._pid != os.getpid():
+                # A forked child has no thread of its parent's, and must leave its sockets alone.
+                self._pid = os.getpid()
+                self._opened = weakref.WeakSet()
+                self._ended = self._runtime.event()
+                step = self._seconds / (2 * _LOOKS + 1)
+                arguments = weakref.ref(self), self._ended, step
+                self._runtime.start("queue-over-sql-watchdog", _watch, *arguments)
+            self._opened.add(entry)
+
+
+def _watch(watchdog: weakref.ref[Watchdog], ended: Event, step: float) -> None:
+    while not ended.wait(step):
+        found = watchdog()
+        if found is None:
+            return
+        found.look()
+        del found

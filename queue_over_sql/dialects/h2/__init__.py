@@ -1,0 +1,1 @@
+"""H2, and its driver."""

@@ -1,0 +1,277 @@
+"""H2 in two forms of claim: SKIP LOCKED from 2.2.220 on, a bounded UPDATE before."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Numeric,
+    String,
+    Update,
+    case,
+    cast,
+    false,
+    literal_column,
+    update,
+)
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.compiler import compiles
+
+from queue_over_sql.dialects.base import ErrorKind, QueueDialect
+from queue_over_sql.dialects.requests import read_rows
+from queue_over_sql.dialects.statements import claim
+from queue_over_sql.dialects.statements.parameters import number
+from queue_over_sql.errors import DatabaseUnavailable, UnsupportedByEngine
+from queue_over_sql.schema.dialect import microseconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sqlalchemy import Connection, Table
+    from sqlalchemy.types import TypeEngine
+
+    from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.dialects.requests import ClaimRequest
+    from queue_over_sql.message import MessageRow
+    from queue_over_sql.schema.conditions import JsonPath, JsonScalar
+    from queue_over_sql.schema.queue_tables import QueueTables
+
+
+class JsonField(ColumnElement[Any]):
+    """A field of text that is parsed as JSON; with an empty path the whole."""
+
+    inherit_cache = False
+
+    def __init__(self, text: ColumnElement[Any], path: JsonPath) -> None:
+        self.text = text
+        self.path = path
+
+
+@compiles(JsonField)
+def _field_as_sql(field: JsonField, compiler: Any, **options: Any) -> str:
+    sql = f"({compiler.process(field.text, **options)} FORMAT JSON)"
+    for step in field.path:
+        sql = f"({sql}[{step + 1}])" if isinstance(step, int) else f'({sql}."{step}")'
+    return sql
+
+
+_OLDEST = (2, 1, 214)
+_SKIP_LOCKED_SINCE = (2, 2, 220)
+_CREATION = "queue_over_sql_creation"
+# How long a creator may take before others no longer wait for it.
+_CREATION_SECONDS = 60
+# https://h2database.com/javadoc/org/h2/api/ErrorCode.html
+_KINDS = {
+    40001: ErrorKind.TRANSIENT,
+    50200: ErrorKind.TRANSIENT,
+    90131: ErrorKind.TRANSIENT,
+    57014: ErrorKind.CANCELLED,
+    23505: ErrorKind.DUPLICATE,
+    23513: ErrorKind.INVALID_VALUE,
+    22001: ErrorKind.INVALID_VALUE,
+    42102: ErrorKind.MISSING_TABLE,
+    42103: ErrorKind.MISSING_TABLE,
+    42104: ErrorKind.MISSING_TABLE,
+    42101: ErrorKind.TABLE_EXISTS,
+    42111: ErrorKind.TABLE_EXISTS,
+    90007: ErrorKind.DISCONNECT,
+    90067: ErrorKind.DISCONNECT,
+    90098: ErrorKind.DISCONNECT,
+    90121: ErrorKind.DISCONNECT,
+}
+_TOO_LONG = 22001
+_MET_ANOTHER = (
+    ErrorKind.DUPLICATE,
+    ErrorKind.TRANSIENT,
+    ErrorKind.TABLE_EXISTS,
+    ErrorKind.MISSING_TABLE,
+)
+
+
+class H2Dialect(QueueDialect):
+    """H2 through the ``h2+jaydebeapi`` dialect of this package."""
+
+    name = "h2"
+    identifier_limit = 256
+    insert_returning = True
+    aborts_on_error = False
+    undoes_failed_insert = False
+    look_first = True
+    alters_in_view = True
+    counts_utf16 = True
+
+    @contextlib.contextmanager
+    def creating(self, connection: Connection, schema: str | None) -> Iterator[None]:
+        """A row that is there or not: DDL commits here, so no lock of a transaction would last.
+
+        That of a creator who died is passed over when it is old, or of another clock.
+
+        Raises:
+            DatabaseUnavailable: others had it for too long.
+        """
+        del schema
+        deadline = time.monotonic() + 2 * _CREATION_SECONDS
+        while not self._took_creation_lock(connection):
+            if time.monotonic() > deadline:
+                msg = (
+                    f"Other processes were creating queues in this database for "
+                    f"{2 * _CREATION_SECONDS} seconds. Look at the table {_CREATION}, wait for "
+                    "them or delete its row, and try again. Nothing was changed."
+                )
+                raise DatabaseUnavailable(msg)
+            time.sleep(random.uniform(0.01, 0.05))  # noqa: S311 - spreads creators, guards nothing
+        try:
+            yield
+        except BaseException:
+            # The error of a connection that broke is the one to tell.
+            with contextlib.suppress(SQLAlchemyError):
+                _release(connection)
+            raise
+        _release(connection)
+
+    def wait_until_unused(self, connection: Connection, table: Table) -> None:
+        """By a change that changes nothing: DROP TABLE has committed what was before it."""
+        preparer, column = connection.dialect.identifier_preparer, next(iter(table.c))
+        change = f"ADD IF NOT EXISTS {preparer.format_column(column)} BIGINT"
+        connection.exec_driver_sql(f"ALTER TABLE {preparer.format_table(table)} {change}").close()
+
+    def _took_creation_lock(self, connection: Connection) -> bool:
+        now = "CAST(EXTRACT(EPOCH FROM CURRENT_TIMESTAMP) AS BIGINT)"
+        # In the future it is of before somebody set the clock back.
+        old = f"since < {now} - {_CREATION_SECONDS} OR since > {now} + 1"
+        try:
+            for statement in (
+                f"CREATE TABLE IF NOT EXISTS {_CREATION} (id INTEGER PRIMARY KEY, since BIGINT)",
+                f"DELETE FROM {_CREATION} WHERE {old}",
+                f"INSERT INTO {_CREATION} VALUES (1, {now})",
+                "COMMIT",
+                # What follows is a transaction again, as far as DDL lets it be one.
+                "BEGIN",
+            ):
+                connection.exec_driver_sql(statement).close()
+        except DBAPIError as error:
+            if self.classify(error) not in _MET_ANOTHER:
+                raise
+            connection.exec_driver_sql("ROLLBACK").close()
+            return False
+        return True
+
+    def refine(self, connection: Connection) -> None:
+        """Choose the form of claim by the server's version.
+
+        Raises:
+            UnsupportedByEngine: the database is older than 2.1.214.
+        """
+        version = connection.dialect.server_version_info or _OLDEST
+        if version < _OLDEST:
+            found = ".".join(str(part) for part in version)
+            msg = f"H2 2.1.214 or newer is needed; this database runs {found}."
+            raise UnsupportedByEngine(msg)
+        self.skip_locked = version >= _SKIP_LOCKED_SINCE
+
+    def exact_string(self, length: int) -> TypeEngine[Any]:
+        """Twice the length, because a character may count as two."""
+        return String(2 * length)
+
+    def value_hint(self, error: BaseException | None) -> str:
+        """How lengths are counted, where a value was too long."""
+        if getattr(error, "code", 0) != _TOO_LONG:
+            return ""
+        return " (H2 counts UTF-16 units: an emoji, as any character beyond U+FFFF, is two)"
+
+    def is_claimed(self, table: Table) -> ColumnElement[bool]:
+        """A comparison: H2 reads the whole table for IS NOT NULL."""
+        return table.c.consumer_id > literal_column("''")
+
+    def payload_equals(
+        self, column: ColumnElement[Any], path: JsonPath, value: JsonScalar
+    ) -> ColumnElement[bool]:
+        """By the field's JSON; numbers through their text, because 1 and 1.0 differ as JSON.
+
+        Raises:
+            UnsupportedByEngine: H2 reaches into JSON from 2.2.220 on.
+        """
+        if not self.skip_locked:
+            msg = "Searching by fields of the payload needs H2 2.2.220 or newer."
+            raise UnsupportedByEngine(msg)
+        field: ColumnElement[Any] = JsonField(column, path)
+        found = cast(field, String)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            number = cast(found, Numeric) == cast(repr(value), Numeric)
+            matches: ColumnElement[bool] = case(
+                (found.op("REGEXP")("^[-0-9]"), number), else_=false()
+            )
+        else:
+            wanted = cast(json.dumps(value, ensure_ascii=False), String)
+            matches = field == JsonField(wanted, ())
+        # What is no JSON at all would be an error.
+        return case((column.op("IS")(literal_column("JSON")), matches), else_=false())
+
+    def add_columns(self, table: str, specifications: Sequence[str]) -> list[str]:
+        """All at once: H2 copies the whole table for each statement."""
+        return [f"ALTER TABLE {table} ADD ({', '.join(specifications)})"]
+
+    def drop_columns(self, table: str, names: Sequence[str]) -> list[str]:
+        """All at once, likewise."""
+        return [f"ALTER TABLE {table} DROP COLUMN ({', '.join(names)})"]
+
+    def now(self) -> ColumnElement[int]:
+        """The server's clock; one value per transaction, as H2 defines it."""
+        seconds = "EXTRACT(EPOCH FROM CURRENT_TIMESTAMP(6))"
+        return microseconds(f"CAST({seconds} * 1000000 AS BIGINT)")
+
+    def database_identity(self, table: Table) -> str | None:
+        """The file; a database in memory goes by its name, which is its process's own."""
+        del table
+        return "SELECT COALESCE(DATABASE_PATH(), DATABASE())"
+
+    def holds_number(self, value: float, *, exact: bool) -> bool:
+        """Only floats have NaN and infinities."""
+        return not exact or math.isfinite(value)
+
+    def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
+        """By H2's error code."""
+        return _KINDS.get(getattr(error, "code", 0), ErrorKind.OTHER)
+
+    def claim_index_hint(self, base: str) -> str | None:
+        """Along the index no ORDER BY is needed, which would lock every matching row."""
+        return f"USE INDEX ({base}_claim_ix)"
+
+    def claim(
+        self, connection: Connection, sql: StatementCache, request: ClaimRequest
+    ) -> list[MessageRow]:
+        """Lock and stamp, or stamp and read back on versions without SKIP LOCKED.
+
+        Never through FINAL TABLE (UPDATE …): it delivers messages twice.
+        """
+        if self.skip_locked:
+            return self.claim_locked(connection, sql, request)
+        if request.where is not None:
+            # An index of the user's own would be followed instead, and its order is another.
+            return super().claim(connection, sql, request)
+        values = request.stamp() | request.wanted()
+        marked = sql.get(mark_first).run(connection, values)
+        if not marked.rowcount:
+            return []
+        return read_rows(connection, sql, sql.get(claim.stamped).run(connection, request.stamp()))
+
+
+def _release(connection: Connection) -> None:
+    connection.exec_driver_sql(f"DELETE FROM {_CREATION}").close()
+    connection.exec_driver_sql("COMMIT").close()
+
+
+def mark_first(tables: QueueTables) -> Update:
+    """Stamp the first rows along the claim index; locked ones are waited for and checked again."""
+    return (
+        update(tables.live)
+        .where(claim.eligible(tables, None), claim.may_claim(tables))
+        .values(claim.stamp_values(tables, tables.dialect.now()))
+        .with_dialect_options(h2_limit=number("p_count"))
+    )

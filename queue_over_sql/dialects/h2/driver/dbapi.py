@@ -1,0 +1,494 @@
+"""PEP 249 module for H2: jaydebeapi's classes with the parts replaced that are wrong for H2."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import random
+import re
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import jaydebeapi
+
+from queue_over_sql.dialects.h2.driver import jvm
+from queue_over_sql.dialects.h2.driver.conversion import Layout, bind
+from queue_over_sql.dialects.h2.driver.errors import (
+    ADMIN_RIGHTS_REQUIRED,
+    DISCONNECT_CODES,
+    FILE_CHANGES_HANDS,
+    DatabaseError,
+    DataError,
+    Error,
+    IntegrityError,
+    InterfaceError,
+    InternalError,
+    JException,
+    JVMNotRunning,
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+    Warning,  # noqa: A004 - the name is PEP 249's
+)
+from queue_over_sql.dialects.h2.driver.jvm import java_call
+
+# A bare star stands for columns that may change without the text changing.
+_FIXED_COLUMNS = re.compile(r"\s*SELECT\b(?:[^*]|\(\s*\*\s*\))*", re.IGNORECASE)
+
+
+class Statements:
+    """Prepared Java statements by SQL text: on a server each preparation is a round trip.
+
+    A statement is out of the cache while a cursor uses it, because running it again would
+    close the first cursor's result.
+    """
+
+    def __init__(self, jconn: Any, limit: int = 64) -> None:
+        """Keep up to ``limit`` statements of ``jconn``, dropping the longest unused."""
+        self._prepare = jconn.prepareStatement
+        self._limit = limit
+        self._kept: dict[str, Any] = {}
+
+    def take(self, sql: str) -> Any:
+        """Return a statement for ``sql`` that nobody else holds."""
+        kept = self._kept.pop(sql, None)
+        return self._prepare(sql) if kept is None else kept
+
+    def give_back(self, sql: str, statement: Any) -> None:
+        """Keep ``statement`` for the next :meth:`take` of the same text."""
+        kept = self._kept
+        if sql in kept:
+            statement.close()
+            return
+        statement.clearParameters()  # a missing one must be an error, a large one be freed
+        if len(kept) >= self._limit:
+            kept.pop(next(iter(kept))).close()
+        kept[sql] = statement
+
+    def clear(self) -> None:
+        """Forget all, without closing: for a connection that closes."""
+        self._kept.clear()
+
+
+class Layouts:
+    """Result columns by SQL text, so that not every execution asks for names and types."""
+
+    def __init__(self, limit: int = 256) -> None:
+        """Keep up to ``limit`` layouts."""
+        self._limit = limit
+        self._kept: dict[str, Layout] = {}
+
+    def find(self, sql: str) -> Layout | None:
+        """Return the remembered layout: its labels hold, its types may have been altered."""
+        return self._kept.get(sql)
+
+    def learn(self, sql: str, result: Any) -> Layout:
+        """Read the layout of ``result``, and remember it where the text fixes the columns."""
+        layout = Layout.of(result.getMetaData())
+        if _FIXED_COLUMNS.fullmatch(sql):
+            if len(self._kept) >= self._limit:
+                self._kept.clear()
+            self._kept[sql] = layout
+        return layout
+
+
+_WRITE_DELAY = (
+    "SELECT SETTING_VALUE FROM INFORMATION_SCHEMA.SETTINGS WHERE SETTING_NAME = 'WRITE_DELAY'"
+)
+
+_DEFAULT = 500  # milliseconds
+
+
+class DurabilityWarning(UserWarning):
+    """Commits may be lost when the process that runs H2 is killed."""
+
+
+def warn_of_late_commits(connection: Connection, user: str) -> None:
+    """Warn unless the database writes each commit at once (``WRITE_DELAY`` is 0)."""
+    cursor = connection.cursor()
+    try:
+        delays = [int(row[0]) for row in cursor.execute(_WRITE_DELAY)]
+    finally:
+        cursor.close()
+        connection.rollback()
+    delay = max(delays, default=_DEFAULT)  # as set, and as the file has it
+    if delay:
+        warnings.warn(
+            f"H2 writes commits up to {delay} ms late, so a killed server loses them; user "
+            f"{user!r} may not change that: let an administrator run SET WRITE_DELAY 0 once "
+            "(the database remembers it)",
+            DurabilityWarning,
+            stacklevel=2,
+        )
+
+
+__all__ = [
+    "BINARY",
+    "DATETIME",
+    "DISCONNECT_CODES",
+    "NUMBER",
+    "ROWID",
+    "STRING",
+    "Binary",
+    "Connection",
+    "Cursor",
+    "DataError",
+    "DatabaseError",
+    "Date",
+    "Error",
+    "IntegrityError",
+    "InterfaceError",
+    "InternalError",
+    "NotSupportedError",
+    "OperationalError",
+    "ProgrammingError",
+    "Time",
+    "Timestamp",
+    "Warning",
+    "apilevel",
+    "connect",
+    "paramstyle",
+    "threadsafety",
+]
+
+apilevel = "2.0"
+threadsafety = 1
+paramstyle = "qmark"
+Binary, Date, Time, Timestamp = bytes, dt.date, dt.time, dt.datetime
+STRING, BINARY, NUMBER, DATETIME, ROWID = str, bytes, int, dt.datetime, int
+
+_REMOTE = ("jdbc:h2:tcp:", "jdbc:h2:ssl:")
+_CONNECT_MILLISECONDS = "10000"
+_SHARED = ";AUTO_SERVER=TRUE"
+_SHARED_SECONDS = 20.0
+
+_without_admin_rights: set[tuple[str, str]] = set()
+
+
+def connect(
+    url: str,
+    user: str = "sa",
+    password: str = "",
+    *,
+    admin_settings: str = "",
+    jar: str | None = None,
+    jvm_path: str | None = None,
+    jvm_args: Sequence[str] = (),
+) -> Connection:
+    """Open a connection; autocommit is off.
+
+    ``url`` is a JDBC URL. ``admin_settings`` (``;KEY=VALUE...``) are added to it where the user
+    has admin rights, and left out, with a look at the durability, where not. The other
+    arguments are those of :func:`.jvm.start`. Raises OperationalError when H2 refuses, and
+    InterfaceError when the jar or Java is missing.
+    """
+    jvm.start(jar, jvm_path, tuple(jvm_args))
+    if (url, user) in _without_admin_rights:
+        return Connection(url, user, password)
+    try:
+        return Connection(url + admin_settings, user, password)
+    except DatabaseError as error:
+        if not admin_settings or getattr(error, "code", 0) != ADMIN_RIGHTS_REQUIRED:
+            raise
+    connection = Connection(url, user, password)
+    _without_admin_rights.add((url, user))
+    warn_of_late_commits(connection, user)
+    return connection
+
+
+class Connection(jaydebeapi.Connection):  # type: ignore[misc]
+    """A connection to H2; ``jconn`` is its ``java.sql.Connection``."""
+
+    jconn: Any
+    reaches_out = False
+    _closed: bool
+
+    def __init__(self, url: str, user: str, password: str) -> None:
+        """Open the JDBC URL, with autocommit off; the JVM must have been started."""
+        super().__init__(None, None)
+        self._open_in_turn(url, user, password)
+        self.statements = Statements(self.jconn)
+        self.layouts = Layouts()
+
+    def _open_in_turn(self, url: str, user: str, password: str) -> None:
+        """Open it; where processes share a file, wait while another one takes or leaves it.
+
+        H2 refuses at once, because of the lock file that the other has just written.
+        """
+        deadline = time.monotonic() + _SHARED_SECONDS
+        while True:
+            try:
+                return self._open(url, user, password)
+            except DatabaseError as error:
+                is_taken = getattr(error, "code", 0) in FILE_CHANGES_HANDS
+                if not is_taken or _SHARED not in url.upper() or time.monotonic() > deadline:
+                    raise
+            time.sleep(random.uniform(0.02, 0.2))  # noqa: S311 - spreads them, guards nothing
+
+    @java_call
+    def _open(self, url: str, user: str, password: str) -> None:
+        java = jvm.java()
+        properties = java.Properties()
+        properties.setProperty("user", user)
+        properties.setProperty("password", password)
+        bounded = url.startswith(_REMOTE) and "NETWORK_TIMEOUT=" not in url
+        if bounded:
+            # H2 bounds only the way to the server by itself, and not what the server says then.
+            properties.setProperty("NETWORK_TIMEOUT", _CONNECT_MILLISECONDS)
+        self.reaches_out = url.startswith(_REMOTE)
+        # The driver itself: DriverManager hides drivers from a foreign class loader.
+        self.jconn = java.Driver().connect(url, properties)
+        self.reaches_out = False
+        self.jconn.setAutoCommit(False)
+        if bounded:
+            # Statements may take as long as they like.
+            for socket in self._sockets():
+                socket.setSoTimeout(0)
+
+    @java_call
+    def has_network(self) -> bool:
+        """Whether there is a server at the other end, and not the database itself."""
+        return bool(self._sockets())
+
+    def sever(self) -> None:
+        """Close the sockets, from any thread: a statement that waits for its answer fails."""
+        if jvm.possible():
+            # One that is just being closed has none any more.
+            with contextlib.suppress(Error):
+                self._sever()
+
+    @java_call
+    def _sever(self) -> None:
+        for socket in self._sockets():
+            socket.close()
+
+    def _sockets(self) -> list[Any]:
+        """The sockets to the servers; H2 has no way to them that waits for no statement."""
+        session = self.usable().getSession()
+        if session.getClass().getName() != "org.h2.engine.SessionRemote":
+            return []
+        field = session.getClass().getDeclaredField("transferList")
+        field.setAccessible(True)
+        return [transfer.getSocket() for transfer in list(field.get(session))]
+
+    def usable(self) -> Any:
+        """Return the Java connection; InterfaceError when it was closed."""
+        if self._closed:
+            raise InterfaceError("the connection is closed")
+        return self.jconn
+
+    def cancel(self) -> None:
+        """Do nothing: what a connection does by itself is short."""
+
+    @java_call
+    def commit(self) -> None:
+        """Commit the transaction; OperationalError when the connection is lost."""
+        self.usable().commit()
+
+    def rollback(self) -> None:
+        """Undo the transaction; OperationalError when the connection is lost.
+
+        In a forked child, and in a daemon thread at the end of the process, it does nothing.
+        """
+        if jvm.possible():
+            self._rollback()
+
+    @java_call
+    def _rollback(self) -> None:
+        self.usable().rollback()
+
+    def close(self) -> None:
+        """Close; a second call does nothing. The last one to close also closes a file.
+
+        Closing a lost connection, or one of the parent process, is no error.
+        """
+        if not self._closed:
+            self._closed = True
+            if jvm.possible():
+                self._close()
+
+    @java_call
+    def _close(self) -> None:
+        self.statements.clear()
+        with contextlib.suppress(JException, JVMNotRunning):
+            self.jconn.close()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._closed
+
+    def cursor(self) -> Cursor:
+        """Return a new cursor."""
+        self.usable()
+        jvm.check_process()
+        return Cursor(self)
+
+    @property
+    def autocommit(self) -> bool:
+        """Whether each statement commits by itself; setting True commits what is open."""
+        return self._get_autocommit()
+
+    @autocommit.setter
+    def autocommit(self, value: bool) -> None:
+        self._set_autocommit(value)
+
+    @java_call
+    def _get_autocommit(self) -> bool:
+        return bool(self.usable().getAutoCommit())
+
+    @java_call
+    def _set_autocommit(self, value: bool) -> None:
+        self.usable().setAutoCommit(value)
+
+
+class Cursor(jaydebeapi.Cursor):  # type: ignore[misc]
+    """Runs one statement at a time and reads its rows."""
+
+    arraysize = 100
+    reaches_out = False
+    _connection: Connection | None
+    _rs: Any
+    _prep: Any
+
+    def __init__(self, connection: Connection) -> None:
+        """Belong to ``connection``."""
+        super().__init__(connection, None)
+        self._statements = connection.statements
+        self._layouts = connection.layouts
+        self._sql = ""
+        self._layout: Layout | None = None
+        self._types_known = False
+
+    @property
+    def description(self) -> tuple[tuple[Any, ...], ...] | None:
+        """Label and JDBC type code of each column of the result, or None without a result."""
+        return None if self._layout is None else self._layout.description
+
+    @java_call
+    def execute(self, operation: str, parameters: Sequence[Any] | None = None) -> Cursor:
+        """Run a statement; the parameters replace its question marks."""
+        with self._taking(operation) as statement:
+            if parameters:
+                bind(statement, parameters)
+            if statement.execute():
+                self._open_result(operation, statement.getResultSet())
+            else:
+                self.rowcount = _update_count(statement)
+                self._release()
+        return self
+
+    @java_call
+    def executemany(self, operation: str, seq_of_parameters: Iterable[Sequence[Any]]) -> Cursor:
+        """Run a statement once per row of parameters, up to the first that fails."""
+        with self._taking(operation) as statement:
+            count = 0
+            for parameters in seq_of_parameters:
+                bind(statement, parameters)
+                count += int(statement.executeUpdate())
+            self.rowcount = count
+            self._release()
+        return self
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        """Return the next row, or None."""
+        rows = self._fetch(1)
+        return rows[0] if rows else None
+
+    def fetchmany(self, size: int | None = None) -> list[tuple[Any, ...]]:
+        """Return up to ``size`` rows (``arraysize`` by default)."""
+        return self._fetch(self.arraysize if size is None else size)
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """Return all rows that are left."""
+        return self._fetch(-1)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows that are left."""
+        return iter(self.fetchone, None)
+
+    def close(self) -> None:
+        """Free the result; the cursor is of no more use. A second call does nothing."""
+        if self._connection is not None:
+            if self._prep is not None and jvm.possible():
+                self._release()
+            self._connection = None
+
+    def cancel(self) -> None:
+        """Ask the statement that another thread runs to stop; it then raises 57014."""
+        statement = self._prep
+        if statement is not None:
+            statement.cancel()
+
+    @contextlib.contextmanager
+    def _taking(self, sql: str) -> Iterator[Any]:
+        if self._connection is None:
+            raise InterfaceError("the cursor is closed")
+        self._connection.usable()
+        self._release()
+        self.rowcount = -1
+        self._layout = None
+        self._sql = sql
+        self._prep = self._statements.take(sql)
+        try:
+            yield self._prep
+        except BaseException:
+            self._drop()
+            raise
+
+    def _open_result(self, sql: str, result: Any) -> None:
+        self._rs = result
+        known = self._layouts.find(sql)
+        self._types_known = known is None
+        self._layout = self._layouts.learn(sql, result) if known is None else known
+
+    def _check_types(self, layout: Layout, result: Any) -> Layout:
+        self._types_known = True
+        if layout.still_fits(result.getMetaData()):
+            return layout
+        self._layout = self._layouts.learn(self._sql, result)
+        return self._layout
+
+    @java_call
+    def _fetch(self, limit: int) -> list[tuple[Any, ...]]:
+        result, layout = self._rs, self._layout
+        if result is None or layout is None:
+            raise ProgrammingError("the last statement has no rows to fetch")
+        rows: list[tuple[Any, ...]] = []
+        try:
+            while len(rows) != limit and result.next():
+                if not self._types_known:
+                    layout = self._check_types(layout, result)
+                rows.append(tuple([read(result, column) for read, column in layout.readers]))
+        except (ValueError, ArithmeticError) as error:
+            raise DataError(f"H2 holds a value that Python cannot: {error}") from error
+        return rows
+
+    @java_call
+    def _release(self) -> None:
+        result, statement, connection = self._rs, self._prep, self._connection
+        self._rs = self._prep = None
+        if statement is None or connection is None or connection.is_closed:
+            return
+        try:
+            if result is not None:
+                result.close()
+            self._statements.give_back(self._sql, statement)
+        except (JException, JVMNotRunning):  # the connection is lost: the next statement says so
+            self._statements.clear()
+
+    def _drop(self) -> None:
+        statement = self._prep
+        self._rs = self._prep = None
+        if statement is not None:
+            with contextlib.suppress(JException, JVMNotRunning):
+                statement.close()
+
+
+def _update_count(statement: Any) -> int:
+    try:
+        return int(statement.getUpdateCount())
+    except JException:  # after SHUTDOWN there is nobody to ask
+        return -1

@@ -1,0 +1,212 @@
+"""Columns of MySQL and MariaDB: read unbuffered, written by INSERT of many rows."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import logging
+import os
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlalchemy import Boolean, Float, Integer, LargeBinary, String, Text, create_engine
+from sqlalchemy.dialects.mysql import LONGBLOB, LONGTEXT
+from sqlalchemy.exc import SQLAlchemyError
+
+from queue_over_sql.dialects.arrow.rows import RowColumns, batches_of_rows, bounded
+from queue_over_sql.dialects.arrow.types import mysql_type
+from queue_over_sql.dialects.compiled import CompiledStatement
+from queue_over_sql.dialects.driver_calls import driver_connection, driver_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pyarrow import Array, RecordBatch
+    from sqlalchemy import URL, Connection, Engine, Select, Table
+    from sqlalchemy.types import TypeEngine
+
+
+_log = logging.getLogger(__name__)
+
+
+class MySQLColumns(RowColumns):
+    """Columns through unbuffered cursors, and INSERT of many rows."""
+
+    def arrow_type(self, kind: TypeEngine[Any]) -> pa.DataType:
+        """TINYINT(1) is what BOOLEAN is stored as; what is unsigned needs the next larger type."""
+        return mysql_type(kind)
+
+    def read(
+        self,
+        connection: Connection,
+        statement: Select[Any],
+        schema: pa.Schema,
+        batch_bytes: int,
+    ) -> Generator[pa.RecordBatch]:
+        """Row by row as they arrive."""
+        with _fastest(connection) as chosen:
+            try:
+                yield from _batches(chosen, statement, schema, batch_bytes)
+            except BaseException:
+                # To go on with this connection, all that is left of the result had to be read.
+                chosen.invalidate()
+                raise
+
+    def write(
+        self,
+        connection: Connection,
+        table: Table,
+        names: Sequence[str],
+        batches: Iterable[RecordBatch],
+    ) -> int:
+        """INSERT of many rows, without a step of Python for each."""
+        session = _Session.of(connection)
+        plain = all(isinstance(table.c[name].type, _PLAIN) for name in names)
+        if connection.dialect.is_async or not plain or session.charset not in _UTF8:
+            return super().write(connection, table, names, batches)
+        preparer = connection.dialect.identifier_preparer
+        columns = ", ".join(preparer.quote(name) for name in names)
+        head = f"INSERT INTO {preparer.format_table(table)} ({columns}) VALUES ".encode()
+        most = min(_STATEMENT_BYTES, session.packet - len(head) - 1024)
+        count = 0
+        with driver_errors(connection, "INSERT"):
+            cursor = driver_connection(connection).cursor()
+            try:
+                for batch in batches:
+                    for rows in _rows(batch.select(list(names)), session, most):
+                        cursor.execute(b"".join((head, rows)))
+                    count += batch.num_rows
+            finally:
+                cursor.close()
+        return count
+
+
+def _batches(
+    connection: Connection, statement: Select[Any], schema: pa.Schema, batch_bytes: int
+) -> Iterator[pa.RecordBatch]:
+    text, parameters = CompiledStatement(statement, connection.dialect).bound()
+    with driver_errors(connection, text):
+        cursor = driver_connection(connection).cursor(_unbuffered_cursor(connection))
+        try:
+            cursor.execute(text, parameters)
+            yield from batches_of_rows(cursor.fetchmany, schema, batch_bytes)
+        except BaseException:
+            _abandon(cursor)
+            raise
+        cursor.close()
+
+
+def _abandon(cursor: Any) -> None:
+    """Keep PyMySQL from waiting for the rest of a result, on a connection that will be broken."""
+    result: Any = getattr(cursor, "_result", None)
+    if getattr(result, "unbuffered_active", False):
+        result.unbuffered_active = False
+        result.connection = None
+    cursor.connection = None
+
+
+def _unbuffered_cursor(connection: Connection) -> type[Any]:
+    cursors = importlib.import_module(f"{connection.dialect.loaded_dbapi.__name__}.cursors")
+    found: type[Any] = cursors.SSCursor
+    return found
+
+
+@contextlib.contextmanager
+def _fastest(connection: Connection) -> Iterator[Connection]:
+    engine = _mysqlclient(connection.engine.url, os.getpid())
+    if engine is None:
+        yield connection
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            chosen = stack.enter_context(engine.connect())
+        except SQLAlchemyError as error:
+            _log.warning("mysqlclient cannot connect, so PyMySQL reads: %s", error)
+            chosen = connection
+        yield chosen
+
+
+@functools.lru_cache(maxsize=64)
+def _mysqlclient(url: URL, pid: int) -> Engine | None:
+    """An engine of this process; None where mysqlclient is missing or the URL names it already."""
+    del pid  # a forked process must not use its parent's connections
+    if url.get_driver_name() != "pymysql":
+        return None
+    try:
+        importlib.import_module("MySQLdb")
+    except ImportError:
+        return None
+    own = url.set(drivername=f"{url.get_backend_name()}+mysqldb")
+    own = own.update_query_dict({"charset": str(url.query.get("charset", "utf8mb4"))})
+    return create_engine(
+        own, isolation_level="AUTOCOMMIT", pool_size=1, max_overflow=-1, pool_pre_ping=True
+    )
+
+
+# Larger statements gain nothing, and the server keeps a copy of each.
+_STATEMENT_BYTES: Final = 1_000_000
+_PLAIN: Final = (Integer, Float, Boolean, String, Text, LargeBinary, LONGTEXT, LONGBLOB)
+_UTF8: Final = ("utf8", "utf8mb3", "utf8mb4")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Session:
+    """What decides how literals are read.
+
+    Attributes:
+        charset: of the statements' text.
+        escapes: whether a backslash means something.
+        packet: how long a statement may be, in bytes.
+    """
+
+    charset: str
+    escapes: bool
+    packet: int
+
+    @classmethod
+    def of(cls, connection: Connection) -> _Session:
+        asked = "SELECT @@character_set_client, @@sql_mode, @@max_allowed_packet"
+        charset, mode, packet = connection.exec_driver_sql(asked).one()
+        return cls(str(charset), "NO_BACKSLASH_ESCAPES" not in str(mode), int(packet))
+
+
+def _rows(batch: RecordBatch, session: _Session, most: int) -> Iterator[memoryview]:
+    for part in bounded(batch):
+        if not part.num_rows:
+            continue
+        rows = _literal_rows(part, session)
+        data = memoryview(rows.buffers()[2])
+        offsets = np.frombuffer(rows.buffers()[1], np.int32)[: len(rows) + 1]
+        start = 0
+        while start < len(rows):
+            end = int(np.searchsorted(offsets, offsets[start] + most, side="right")) - 1
+            end = max(end, start + 1)
+            # The first byte is the comma that parts a row from the one before.
+            yield data[int(offsets[start]) + 1 : int(offsets[end])]
+            start = end
+
+
+def _literal_rows(batch: RecordBatch, session: _Session) -> Array:
+    pieces: list[Any] = []
+    for index, column in enumerate(batch.columns):
+        pieces += [b"," if index else b",(", _literals(column, session)]
+    return pc.binary_join_element_wise(*pieces, b")", b"")
+
+
+def _literals(column: Array, session: _Session) -> Array:
+    kind = column.type
+    if pa.types.is_boolean(kind):
+        column = column.cast(pa.int8())
+    if not (pa.types.is_string(kind) or pa.types.is_binary(kind)):
+        return column.cast(pa.string()).cast(pa.binary()).fill_null(b"NULL")
+    quote = b"'" if pa.types.is_string(kind) else b"_binary'"
+    text = column.cast(pa.binary())
+    if session.escapes:
+        text = pc.replace_substring(text, b"\\", b"\\\\")
+    text = pc.replace_substring(text, b"'", b"''")
+    return pc.binary_join_element_wise(quote, text, b"'", b"").fill_null(b"NULL")

@@ -1,0 +1,471 @@
+"""PostgreSQL: one statement per claim, per exchange and per move to the archive."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sqlalchemy import (
+    ARRAY,
+    CTE,
+    JSON,
+    Float,
+    Integer,
+    Numeric,
+    Select,
+    Text,
+    TypeDecorator,
+    Update,
+    and_,
+    any_,
+    bindparam,
+    case,
+    cast,
+    delete,
+    false,
+    func,
+    insert,
+    literal_column,
+    select,
+    true,
+    update,
+)
+from sqlalchemy.dialects import postgresql
+
+from queue_over_sql.dialects.base import ErrorKind, Notifications, QueueDialect, Rounds, sqlstate_of
+from queue_over_sql.dialects.compiled import direct_calls, run_text
+from queue_over_sql.dialects.driver_calls import (
+    driver_connection,
+    read_all_times,
+    read_times_as_usual,
+)
+from queue_over_sql.dialects.postgresql.insert import JsonText, copy_rows, publish_rows
+from queue_over_sql.dialects.postgresql.notifications import ListenNotify
+from queue_over_sql.dialects.postgresql.pooler import Pooler
+from queue_over_sql.dialects.requests import message_columns, read_rows
+from queue_over_sql.dialects.statements import archive, claim, rounds
+from queue_over_sql.dialects.statements import existing as adopted
+from queue_over_sql.dialects.statements.parameters import (
+    batches,
+    bucket_of,
+    fence,
+    id_values,
+    number,
+)
+from queue_over_sql.errors import UnsupportedByEngine
+from queue_over_sql.schema.conditions import LONE, NUL, without_nul
+from queue_over_sql.schema.dialect import add_partial_indexes, microseconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from sqlalchemy import ColumnElement, Connection, Insert, Table
+    from sqlalchemy.types import TypeEngine
+
+    from queue_over_sql.dialects.arrow.rows import RowColumns
+    from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.dialects.requests import (
+        ClaimRequest,
+        NewRows,
+        RoundRequest,
+        Settlement,
+        Where,
+    )
+    from queue_over_sql.message import Claim, MessageRow
+    from queue_over_sql.schema.conditions import JsonPath, JsonScalar
+    from queue_over_sql.schema.queue_tables import QueueTables
+
+
+# Any number that other programs are unlikely to lock: the letters of "queue".
+_CREATION_LOCK = 0x7175657565
+# What is off makes a plan that needs it look so dear that the server would compile it, for 0.1 s.
+_BY_INDEX = "SET enable_seqscan = off; SET enable_sort = off; SET jit = off"
+_AS_USUAL = "RESET enable_seqscan; RESET enable_sort; RESET jit"
+# Half of a pair, in JSON: a first one that no second follows, or a second one without the first.
+_FIRST, _SECOND = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_LONE_SURROGATE = rf"{_FIRST}(?!{_SECOND})|(?<!{_FIRST}){_SECOND}"
+# https://www.postgresql.org/docs/current/catalog-pg-type.html: the oid of each type.
+_FLOAT8, _NUMERIC = 701, 1700
+
+
+class PostgreSQLDialect(QueueDialect):
+    """PostgreSQL 12 or newer through psycopg 3."""
+
+    name = "postgresql"
+    skip_locked = True
+    update_returning = True
+    delete_returning = True
+    insert_returning = True
+    conflict_clause = True
+    updates_from = True
+    checks_json = True
+    nul_in_text = False
+    claims_at_once = True
+    archives_at_once = True
+    exchanges_at_once = True
+    rows_at_once = 4096
+    loads_as_it_comes = True
+    routines = "plpgsql"
+    replaces_routines = True
+    stage_table_options: ClassVar[Mapping[str, Any]] = {
+        "prefixes": ["UNLOGGED"],
+        "postgresql_with": {"autovacuum_enabled": False},
+    }
+    # A queue's table lives from being vacuumed often: its dead rows are what claims wade through.
+    live_table_options: ClassVar[Mapping[str, Any]] = {
+        "postgresql_with": {
+            "autovacuum_vacuum_scale_factor": 0.01,
+            "autovacuum_vacuum_threshold": 500,
+            "autovacuum_vacuum_insert_scale_factor": 0.1,
+            "autovacuum_vacuum_cost_delay": 0,
+            "autovacuum_analyze_scale_factor": 0.1,
+        }
+    }
+
+    def __init__(self) -> None:
+        self.pooler = Pooler()
+
+    @functools.cached_property
+    def columns(self) -> RowColumns:
+        """Through ADBC and COPY."""
+        from queue_over_sql.dialects.postgresql.columns import PostgreSQLColumns
+
+        return PostgreSQLColumns(self)
+
+    @functools.cached_property
+    def rounds(self) -> Rounds:
+        """Claimed and archived in one statement each."""
+        return RoundsAtOnce(self)
+
+    @functools.cached_property
+    def notifications(self) -> Notifications:
+        """LISTEN and NOTIFY."""
+        return ListenNotify(self.pooler)
+
+    def notice_pooler(self, connection: Connection) -> None:
+        """See ``Pooler.notice``."""
+        self.pooler.notice(connection)
+
+    def check_pooled(self, connection: Connection) -> None:
+        """See ``Pooler.check``."""
+        self.pooler.check(connection)
+
+    def refusal_hint(self, error: BaseException | None) -> str:
+        """See ``Pooler.refusal_hint``."""
+        return self.pooler.refusal_hint(error)
+
+    @staticmethod
+    def unfit_way(error: BaseException | None) -> str | None:
+        """See ``Pooler.unfit_way``."""
+        return Pooler.unfit_way(error)
+
+    def add_queue_indexes(self, table: Table, base: str, *, sparse: bool = False) -> None:
+        """Partial ones."""
+        add_partial_indexes(self, table, base, option="postgresql_where", sparse=sparse)
+
+    def is_claimed(self, table: Table) -> ColumnElement[bool]:
+        """The row is claimed, in the words of the index on the lease."""
+        return table.c.lease_expires_at.is_not(None)
+
+    def publish_rows(
+        self, connection: Connection, sql: StatementCache, rows: NewRows
+    ) -> Sequence[Sequence[Any]] | None:
+        """Insert the elements of a JSON array."""
+        return publish_rows(connection, sql, rows)
+
+    def load(self, connection: Connection, sql: StatementCache, rows: NewRows) -> bool:
+        """COPY; only psycopg 3 offers it this way."""
+        return copy_rows(connection, sql, rows)
+
+    def refine(self, connection: Connection) -> None:
+        """Refuse servers older than 12, which lack MATERIALIZED.
+
+        Raises:
+            UnsupportedByEngine: the server is too old.
+        """
+        version = connection.dialect.server_version_info
+        if version is not None and version < (12,):
+            msg = f"PostgreSQL 12 or newer is needed; this server is {version[0]}."
+            raise UnsupportedByEngine(msg)
+
+    def payload_type(self, payload: str) -> TypeEngine[Any]:
+        """``json``, not ``jsonb``: jsonb halved the publish rate and reorders keys."""
+        return JsonText() if payload == "json" else super().payload_type(payload)
+
+    def read_payload(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """Read JSON as its text, so that it is decoded in one place and as it was written."""
+        return cast(column, Text) if isinstance(column.type, JsonText) else column
+
+    def differs(self, column: ColumnElement[Any], other: ColumnElement[Any]) -> ColumnElement[bool]:
+        """JSON by its text: the type has no equality."""
+        if isinstance(column.type, JsonText | JSON):
+            column, other = cast(column, Text), cast(other, Text)
+        return column.is_distinct_from(other)
+
+    def payload_equals(
+        self, column: ColumnElement[Any], path: JsonPath, value: JsonScalar
+    ) -> ColumnElement[bool]:
+        """By ``json_typeof`` and the field's text; numbers as NUMERIC, which is exact."""
+        field: ColumnElement[Any] = _readable(column)
+        for step in path:
+            kind = Integer() if isinstance(step, int) else Text()
+            field = field.op("->")(bindparam(None, step, type_=kind))
+        kind_of, found = func.json_typeof(field), field.op("#>>")(literal_column("'{}'"))
+        if value is None:
+            return kind_of == "null"
+        if isinstance(value, bool):
+            return and_(kind_of == "boolean", found == ("true" if value else "false"))
+        if isinstance(value, str):
+            return and_(kind_of == "string", found == value.replace("\0", NUL))
+        number = cast(found, Numeric) == cast(repr(value), Numeric)
+        # CASE, because AND may look at its right side first and cast what is no number.
+        return case((kind_of == "number", number), else_=false())
+
+    def result_code(self, kind: TypeEngine[Any]) -> Any:
+        """SQLAlchemy asks whether a number comes as ``float8`` or as ``numeric``."""
+        while isinstance(kind, TypeDecorator | ARRAY):
+            kind = kind.item_type if isinstance(kind, ARRAY) else kind.impl_instance
+        if isinstance(kind, Float):
+            return _FLOAT8
+        return _NUMERIC if isinstance(kind, Numeric) else None
+
+    def now(self) -> ColumnElement[int]:
+        """The statement's start: stable, so it bounds an index scan; fresh in long transactions."""
+        return microseconds("CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT)")
+
+    def database_identity(self, table: Table) -> str | None:
+        """The database of one server, which started at one microsecond, and the table in it."""
+        preparer = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
+        name = preparer.format_table(table).replace("'", "''")
+        return (
+            "SELECT current_database() || ' ' || EXTRACT(EPOCH FROM pg_postmaster_start_time())"
+            f" || ' ' || COALESCE(CAST(to_regclass('{name}') AS oid), 0)"
+        )
+
+    def prepare_lane(self, connection: Connection, *, durable: bool) -> None:
+        """Only plans by an index and in its order, for the server keeps those it has prepared.
+
+        One that it made for a nearly empty queue reads and sorts the whole table, until the next
+        ANALYZE: after a burst of 200,000 messages a claim took 110 ms instead of 0.4. To have each
+        run planned anew (``plan_cache_mode``) would take half of the rate of single messages.
+        Behind a pooler that shares sessions nothing is set: the next client would find it.
+        """
+        del durable
+        if self._plans_by_index(connection):
+            run_text(connection, _BY_INDEX)
+        if connection.dialect.driver == "psycopg":
+            read_all_times(driver_connection(connection))
+
+    def restore_session(self, connection: Connection) -> None:
+        """Let others' statements be planned, and their times be read, as usual."""
+        if connection.dialect.driver == "psycopg":
+            read_times_as_usual(driver_connection(connection))
+        if self._plans_by_index(connection):
+            run_text(connection, _AS_USUAL)
+
+    @contextlib.contextmanager
+    def scanning(self, connection: Connection) -> Iterator[None]:
+        """Plan as usual meanwhile."""
+        if direct_calls(connection) is None or not self._plans_by_index(connection):
+            yield
+            return
+        run_text(connection, _AS_USUAL)
+        try:
+            yield
+        finally:
+            run_text(connection, _BY_INDEX)
+
+    def _plans_by_index(self, connection: Connection) -> bool:
+        return not self.pooler.shares_sessions and _prepares(connection)
+
+    @contextlib.contextmanager
+    def creating(self, connection: Connection, schema: str | None) -> Iterator[None]:
+        """CREATE … IF NOT EXISTS races with itself in the catalog; released by the commit."""
+        del schema
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{self.lock_seconds}s'")
+        yield
+
+    def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
+        """By SQLSTATE; a server that shuts down counts as a lost connection."""
+        state = sqlstate_of(error)
+        if state.startswith("08") or state in {"57P01", "57P02", "57P03", "53300"}:
+            return ErrorKind.DISCONNECT
+        return super().classify_driver_error(error)
+
+    def insert(self, table: Table) -> Insert:
+        """PostgreSQL's INSERT, which knows ON CONFLICT."""
+        return postgresql.insert(table)
+
+    def ignore_conflict(self, statement: Insert, column: ColumnElement[Any]) -> Insert:
+        """ON CONFLICT on the key alone: any other unique violation still fails."""
+        conflict: postgresql.Insert = statement  # type: ignore[assignment]
+        return conflict.on_conflict_do_nothing(index_elements=[column])
+
+    def claim(
+        self, connection: Connection, sql: StatementCache, request: ClaimRequest
+    ) -> list[MessageRow]:
+        """Claim in one statement."""
+        values = request.stamp() | request.wanted()
+        return read_rows(
+            connection, sql, sql.get(claim_at_once, request.where).run(connection, values)
+        )
+
+    def archive(
+        self, connection: Connection, sql: StatementCache, settlement: Settlement
+    ) -> set[int]:
+        """Move to the archive in one statement."""
+        moved: set[int] = set()
+        for batch in batches(settlement.ids):
+            statement = sql.get(archive_at_once, bucket_of(len(batch)))
+            values = id_values(batch) | _held_values(settlement.claim) | settlement.archive_values()
+            moved.update(row[0] for row in statement.run(connection, values))
+        return moved
+
+    def exchange(
+        self,
+        connection: Connection,
+        sql: StatementCache,
+        settlement: Settlement,
+        request: ClaimRequest,
+        *,
+        keep: bool,
+    ) -> tuple[set[int], list[MessageRow]]:
+        """Ack and claim in one statement and one commit."""
+        size = bucket_of(len(settlement.ids))
+        values = id_values(settlement.ids) | _held_values(settlement.claim)
+        values |= {"p_expected": len(settlement.ids)} | request.stamp() | request.wanted()
+        if keep:
+            values |= settlement.archive_values()
+        statement = sql.get(exchange_at_once, size, keep, request.where)
+        rows: Sequence[Any] = statement.run(connection, values).all()
+        settled = set(settlement.ids) if rows[0][1] is None else set(rows[0][1])
+        if rows[0][0] == 0:
+            settled = set()
+        return settled, read_rows(connection, sql, [row[2:] for row in rows if row[2] is not None])
+
+
+class RoundsAtOnce(Rounds):
+    """Rounds of PostgreSQL: one statement each."""
+
+    claims_apart = True
+
+    def claim(self, connection: Connection, sql: StatementCache, request: RoundRequest) -> int:
+        """Claim in one statement that returns no rows: the round is read by its stamp."""
+        return sql.get(claim_round_at_once).run(connection, request.values()).rowcount
+
+    def archive(
+        self, connection: Connection, sql: StatementCache, values: Mapping[str, Any]
+    ) -> int:
+        """Move to the archive in one statement."""
+        return sql.get(archive_rounds_at_once).run(connection, values).rowcount
+
+
+def _readable(column: ColumnElement[Any]) -> ColumnElement[Any]:
+    """JSON without the escapes that a server stores and then fails at, whatever is looked up."""
+    text = cast(column, Text)
+    readable = func.regexp_replace(without_nul(text), _LONE_SURROGATE, LONE, "g")
+    return case((func.strpos(text, "\\u") > 0, cast(readable, JSON)), else_=cast(column, JSON))
+
+
+def _prepares(connection: Connection) -> bool:
+    driver = driver_connection(connection) if connection.dialect.driver == "psycopg" else None
+    return getattr(driver, "prepare_threshold", None) is not None
+
+
+def _held_values(held: Claim) -> dict[str, Any]:
+    return {"p_held_by": held.consumer_id, "p_held_round": held.consumer_round}
+
+
+def _picked(tables: QueueTables, where: Where | None, *conditions: ColumnElement[bool]) -> CTE:
+    """Lock the oldest eligible rows; MATERIALIZED keeps the planner from running it twice."""
+    live = tables.live
+    return (
+        select(live.c.id)
+        .where(claim.eligible(tables, where), claim.may_claim(tables), *conditions)
+        .order_by(*claim.oldest_first(tables))
+        .limit(number("p_count"))
+        .with_for_update(skip_locked=True)
+        .cte("picked")
+        .prefix_with("MATERIALIZED")
+    )
+
+
+def _any_of(picked: CTE) -> ColumnElement[Any]:
+    """By an array of ids, so that the primary key is probed for each.
+
+    For a join the planner may read the primary key from its beginning: of many rows, or where an
+    ANALYZE found the queue empty, over all dead entries that a held transaction keeps.
+    """
+    return any_(func.array(select(picked.c.id).scalar_subquery()))
+
+
+def claim_at_once(tables: QueueTables, where: Where | None) -> Update:
+    """Pick, lock and stamp; RETURNING has no order, so the client sorts."""
+    picked = _picked(tables, where)
+    return (
+        update(tables.live)
+        .where(tables.live.c.id == _any_of(picked))
+        .values(claim.stamp_values(tables, tables.dialect.now()))
+        .returning(*message_columns(tables, tables.live))
+    )
+
+
+def claim_round_at_once(tables: QueueTables) -> Update:
+    """Pick, lock and stamp the messages of a round."""
+    picked = _picked(tables, None, rounds.within(tables))
+    ids = _any_of(picked)
+    return update(tables.live).where(tables.live.c.id == ids).values(rounds.stamp_values(tables))
+
+
+def archive_rounds_at_once(tables: QueueTables) -> Insert:
+    """Move the messages of rounds to the archive."""
+    return _archived(tables, rounds.of_rounds(tables))
+
+
+def archive_at_once(tables: QueueTables, size: int) -> Insert:
+    """Move messages to the archive under the fence; returns the ids that were still held."""
+    return _archived(tables, _held(tables, size)).returning(tables.archive.c.id)
+
+
+def exchange_at_once(
+    tables: QueueTables, size: int, keep: bool, where: Where | None
+) -> Select[Any]:
+    """Ack ``size`` messages of one claim and claim the next, if none of the first was lost.
+
+    Each row has how many were acked, their ids where some were lost, then a claimed message;
+    there is one row, with an empty message, where nothing was claimed.
+    """
+    live = tables.live
+    if tables.adoption is not None:
+        acked = adopted.finish(tables, size, "p_held_by", "p_held_round").cte("acked")
+    elif keep:
+        acked = _archived(tables, _held(tables, size)).returning(tables.archive.c.id).cte("acked")
+    else:
+        acked = delete(live).where(_held(tables, size)).returning(live.c.id).cte("acked")
+    all_held = select(func.count()).select_from(acked).scalar_subquery() == number("p_expected")
+    picked = _picked(tables, where, all_held)
+    claimed = (
+        update(live)
+        .where(live.c.id == _any_of(picked))
+        .values(claim.stamp_values(tables, tables.dialect.now()))
+        .returning(*message_columns(tables, live))
+        .cte("claimed")
+    )
+    count = func.count()
+    lost_some = case((count < number("p_expected"), func.array_agg(acked.c.id)))
+    settled = select(count.label("acked"), lost_some.label("ids")).select_from(acked).cte("settled")
+    return select(settled.c.acked, settled.c.ids, *claimed.c).select_from(
+        settled.outerjoin(claimed, true())
+    )
+
+
+def _held(tables: QueueTables, size: int) -> ColumnElement[bool]:
+    return fence(tables, size, consumer="p_held_by", consumer_round="p_held_round")
+
+
+def _archived(tables: QueueTables, ending: ColumnElement[bool]) -> Insert:
+    gone = delete(tables.live).where(ending).returning(*tables.live.c).cte("gone")
+    source = select(*archive.archived_values(tables, gone))
+    return insert(tables.archive).from_select(archive.archived_names(tables), source)

@@ -1,0 +1,157 @@
+"""PostgreSQL's ways to insert many messages: one JSON array in one statement, and COPY.
+
+An INSERT with a parameter for each value costs this driver several times what the server needs
+for the row. A JSON array is one parameter, which the server takes apart as fast as it stores.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import JSON, BigInteger, Text, bindparam, cast, func, literal_column, select
+from sqlalchemy.types import UserDefinedType
+from sqlalchemy.util import await_only
+
+from queue_over_sql.dialects.driver_calls import driver_connection, driver_errors
+from queue_over_sql.dialects.statements import publish
+from queue_over_sql.payloads.codec import encode_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from sqlalchemy import ColumnElement, Connection, Insert
+
+    from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.dialects.requests import NewRows
+    from queue_over_sql.schema.queue_tables import QueueTables
+
+
+_NUMBERS: Final = frozenset(
+    {"priority", "max_attempts", "lease_us", "scheduled_at", "available_at"}
+)
+_TEXTS: Final = frozenset({"message_key", "kind", "headers"})
+# What PostgreSQL refuses to take out of an array, though it stores it.
+_NUL: Final = "\\u0000"
+
+
+class JsonText(UserDefinedType[str]):
+    """A ``json`` column written and read as text that was encoded before, in one place for all."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        """The type's name in DDL."""
+        return "JSON"
+
+
+def publish_rows(
+    connection: Connection, sql: StatementCache, rows: NewRows
+) -> Sequence[Sequence[Any]] | None:
+    """Insert the elements of a JSON array; None where they do not fit into one."""
+    differing = tuple(rows.differing)
+    if not _fits(sql.subject, rows):
+        return None
+    names = sql.subject.parameters
+    values = {names[name]: value for name, value in rows.same.items()}
+    values["p_rows"] = _array(sql.subject, rows)
+    return sql.get(publish_elements, differing).run(connection, values).all()
+
+
+def copy_rows(connection: Connection, sql: StatementCache, rows: NewRows) -> bool:
+    """Insert rows by COPY; False on other drivers than psycopg, which alone offers it this way."""
+    if connection.dialect.driver != "psycopg":
+        return False
+    tables: QueueTables = sql.subject
+    names = rows.filled()
+    preparer = connection.dialect.identifier_preparer
+    target = preparer.format_table(tables.live)
+    columns = ", ".join(preparer.quote(name) for name in names)
+    copied: Iterable[Sequence[Any]] = rows.tuples(names)
+    converters = [sql.bind_converter(tables.live.c[name].type) for name in names]
+    if any(converters):
+        copied = (
+            [
+                value if convert is None else convert(value)
+                for value, convert in zip(row, converters, strict=True)
+            ]
+            for row in rows.tuples(names)
+        )
+    copy = _copy_on_loop if connection.dialect.is_async else _copy
+    with driver_errors(connection, "COPY"):
+        copy(connection, f"COPY {target} ({columns}) FROM STDIN", copied)
+    return True
+
+
+def publish_elements(tables: QueueTables, differing: tuple[str, ...]) -> Insert:
+    """Insert the elements of an array: each is a payload, or an array of what differs.
+
+    A payload is stored as it stands in the array, so it comes back as it was written.
+    """
+    array = cast(bindparam("p_rows", None, type_=Text()), JSON)
+    element: ColumnElement[Any] = func.json_array_elements(array).column_valued("element")
+    live = tables.live
+    given: dict[str, ColumnElement[Any]] = {}
+    for name in publish.insert_columns(tables):
+        if name not in differing:
+            given[name] = bindparam(tables.parameters[name], None, type_=live.c[name].type)
+        elif _are_elements(tables, differing):
+            given[name] = element
+        else:
+            given[name] = _field(tables, element, name, differing.index(name))
+    # The types are said, because a value in a SELECT does not know where it goes.
+    chosen = [cast(value, live.c[name].type) for name, value in given.items()]
+    statement = tables.dialect.insert(live).from_select(
+        list(given), select(*chosen), include_defaults=False
+    )
+    statement = tables.dialect.ignore_conflict(statement, live.c.message_key)
+    return statement.returning(live.c.id, live.c.message_key)
+
+
+def _field(
+    tables: QueueTables, element: ColumnElement[Any], name: str, index: int
+) -> ColumnElement[Any]:
+    position: ColumnElement[Any] = literal_column(str(index))
+    if name == "payload" and isinstance(tables.live.c.payload.type, JsonText):
+        return element.op("->")(position)
+    text = element.op("->>")(position)
+    return cast(text, BigInteger) if name in _NUMBERS else text
+
+
+def _fits(tables: QueueTables, rows: NewRows) -> bool:
+    others = rows.differing.keys() - _NUMBERS - _TEXTS
+    if others != {"payload"} or not isinstance(tables.live.c.payload.type, JsonText | Text):
+        return False
+    if _are_elements(tables, tuple(rows.differing)):
+        return True
+    return not any(_NUL in text for text in rows.differing["payload"])
+
+
+def _are_elements(tables: QueueTables, differing: tuple[str, ...]) -> bool:
+    return differing == ("payload",) and isinstance(tables.live.c.payload.type, JsonText)
+
+
+def _array(tables: QueueTables, rows: NewRows) -> str:
+    if _are_elements(tables, tuple(rows.differing)):
+        return f"[{','.join(rows.differing['payload'])}]"
+    columns = [
+        column
+        if name == "payload" and isinstance(tables.live.c.payload.type, JsonText)
+        else [encode_json(value, name) for value in column]
+        for name, column in rows.differing.items()
+    ]
+    return f"[[{'],['.join(map(','.join, zip(*columns, strict=True)))}]]"
+
+
+def _copy(connection: Connection, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+    with driver_connection(connection).cursor() as cursor, cursor.copy(statement) as copy:
+        for row in rows:
+            copy.write_row(row)
+
+
+def _copy_on_loop(connection: Connection, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+    async def run() -> None:
+        async with driver_connection(connection).cursor() as cursor, cursor.copy(statement) as copy:
+            for row in rows:
+                await copy.write_row(row)
+
+    await_only(run())

@@ -1,0 +1,136 @@
+"""PostgreSQL: LISTEN and NOTIFY, through psycopg.
+
+NOTIFY takes a lock at commit that lets one committer through at a time, so a publish of ours sends
+its own only after it has committed, by itself, and not for each message: see ``database.notify``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import Select, func, literal, select
+from sqlalchemy.util import await_only
+
+from queue_over_sql.dialects.base import Notifications, Pause, Watch
+from queue_over_sql.dialects.compiled import run_text
+from queue_over_sql.dialects.driver_calls import driver_connection, driver_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.dialects.postgresql.pooler import Pooler
+    from queue_over_sql.schema.queue_tables import QueueTables
+
+
+CHANNEL: Final = "queue_over_sql"
+"""The channel of all queues of a database; the payload is the full name of a queue's table."""
+
+
+class Listening:
+    """A connection that listens, in a thread."""
+
+    bursts = True
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._driver: Any = driver_connection(connection)
+        self._ours, self._theirs = socket.socketpair()
+        self._ours.setblocking(False)  # noqa: FBT003 - its only form
+        self._selector = selectors.DefaultSelector()
+        with driver_errors(connection, "LISTEN"):
+            self._selector.register(self._driver.fileno(), selectors.EVENT_READ)
+        self._selector.register(self._ours, selectors.EVENT_READ)
+
+    def wait(self, seconds: float, wanted: Callable[[str], bool]) -> bool:
+        """Until a notification of a queue that somebody wants."""
+        # What came with the answer to LISTEN itself is read by the first look.
+        self._selector.select(seconds)
+        with driver_errors(self._connection, "LISTEN"):
+            found = more = list(self._driver.notifies(timeout=0))
+            while more:
+                more = list(self._driver.notifies(timeout=0))
+                found += more
+            return _any(found, wanted)
+
+    def interrupt(self) -> None:
+        """Wake the thread that waits."""
+        with contextlib.suppress(OSError):
+            self._theirs.send(b"x")
+
+    def close(self) -> None:
+        """Close the sockets by which it is woken."""
+        self._selector.close()
+        self._ours.close()
+        self._theirs.close()
+
+
+class ListeningOnLoop:
+    """A connection that listens, in a task."""
+
+    bursts = True
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._driver: Any = driver_connection(connection)
+
+    def wait(self, seconds: float, wanted: Callable[[str], bool]) -> bool:
+        """Until a notification of a queue that somebody wants."""
+
+        async def heard() -> list[Any]:
+            notifies = self._driver.notifies
+            found = more = [one async for one in notifies(timeout=seconds, stop_after=1)]
+            while more:
+                more = [one async for one in notifies(timeout=0)]
+                found += more
+            return found
+
+        with driver_errors(self._connection, "LISTEN"):
+            return _any(await_only(heard()), wanted)
+
+    def interrupt(self) -> None:
+        """A task is cancelled instead."""
+
+    def close(self) -> None:
+        """It has only the connection."""
+
+
+class ListenNotify(Notifications):
+    """PostgreSQL's way to hear of other processes.
+
+    Args:
+        pooler: what is known of a pooler in between.
+    """
+
+    hears_others = True
+    tells_others = True
+
+    def __init__(self, pooler: Pooler) -> None:
+        self._pooler = pooler
+
+    def watch(self, connection: Connection, pause: Pause) -> Watch | None:
+        """Listen, where the driver is psycopg and no pooler shares the session with others."""
+        del pause
+        if connection.dialect.driver != "psycopg" or self._pooler.shares_sessions:
+            return None
+        run_text(connection, f"LISTEN {CHANNEL}").close()
+        return ListeningOnLoop(connection) if connection.dialect.is_async else Listening(connection)
+
+    def tell(self, connection: Connection, sql: StatementCache) -> None:
+        """Notify; several in one transaction are one."""
+        sql.get(notify).run(connection).close()
+
+
+def notify(tables: QueueTables) -> Select[Any]:
+    """Tell listeners that a queue may have got messages."""
+    return select(func.pg_notify(literal(CHANNEL), literal(tables.live.fullname)))
+
+
+def _any(notifications: Any, wanted: Callable[[str], bool]) -> bool:
+    # All are taken, so that the next wait does not begin with old ones.
+    return True in {wanted(one.payload) for one in notifications}

@@ -1,0 +1,295 @@
+"""SQLite, the embedded default: one writer at a time, so writing acts are short and IMMEDIATE."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sqlalchemy import Integer, case, false, func, literal_column, select, update
+from sqlalchemy.dialects import sqlite
+
+from queue_over_sql.dialects.base import ErrorKind, Notifications, QueueDialect, Rounds
+from queue_over_sql.dialects.compiled import direct_calls, run_text
+from queue_over_sql.dialects.requests import message_columns, read_rows
+from queue_over_sql.dialects.sqlite.notifications import FileNotifications
+from queue_over_sql.dialects.sqlite.write_ahead_log import WriteAheadLog
+from queue_over_sql.dialects.statements import claim, publish, rounds
+from queue_over_sql.dialects.statements.parameters import number
+from queue_over_sql.errors import UnsupportedByEngine
+from queue_over_sql.schema.conditions import NUL, path_text, without_nul
+from queue_over_sql.schema.dialect import add_partial_indexes, microseconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from sqlalchemy import ColumnElement, Connection, Insert, Select, Table, Update
+    from sqlalchemy.types import TypeEngine
+
+    from queue_over_sql.dialects.arrow.rows import RowColumns
+    from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.dialects.requests import ClaimRequest, NewRows, RoundRequest, Where
+    from queue_over_sql.message import MessageRow
+    from queue_over_sql.schema.conditions import JsonPath, JsonScalar
+    from queue_over_sql.schema.queue_tables import QueueTables
+
+
+_OLDEST = (3, 35)
+_MAIN_FILE = "SELECT file FROM pragma_database_list WHERE name = 'main'"
+# How many rows one INSERT carries, and how many parameters a statement may have at most:
+# https://www.sqlite.org/limits.html
+_ROWS_PER_INSERT, _PARAMETERS = 128, 32_766
+# Integers from here on are floating point numbers in SQLite.
+_INTEGER_END = 2**63
+# https://www.sqlite.org/rescode.html: the low byte is the primary code.
+_BUSY, _LOCKED, _INTERRUPT, _CONSTRAINT_CHECK, _TOO_BIG = 5, 6, 9, 275, 18
+_CONSTRAINT, _CONSTRAINT_UNIQUE, _CONSTRAINT_PRIMARYKEY = 19, 2067, 1555
+_CONSTRAINTS = {"UNIQUE": ErrorKind.DUPLICATE, "CHECK": ErrorKind.INVALID_VALUE}
+
+
+class SQLiteDialect(QueueDialect):
+    """SQLite 3.35 or newer (RETURNING)."""
+
+    name = "sqlite"
+    update_returning = True
+    delete_returning = True
+    insert_returning = True
+    conflict_clause = True
+    updates_from = True
+    aborts_on_error = False
+    claims_at_once = True
+    look_first = True
+    unreachable_hint = "does its folder exist, and may this process write there?"
+    locked_hint = " (by a transaction of your own? then pass its connection=)"
+    separate_durable_lanes = True
+    rows_at_once = 100_000
+    # Without AUTOINCREMENT the id of a finished message would be given out again.
+    table_options: ClassVar[Mapping[str, Any]] = {}
+    live_table_options: ClassVar[Mapping[str, Any]] = {"sqlite_autoincrement": True}
+
+    @functools.cached_property
+    def columns(self) -> RowColumns:
+        """Integers have 64 bits, whatever their column says."""
+        from queue_over_sql.dialects.arrow.rows import RowColumns  # noqa: PLC0415 - needs Arrow
+
+        return RowColumns(self, integers_are_wide=True)
+
+    @functools.cached_property
+    def rounds(self) -> Rounds:
+        """Claimed in one statement."""
+        return RoundsAtOnce(self)
+
+    @functools.cached_property
+    def notifications(self) -> Notifications:
+        """By the data version of the file."""
+        return FileNotifications()
+
+    def add_queue_indexes(self, table: Table, base: str, *, sparse: bool = False) -> None:
+        """Partial ones."""
+        add_partial_indexes(self, table, base, option="sqlite_where", sparse=sparse)
+
+    def is_claimed(self, table: Table) -> ColumnElement[bool]:
+        """The row is claimed, in the words of the index on the lease."""
+        return table.c.lease_expires_at.is_not(None)
+
+    def refine(self, connection: Connection) -> None:
+        """Refuse libraries without RETURNING.
+
+        Raises:
+            UnsupportedByEngine: the library is too old.
+        """
+        version = connection.dialect.server_version_info
+        if version is not None and version < _OLDEST:
+            found = ".".join(str(part) for part in version)
+            msg = f"SQLite 3.35 or newer is needed; this Python has {found}."
+            raise UnsupportedByEngine(msg)
+
+    @property
+    def identity(self) -> TypeEngine[Any]:
+        """INTEGER: only that type is an alias of the row id, which counts to 2⁶³ - 1."""
+        return Integer()
+
+    def payload_equals(
+        self, column: ColumnElement[Any], path: JsonPath, value: JsonScalar
+    ) -> ColumnElement[bool]:
+        """By ``json_type`` and ``json_extract``; what is no JSON has no fields."""
+        where = path_text(path)
+        # It ends a text at its first NUL.
+        column = case((func.instr(column, "\\u0000") > 0, without_nul(column)), else_=column)
+        kind = case((func.json_valid(column) == 1, func.json_type(column, where)))
+        if value is None or isinstance(value, bool):
+            return kind == {None: "null", True: "true", False: "false"}[value]
+        found = func.json_extract(column, where)
+        if isinstance(value, str):
+            return case((kind == "text", found == value.replace("\0", NUL)), else_=false())
+        bounded = value if abs(value) < _INTEGER_END else float(value)
+        return case((kind.in_(("integer", "real")), found == bounded), else_=false())
+
+    def now(self) -> ColumnElement[int]:
+        """The host's clock to the millisecond; 'now' is one instant within a statement."""
+        days = "(julianday('now') - 2440587.5)"
+        return microseconds(f"(CAST(ROUND({days} * 86400000.0) AS INTEGER) * 1000)")
+
+    def database_identity(self, table: Table) -> str | None:
+        """The file; a database in memory has none, and is only its own connection's."""
+        del table
+        return _MAIN_FILE
+
+    def prepare_lane(self, connection: Connection, *, durable: bool) -> None:
+        """A publish waits for the disk; a claim or ack lost with the power is only redelivered."""
+        connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+
+    def begin(self, connection: Connection) -> None:
+        """Take the write lock at once: a lock taken after reading may fail for good."""
+        run_text(connection, "BEGIN IMMEDIATE")
+
+    def maintenance(
+        self, run: Callable[[Callable[[Connection], Any]], Any], where: str
+    ) -> Sequence[Callable[[], None]]:
+        """Bound the write-ahead log."""
+        return [WriteAheadLog(self, run, where).bound]
+
+    def wal_bytes(self, connection: Connection) -> int | None:
+        """The size of the file beside the database's; None of a database in memory."""
+        file = connection.exec_driver_sql(_MAIN_FILE).scalar_one()
+        if not file:
+            return None
+        try:
+            return Path(f"{file}-wal").stat().st_size
+        except OSError:
+            # It is there from the first write to the last close.
+            return 0
+
+    def cut_wal(self, connection: Connection) -> None:
+        """Copy it into the database beside the writers, and empty it once all is copied.
+
+        TRUNCATE alone would keep writers waiting while it copies.
+        """
+        busy, there, copied = connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").one()
+        if not busy and there == copied:
+            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").close()
+
+    def lock_for_writing(self, connection: Connection, sql: StatementCache) -> None:
+        """A write that changes nothing: a lock taken after reading may fail for good."""
+        sql.get(write_nothing).run(connection)
+
+    def lock_database(self, connection: Connection, table: Table) -> None:
+        """A write that changes nothing, likewise."""
+        column = next(iter(table.c))
+        connection.execute(update(table).where(false()).values({column: column}))
+
+    def holds_number(self, value: float, *, exact: bool) -> bool:
+        """SQLite stores NULL for NaN."""
+        del exact
+        return not math.isnan(value)
+
+    def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
+        """By the extended result code."""
+        code = getattr(error, "sqlite_errorcode", None) or 0
+        if code & 0xFF in {_BUSY, _LOCKED}:
+            return ErrorKind.TRANSIENT
+        if code == _INTERRUPT:
+            return ErrorKind.CANCELLED
+        if code in {_CONSTRAINT_UNIQUE, _CONSTRAINT_PRIMARYKEY}:
+            return ErrorKind.DUPLICATE
+        if code in {_CONSTRAINT_CHECK, _TOO_BIG}:
+            return ErrorKind.INVALID_VALUE
+        if code == _CONSTRAINT:
+            # A driver that gives primary codes alone, as pysqlite3.
+            return _CONSTRAINTS.get(str(error).partition(" ")[0], ErrorKind.OTHER)
+        return ErrorKind.OTHER
+
+    def insert(self, table: Table) -> Insert:
+        """SQLite's INSERT, which knows ON CONFLICT."""
+        return sqlite.insert(table)
+
+    def ignore_conflict(self, statement: Insert, column: ColumnElement[Any]) -> Insert:
+        """ON CONFLICT on the key alone: any other unique violation still fails."""
+        conflict: sqlite.Insert = statement  # type: ignore[assignment]
+        return conflict.on_conflict_do_nothing(index_elements=[column])
+
+    def publish_rows(
+        self, connection: Connection, sql: StatementCache, rows: NewRows
+    ) -> Sequence[Sequence[Any]] | None:
+        """As ``load`` does; without keys all are new, and nobody else writes between them.
+
+        So their ids are in a row: https://www.sqlite.org/autoinc.html. Not in a transaction of
+        the caller's: where the driver fails at one row, those before it would stay.
+        """
+        if rows.same.get("message_key", "") is not None or direct_calls(connection) is None:
+            return None
+        self.load(connection, sql, rows)
+        last = int(sql.get(last_id).run(connection).scalar_one())
+        return [(number, None) for number in range(last - rows.count + 1, last + 1)]
+
+    def load(self, connection: Connection, sql: StatementCache, rows: NewRows) -> bool:
+        """Statements of many rows each: repeating one of a single row takes twice the time."""
+        names = rows.filled()
+        left = rows.count
+        # Its parameters come in the order of the columns, row by row.
+        columns = {f"{sql.subject.parameters[name]}_0": name for name in names}
+        first = sql.get(publish.publish_rows, 1, names).order
+        values = itertools.chain.from_iterable(
+            rows.tuples([columns[parameter] for parameter in first])
+        )
+        most = max(1, min(_ROWS_PER_INSERT, _PARAMETERS // len(names)))
+        while left:
+            size = min(most, 1 << (left.bit_length() - 1))
+            statement = sql.get(publish.publish_rows, size, names)
+            statement.run_ordered(connection, tuple(itertools.islice(values, size * len(names))))
+            left -= size
+        return True
+
+    def claim(
+        self, connection: Connection, sql: StatementCache, request: ClaimRequest
+    ) -> list[MessageRow]:
+        """Claim in one statement."""
+        values = request.stamp() | request.wanted()
+        return read_rows(
+            connection, sql, sql.get(claim_at_once, request.where).run(connection, values).all()
+        )
+
+
+class RoundsAtOnce(Rounds):
+    """Rounds of SQLite: claimed in one statement."""
+
+    def claim(self, connection: Connection, sql: StatementCache, request: RoundRequest) -> int:
+        """Claim in one statement that returns no rows: the round is read by its stamp."""
+        return sql.get(claim_round_at_once).run(connection, request.values()).rowcount
+
+
+def last_id(tables: QueueTables) -> Select[Any]:
+    """The id that this connection gave out last."""
+    del tables
+    return select(func.last_insert_rowid())
+
+
+def claim_round_at_once(tables: QueueTables) -> Update:
+    """Pick and stamp the messages of a round."""
+    oldest, values = rounds.pick_ids(tables), rounds.stamp_values(tables)
+    free = tables.live.c.consumer_id.is_(None)
+    return update(tables.live).where(tables.live.c.id.in_(oldest), free).values(values)
+
+
+def write_nothing(tables: QueueTables) -> Update:
+    """Take the write lock."""
+    return update(tables.live).where(literal_column("1") == literal_column("0")).values(priority=0)
+
+
+def claim_at_once(tables: QueueTables, where: Where | None) -> Update:
+    """Pick and stamp; the eligibility is repeated outside because nothing is locked inside."""
+    live = tables.live
+    oldest = (
+        select(live.c.id)
+        .where(claim.eligible(tables, where), claim.may_claim(tables))
+        .order_by(*claim.oldest_first(tables))
+        .limit(number("p_count"))
+    )
+    return (
+        update(live)
+        .where(live.c.id.in_(oldest), live.c.consumer_id.is_(None))
+        .values(claim.stamp_values(tables, tables.dialect.now()))
+        .returning(*message_columns(tables, live))
+    )

@@ -1,0 +1,95 @@
+"""Hooks of the engines that we open on SQLite, for drivers of threads and of an event loop."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import event
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
+    from sqlalchemy.engine.interfaces import DBAPIConnection, ExceptionContext
+    from sqlalchemy.pool import ConnectionPoolEntry
+
+
+# SQLite's own transactions are begun by a hook, which leaves connections so marked alone.
+LANE_MARK: Final = "queue_over_sql_lane"
+_PATIENCE = 30.0
+LOG_BYTES: Final = 16 * 2**20
+"""How large the write-ahead log may stay once nobody reads from it; SQLite aims at 4 MiB."""
+
+
+class SQLiteHooks:
+    """Sets up each connection, and begins transactions with the write lock.
+
+    Args:
+        pause: sleeps, without holding up others.
+    """
+
+    def __init__(self, pause: Callable[[float], None]) -> None:
+        self._pause = pause
+
+    def listen(self, engine: Engine) -> None:
+        """Work for an engine from now on."""
+        event.listen(engine, "connect", self.configure)
+        event.listen(engine, "checkout", self.wait_for_the_disk)
+        event.listen(engine, "begin", self.begin_immediate)
+        event.listen(engine, "handle_error", self.let_go)
+
+    def configure(self, connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+        """Commit each statement unless told otherwise; let readers and the writer be together."""
+        try:
+            connection.isolation_level = None
+            self._patiently(lambda: _execute(connection, "PRAGMA journal_mode=WAL"))
+            # What a long reader made grow is given back as soon as the log begins anew.
+            _execute(connection, f"PRAGMA journal_size_limit={LOG_BYTES}")
+        except BaseException:
+            connection.close()
+            raise
+
+    def wait_for_the_disk(self, connection: DBAPIConnection, *_: object) -> None:
+        """Full durability for each new user of a connection; a claim's lane lowers its own."""
+        _execute(connection, "PRAGMA synchronous=FULL")
+
+    def begin_immediate(self, connection: Connection) -> None:
+        """Take the write lock at once: one taken after reading may fail for good."""
+        if not connection.get_execution_options().get(LANE_MARK):
+            raw: Any = connection.connection.dbapi_connection
+            self._patiently(lambda: _execute(raw, "BEGIN IMMEDIATE"))
+
+    def let_go(self, context: ExceptionContext) -> None:
+        """End a statement whose caller was told to stop in the middle of it.
+
+        Else it would keep its lock, even beyond the close of its connection, for as long as the
+        exception is known to anybody.
+        """
+        cursor = getattr(context.execution_context, "cursor", None)
+        if cursor is not None and not isinstance(context.original_exception, Exception):
+            cursor.close()
+
+    def _patiently(self, act: Callable[[], None]) -> None:
+        """Repeat while another connection has the lock, with our own short, jittered pauses."""
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                act()
+            except sqlite3.OperationalError as error:
+                busy = error.sqlite_errorcode & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+                if not busy or time.monotonic() > deadline:
+                    raise
+                # Jitter spreads the writers; it guards nothing.
+                self._pause(random.uniform(0.0001, 0.01))  # noqa: S311
+            else:
+                return
+
+
+def _execute(connection: DBAPIConnection, statement: str) -> None:
+    cursor = connection.cursor()
+    try:
+        cursor.execute(statement)
+    finally:
+        cursor.close()

@@ -1,0 +1,75 @@
+"""SQLite: who waits watches the data version of the file, which each commit of others changes.
+
+https://www.sqlite.org/pragma.html#pragma_data_version
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from queue_over_sql.dialects.base import Notifications, Pause
+from queue_over_sql.dialects.compiled import run_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection
+
+
+# A look costs some microseconds.
+_STEP: Final = 0.003
+# A file that changes all the time, perhaps for other queues, is not worth a look at each change.
+_LONGEST_REST: Final = 0.05
+
+
+class DataVersion:
+    """The data version of one file."""
+
+    bursts = False
+
+    def __init__(self, connection: Connection, pause: Pause) -> None:
+        self._connection = connection
+        self._pause = pause
+        self._version = self._read()
+        self._changed_at = float("-inf")
+        self._rest = _STEP
+        self._over = False
+
+    def wait(self, seconds: float, wanted: Callable[[str], bool]) -> bool:
+        """Look every few milliseconds; at a file that keeps changing less often."""
+        del wanted
+        deadline = time.monotonic() + seconds
+        while True:
+            version = self._read()
+            now = time.monotonic()
+            if version != self._version:
+                self._version = version
+                often = now - self._changed_at < 2 * self._rest
+                self._rest = min(_LONGEST_REST, 1.5 * self._rest) if often else _STEP
+                self._changed_at = now
+                return True
+            if now >= deadline or self._over:
+                return False
+            rested = now - self._changed_at >= self._rest
+            self._pause(_STEP if rested else self._rest)
+
+    def interrupt(self) -> None:
+        """It ends with its next look."""
+        self._over = True
+
+    def close(self) -> None:
+        """It has only the connection."""
+
+    def _read(self) -> Any:
+        return run_text(self._connection, "PRAGMA data_version").scalar()
+
+
+class FileNotifications(Notifications):
+    """SQLite's way to hear of other processes."""
+
+    hears_others = True
+
+    def watch(self, connection: Connection, pause: Pause) -> DataVersion:
+        """By the file's data version."""
+        return DataVersion(connection, pause)

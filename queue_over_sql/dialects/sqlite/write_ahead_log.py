@@ -1,0 +1,74 @@
+"""The write-ahead log of SQLite, which grows for as long as anybody reads: a chore."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from queue_over_sql.backoff import Pace
+from queue_over_sql.dialects.sqlite.hooks import LOG_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql.dialects.base import QueueDialect
+
+    Run = Callable[[Callable[[Connection], Any]], Any]
+
+
+_log = logging.getLogger(__name__)
+
+LARGE_BYTES: Final = LOG_BYTES
+"""A larger log is cut as soon as nobody reads from it."""
+ALARMING_BYTES: Final = 256 * 2**20
+
+
+class WriteAheadLog:
+    """Keeps the log small, and warns of one that nobody can keep small.
+
+    Args:
+        dialect: knows how.
+        run: runs an act on a connection of the service.
+        where: names the database.
+    """
+
+    def __init__(self, dialect: QueueDialect, run: Run, where: str) -> None:
+        self._dialect = dialect
+        self._connect = run
+        self._where = where
+        # To copy much of the log takes long, and must not take all of the reaper's time.
+        self._pace = Pace(0.0, ready=True)
+        self._lock = threading.Lock()
+        self._warned = False
+
+    def bound(self) -> None:
+        """Cut the log where it is large; on a healthy queue only its size is looked at.
+
+        Raises:
+            DatabaseUnavailable: the database cannot be reached.
+        """
+        dialect, run = self._dialect, self._connect
+        size = run(dialect.wal_bytes) or 0
+        if size > LARGE_BYTES and self._pace.due():
+            with self._pace.running():
+                run(dialect.cut_wal)
+            size = run(dialect.wal_bytes) or 0
+        self._watch(size)
+
+    def _watch(self, size: int) -> None:
+        with self._lock:
+            if size <= LARGE_BYTES:
+                self._warned = False
+            if size < ALARMING_BYTES or self._warned:
+                return
+            self._warned = True
+        _log.warning(
+            "The write-ahead log of %s has %d MiB, because some program has been reading from the "
+            "database all the while: end its transaction, or read its result to the end. "
+            "`fuser -v` on the file that ends in '-shm' lists the programs that have it open.",
+            self._where,
+            size // 2**20,
+        )

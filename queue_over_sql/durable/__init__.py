@@ -1,0 +1,1 @@
+"""Durable consumers and staged writes, for streaming engines such as Spark."""

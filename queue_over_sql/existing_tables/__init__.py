@@ -1,0 +1,1 @@
+"""Queues over tables of your own, whose rows are the messages."""

@@ -1,0 +1,272 @@
+"""Adopting: how a table of the user's becomes a queue, and stops being one."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Table, inspect
+from sqlalchemy.orm import Mapper
+
+from queue_over_sql.dialects.base import engine_of
+from queue_over_sql.errors import QueueSchemaMismatch
+from queue_over_sql.existing_tables import store as existing_store
+from queue_over_sql.schema.existing import (
+    added_names,
+    adopted_tables,
+    clashing,
+    primary_key_of,
+)
+from queue_over_sql.settings import Adoption, StoredSettings, given_of, settings_json
+from queue_over_sql.store import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql.database.connections import Connections
+    from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql.schema.system_tables import SystemTables
+    from queue_over_sql.settings import EffectiveSettings, QueueSettings, ServiceSettings
+    from queue_over_sql.store.registry import QueueRecord
+
+
+_CHANGEABLE = ("lease", "max_attempts", "retry", "priorities")
+
+
+@dataclasses.dataclass(frozen=True)
+class GivenTable:
+    """A table as its owner named it: by name, or with a definition."""
+
+    name: str
+    schema: str | None
+    definition: Table | None
+
+
+def given_table(table: Any) -> GivenTable:
+    """Read the argument ``table`` of ``adopt_queue``.
+
+    Raises:
+        TypeError: it is no ``Table``, mapped class or name.
+    """
+    if isinstance(table, str) and table:
+        schema, _, name = table.rpartition(".")
+        return GivenTable(name, schema or None, None)
+    if not isinstance(table, Table):
+        mapper = inspect(table, raiseerr=False)
+        table = mapper.local_table if isinstance(mapper, Mapper) else None
+    if not isinstance(table, Table):
+        msg = "table must be an SQLAlchemy Table, a mapped class, or the name of a table"
+        raise TypeError(msg)
+    return GivenTable(str(table.name), table.schema, table)
+
+
+def check_settings(stored: StoredSettings, asked: QueueSettings) -> None:
+    """Refuse settings that a queue over a table of the user's cannot have.
+
+    Raises:
+        QueueSchemaMismatch: the record is of such a queue, and such a setting was asked for.
+    """
+    adoption = stored.adoption
+    refused = [name for name in given_of(asked) if name not in _CHANGEABLE]
+    if adoption is None or not refused:
+        return
+    msg = (
+        f"Queue {stored.queue!r} lives in the table {adoption.where!r}, so it takes no "
+        f"{', '.join(refused)}: its rows are the messages, and they stay. "
+        f"What it takes: {', '.join(_CHANGEABLE)}."
+    )
+    raise QueueSchemaMismatch(msg)
+
+
+class Adopter:
+    """Adopts tables for the queues of one service."""
+
+    def __init__(self, connections: Connections, settings: ServiceSettings) -> None:
+        self._connections = connections
+        self._settings = settings
+        # The definitions that were given here know more than what the database tells.
+        self._given: dict[str, Table] = {}
+
+    def knows(self, name: str, given: GivenTable) -> bool:
+        """Whether a queue that is open here was opened with this definition, if there is one."""
+        return given.definition is None or self._given.get(name) is given.definition
+
+    def adopt(
+        self,
+        name: str,
+        given: GivenTable,
+        prefix: str,
+        fresh: EffectiveSettings,
+        system: SystemTables,
+    ) -> EffectiveSettings:
+        """Write the record of a queue and add its columns, or complete what another began.
+
+        Returns:
+            The settings of a new queue; of one that was there, only ``adoption`` counts.
+
+        Raises:
+            QueueSchemaMismatch: the table cannot be adopted, or not under this name.
+        """
+        dialect = self._connections.dialect
+        found = self._connections.run(
+            lambda c: existing_store.reflect(c, given.name, given.schema, dialect)
+        )
+        records = self._connections.run(lambda c: registry.queue_records(c, system, None))
+        adoption = Adoption(given.name, given.schema, prefix, primary_key_of(found).name)
+        settings = dataclasses.replace(fresh, archive="all", adoption=adoption)
+        definition = given.definition
+        tables = self._define(name, adoption, found, definition, records=records, system=system)
+
+        def act(connection: Connection) -> None:
+            with dialect.creating(connection, self._settings.schema):
+                self._record(connection, tables, settings, definition)
+                existing_store.add_columns(connection, tables)
+
+        self._connections.run(act, atomic=True)
+        if definition is not None:
+            self._given[name] = definition
+        return settings
+
+    def tables(self, name: str, adoption: Adoption, system: SystemTables) -> QueueTables:
+        """Define the tables of a queue that was adopted, from what the database says of them.
+
+        Raises:
+            QueueSchemaMismatch: the table is gone.
+        """
+        dialect = self._connections.dialect
+        found = self._connections.run(
+            lambda c: existing_store.reflect(c, adoption.table, adoption.schema, dialect)
+        )
+        records = self._connections.run(lambda c: registry.queue_records(c, system, None))
+        return self._define(
+            name, adoption, found, self._given.get(name), records=records, system=system
+        )
+
+    def drop(
+        self, connection: Connection, name: str, adoption: Adoption | None, system: SystemTables
+    ) -> None:
+        """Drop the columns and indexes of a queue, then its record, as far as they are there."""
+        if adoption is not None:
+            with contextlib.suppress(QueueSchemaMismatch):
+                dialect = self._connections.dialect
+                found = existing_store.reflect(connection, adoption.table, adoption.schema, dialect)
+                tables = self._define(name, adoption, found, None, records=[], system=system)
+                existing_store.drop_columns(connection, tables, adoption)
+        registry.remove_queue(connection, system, self._settings.table_prefix, name)
+
+    def _define(
+        self,
+        name: str,
+        adoption: Adoption,
+        found: Table,
+        definition: Table | None,
+        *,
+        records: Sequence[QueueRecord],
+        system: SystemTables,
+    ) -> QueueTables:
+        return adopted_tables(
+            name,
+            self._settings.table_prefix,
+            adoption,
+            list(found.columns),
+            others=_columns_of_others(adoption, records),
+            given=definition,
+            system=system,
+            dialect=self._connections.dialect,
+        )
+
+    def _record(
+        self,
+        connection: Connection,
+        tables: QueueTables,
+        settings: EffectiveSettings,
+        definition: Table | None,
+    ) -> None:
+        """Write the record before any column, so that who comes next can complete the adoption."""
+        system = tables.system
+        record = registry.queue_record(connection, system, tables.prefix, tables.queue)
+        if record is None:
+            names = _clashes(connection, tables, definition)
+            # Where no lock orders creators, another may have adopted it since we looked.
+            record = registry.queue_record(connection, system, tables.prefix, tables.queue)
+            if record is None:
+                _refuse_second_queue(tables, registry.queue_records(connection, system, None))
+                _refuse_clashes(tables, names)
+                if registry.add_queue(
+                    connection,
+                    system,
+                    engine_of(tables),
+                    prefix=tables.prefix,
+                    name=tables.queue,
+                    settings=settings_json(settings, {}, self._settings.retry_policies),
+                ):
+                    return
+                record = registry.queue_record(connection, system, tables.prefix, tables.queue)
+        if record is not None:
+            _check_same(record, tables.adoption)
+
+
+def _adoptions(records: Sequence[QueueRecord]) -> dict[str, Adoption | None]:
+    found = {}
+    for record in records:
+        with contextlib.suppress(QueueSchemaMismatch):
+            found[record.name] = StoredSettings.read(record.name, record.settings).adoption
+    return found
+
+
+def _columns_of_others(adoption: Adoption, records: Sequence[QueueRecord]) -> set[str]:
+    return {
+        name.lower()
+        for other in _adoptions(records).values()
+        if other is not None and other.where == adoption.where and other != adoption
+        for name in added_names(other.column_prefix).values()
+    }
+
+
+def _clashes(connection: Connection, tables: QueueTables, definition: Table | None) -> list[str]:
+    adoption = tables.adoption
+    if adoption is None:
+        return []
+    found = existing_store.reflect(connection, adoption.table, adoption.schema, engine_of(tables))
+    columns = [*found.columns, *(definition.columns if definition is not None else ())]
+    return sorted(set(clashing(columns, adoption.column_prefix)))
+
+
+def _refuse_clashes(tables: QueueTables, names: list[str]) -> None:
+    if names:
+        msg = (
+            f"The table {tables.live.fullname!r} cannot be adopted as queue {tables.queue!r}: it "
+            f"has the column {', '.join(names)}, a name that the queue needs. Give column_prefix, "
+            "such as column_prefix='queue_'. Nothing was changed."
+        )
+        raise QueueSchemaMismatch(msg)
+
+
+def _refuse_second_queue(tables: QueueTables, records: Sequence[QueueRecord]) -> None:
+    """Also where another adoption has written its record but not yet its columns."""
+    for other, adoption in _adoptions(records).items():
+        if adoption == tables.adoption:
+            msg = (
+                f"The table {tables.live.fullname!r} cannot be adopted as queue {tables.queue!r}: "
+                f"queue {other!r} has adopted it with the same column_prefix. Give another "
+                "column_prefix. Nothing was changed."
+            )
+            raise QueueSchemaMismatch(msg)
+
+
+def _check_same(record: QueueRecord, wanted: Adoption | None) -> None:
+    present = StoredSettings.read(record.name, record.settings).adoption
+    if present == wanted or wanted is None:
+        return
+    if present is None:
+        has = "is an ordinary queue"
+    else:
+        has = f"lives in the table {present.where!r} with column_prefix={present.column_prefix!r}"
+    msg = (
+        f"Queue {record.name!r} {has}; it cannot adopt the table {wanted.where!r} with "
+        f"column_prefix={wanted.column_prefix!r}. Use another name, or drop the queue first."
+    )
+    raise QueueSchemaMismatch(msg)

@@ -1,0 +1,291 @@
+"""AdoptedQueue: a queue whose messages are the rows of a table of the user's."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from sqlalchemy import BigInteger, and_, literal
+
+from queue_over_sql.errors import PayloadInvalid
+from queue_over_sql.existing_tables import store as existing_store
+from queue_over_sql.message import Publication, Published
+from queue_over_sql.payloads import codec as payloads
+from queue_over_sql.queue import Queue
+from queue_over_sql.queues.publish import (
+    Publisher,
+    as_items,
+    as_publication,
+    batched,
+    due,
+    optional_duration,
+    optional_whole,
+)
+from queue_over_sql.schema.conditions import check_condition, rebased
+from queue_over_sql.settings import check_function, check_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from datetime import datetime
+
+    from sqlalchemy import Column, ColumnElement, Connection
+    from sqlalchemy.orm import Session
+
+    from queue_over_sql.durations import Duration
+
+
+_BEFORE_ALL = -(2**63)
+_BATCH = 5_000
+
+
+class AdoptedQueue(Queue):
+    """A queue over a table of the user's; made by ``QueueService.adopt_queue``.
+
+    Each row may be a message: ``message.row`` has the user's columns. What is finished keeps its
+    row, with ``status``, ``outcome``, ``finished_at``, attempts and the last error in it.
+    """
+
+    def enqueue(
+        self,
+        where: ColumnElement[bool] | None = None,
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        priority: int = 0,
+        connection: Connection | Session | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """Make messages of rows that were never enqueued, in one statement.
+
+        Args:
+            where: only of rows that match this SQLAlchemy condition on ``table``, which may be
+                written with a table object or a mapped class of the user's own.
+            delay: they stay invisible for so long.
+            at: they stay invisible until then; instead of ``delay``.
+            priority: their level.
+            connection: the caller's own transaction; it is not committed here.
+            progress: enqueue in transactions of 5,000 and call this after each with the number so
+                far.
+
+        Returns:
+            How many rows became messages.
+
+        Raises:
+            TypeError, ValueError: an argument has no sensible value.
+        """
+        check_function("progress", progress)
+        levels = self._core.context.settings.priorities
+        values = _when(delay, at)
+        values["p_priority"] = check_whole("priority", priority, 0, levels - 1)
+        conditions = self._conditions(where)
+        if progress is None:
+            return self._enqueue(conditions, values, connection)
+        total = 0
+        for part in self._batches(conditions, connection):
+            total += self._enqueue([*conditions, part], values, connection)
+            progress(total)
+        return total
+
+    def count_new(self, where: ColumnElement[bool] | None = None) -> int:
+        """How many rows were never enqueued, of those that match ``where``."""
+        sql, conditions = self._core.context.sql, self._conditions(where)
+        return self._core.context.run(
+            lambda connection: existing_store.count_new(connection, sql, conditions)
+        )
+
+    def _conditions(self, where: ColumnElement[bool] | None) -> list[ColumnElement[bool]]:
+        if where is None:
+            return []
+        check_condition(where)
+        return [rebased(where, self.table)]
+
+    def _enqueue(
+        self,
+        conditions: Sequence[ColumnElement[bool]],
+        values: Mapping[str, Any],
+        connection: Connection | Session | None,
+    ) -> int:
+        context = self._core.context
+
+        def act(target: Connection) -> int:
+            return existing_store.enqueue(target, context.sql, conditions, values)
+
+        if connection is not None:
+            return context.run_on(connection, act, news=True)
+        count = context.run(act, durable=True, repeat=False)
+        if count:
+            context.announce()
+        return count
+
+    def _batches(
+        self, conditions: Sequence[ColumnElement[bool]], connection: Connection | Session | None
+    ) -> Iterator[ColumnElement[bool]]:
+        context, key, after = self._core.context, self.table.c.id, _BEFORE_ALL
+
+        def look(target: Connection) -> int | None:
+            return existing_store.last_of_next(target, context.sql, conditions, after, _BATCH)
+
+        def next_last() -> int | None:
+            return context.run(look) if connection is None else context.run_on(connection, look)
+
+        while (last := next_last()) is not None:
+            # Typed: the key may be of a smaller type than what lies before all of them.
+            yield and_(key > literal(after, BigInteger()), key <= literal(last, BigInteger()))
+            after = last
+
+    def __repr__(self) -> str:
+        return f"<AdoptedQueue {self.name}>"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NewRow:
+    """A row to be inserted: the keys of the given columns, and all bind parameters."""
+
+    names: tuple[str, ...]
+    values: Mapping[str, Any]
+
+
+class RowPublisher(Publisher):
+    """Publishes by inserting rows into the user's table."""
+
+    def publish(
+        self,
+        publication: Publication,
+        on_conflict: str,
+        connection: Connection | Session | None,
+    ) -> Published:
+        """Insert one row; see ``Queue.publish``."""
+        return self._insert([publication], on_conflict, connection)[0]
+
+    def publish_many(
+        self,
+        items: Iterable[Any],
+        on_conflict: str,
+        connection: Connection | Session | None,
+    ) -> list[Published]:
+        """Insert several rows, all or none; see ``Queue.publish_many``."""
+        return self._insert(
+            [as_publication(item) for item in as_items(items)], on_conflict, connection
+        )
+
+    def load(
+        self, items: Iterable[Any], batch_size: int, progress: Callable[[int], None] | None
+    ) -> int:
+        """Insert rows, one transaction per batch; see ``Queue.load``."""
+        batch_size = check_whole("batch_size", batch_size)
+        check_function("progress", progress)
+        total = 0
+        for batch in batched(as_items(items), batch_size):
+            total += len(self.publish_many(batch, "raise", None))
+            if progress is not None:
+                progress(total)
+        return total
+
+    def _insert(
+        self,
+        publications: Sequence[Publication],
+        on_conflict: str,
+        connection: Connection | Session | None,
+    ) -> list[Published]:
+        context = self._context
+        if on_conflict != "raise":
+            _refuse("on_conflict", "there are no keys that could conflict")
+        rows = [self._row(publication) for publication in publications]
+
+        def act(target: Connection) -> list[Published]:
+            found = existing_store.publish_rows(
+                target, context.sql, [(row.names, row.values) for row in rows]
+            )
+            return [Published(row_id) for row_id in found]
+
+        if connection is not None:
+            return context.run_on(connection, act, atomic=True, news=True)
+        published = context.run(act, atomic=True, durable=True, repeat=False)
+        context.announce()
+        return published
+
+    def _row(self, publication: Publication) -> NewRow:
+        """Check a publication and encode it.
+
+        Raises:
+            PayloadInvalid: the payload is no mapping of columns to values.
+            TypeError, ValueError: of the columns or the options; the text names them.
+        """
+        if publication.key is not None:
+            _refuse("key", "put a unique constraint on a column of the table instead")
+        if publication.kind is not None:
+            _refuse("kind", "the rows of a table are all of one kind")
+        if publication.columns:
+            _refuse("columns as keywords", "give them in the payload, a mapping of columns")
+        settings = self._context.settings
+        columns = self._columns(publication.payload)
+        options = {
+            "p_headers": payloads.encode_headers(publication.headers),
+            "p_priority": check_whole("priority", publication.priority, 0, settings.priorities - 1),
+            "p_max_attempts": optional_whole("max_attempts", publication.max_attempts),
+            "p_lease_us": optional_duration("lease", publication.lease),
+        }
+        names = self._context.tables.parameters
+        given = {names[key]: value for key, value in columns.items()}
+        times = _when(publication.delay, publication.at)
+        return NewRow(tuple(sorted(columns)), given | options | times)
+
+    def _columns(self, payload: Any) -> dict[str, Any]:
+        tables = self._context.tables
+        if not isinstance(payload, Mapping):
+            msg = (
+                f"The payload of queue {self._context.name!r} is a row: a mapping of the columns "
+                f"of its table to values, not {type(payload).__name__}."
+            )
+            raise PayloadInvalid(msg)
+        keys = dict(zip(tables.own_names, tables.own_columns, strict=True))
+        unknown = sorted(str(name) for name in payload if name not in keys)
+        if unknown:
+            msg = (
+                f"the table of queue {self._context.name!r} has no column {', '.join(unknown)}; "
+                f"its columns are: {', '.join(keys)}"
+            )
+            raise TypeError(msg)
+        values = {keys[name]: value for name, value in payload.items()}
+        columns = [tables.live.c[key] for key in tables.own_columns]
+        for column in columns:
+            if str(column.key) not in values and _has_python_default(column):
+                values[str(column.key)] = _python_default(column)
+        missing = [c.name for c in columns if _is_missing(c, values)]
+        if missing:
+            msg = (
+                f"the table of queue {self._context.name!r} needs a value of its column "
+                f"{', '.join(missing)}"
+            )
+            raise TypeError(msg)
+        return values
+
+
+def _is_missing(column: Column[Any], values: Mapping[str, Any]) -> bool:
+    if column.nullable or values.get(str(column.key)) is not None:
+        return False
+    if str(column.key) in values:
+        return True
+    fills_itself = column.server_default is not None or column.default is not None
+    return not (fills_itself or column.primary_key)
+
+
+def _has_python_default(column: Column[Any]) -> bool:
+    default: Any = column.default
+    return default is not None and (default.is_scalar or default.is_callable)
+
+
+def _python_default(column: Column[Any]) -> Any:
+    default: Any = column.default
+    return default.arg if default.is_scalar else default.arg(None)
+
+
+def _when(delay: Duration | None, at: datetime | None) -> dict[str, int | None]:
+    wait, instant = due(delay, at)
+    return {"p_delay": wait, "p_at": instant}
+
+
+def _refuse(option: str, instead: str) -> NoReturn:
+    msg = f"{option} has no place in a queue over a table of yours: {instead}"
+    raise ValueError(msg)

@@ -1,0 +1,188 @@
+"""Acts on an adopted table: look at it, add and drop the queue's columns, begin messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Column, FetchedValue, MetaData, Table, inspect
+from sqlalchemy.exc import NoSuchTableError
+from sqlalchemy.schema import DropIndex
+
+from queue_over_sql.dialects.base import engine_of
+from queue_over_sql.dialects.compiled import CompiledStatement
+from queue_over_sql.dialects.driver_calls import pause
+from queue_over_sql.dialects.statements import existing as adopted
+from queue_over_sql.errors import QueueSchemaMismatch
+from queue_over_sql.schema.existing import ADDED_COLUMNS, added_names
+from queue_over_sql.store import tables as ddl
+from queue_over_sql.store.publish import take_out
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from sqlalchemy import ColumnElement, Connection
+    from sqlalchemy.engine.interfaces import ReflectedColumn
+
+    from queue_over_sql.dialects.base import QueueDialect
+    from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql.settings import Adoption
+
+
+_KEY_LOOKS = 10
+_LOOK_SECONDS = 0.05
+
+
+def reflect(connection: Connection, name: str, schema: str | None, dialect: QueueDialect) -> Table:
+    """Read the definition of a table of the user's, which others may be adopting just now.
+
+    Raises:
+        QueueSchemaMismatch: there is no such table, or it is a view.
+    """
+    where = name if schema is None else f"{schema}.{name}"
+    looks = _KEY_LOOKS if dialect.alters_in_view else 0
+    try:
+        found, key, views = ddl.settled(
+            connection, lambda: _look(connection, name, schema, looks), dialect
+        )
+    except NoSuchTableError as error:
+        msg = f"There is no table {where!r} in this database."
+        raise QueueSchemaMismatch(msg) from error
+    if name in views:
+        msg = f"{where!r} is a view; only a table can be adopted."
+        raise QueueSchemaMismatch(msg)
+    # No more than this is read: the table may just be changing under our eyes.
+    columns = [_reflected(column, primary_key=column["name"] in key) for column in found]
+    return Table(name, MetaData(), *columns, schema=schema)
+
+
+def _look(
+    connection: Connection, name: str, schema: str | None, again: int
+) -> tuple[list[ReflectedColumn], list[str], list[str]]:
+    inspector = inspect(connection)
+    found = inspector.get_columns(name, schema)
+    key = inspector.get_pk_constraint(name, schema)["constrained_columns"]
+    views = inspector.get_view_names(schema)
+    if key or name in views or not again:
+        return found, key, views
+    # A key that seems to be missing may just not be there again yet.
+    pause(connection, _LOOK_SECONDS)
+    return _look(connection, name, schema, again - 1)
+
+
+def _reflected(found: ReflectedColumn, *, primary_key: bool) -> Column[Any]:
+    fills_itself = found["default"] is not None or "computed" in found or "identity" in found
+    return Column(
+        found["name"],
+        found["type"],
+        primary_key=primary_key,
+        autoincrement=False,
+        nullable=found["nullable"],
+        server_default=FetchedValue() if fills_itself else None,
+    )
+
+
+def add_columns(connection: Connection, tables: QueueTables) -> None:
+    """Add the columns and indexes that the table still lacks; safe beside others who do it."""
+    ours = set(ADDED_COLUMNS)
+    wanted = [column for column in tables.live.columns if column.key in ours]
+    ddl.add_missing_columns(connection, tables.live, engine_of(tables), wanted)
+    ddl.create_indexes(connection, tables.live, engine_of(tables))
+
+
+def drop_columns(connection: Connection, tables: QueueTables, adoption: Adoption) -> None:
+    """Drop the queue's indexes and columns, as far as they are there; the table stays."""
+    live = tables.live
+    present = ddl.index_names(connection, live)
+    for index in live.indexes:
+        if index.name in present:
+            connection.execute(DropIndex(index))
+    ours = added_names(adoption.column_prefix).values()
+    found = inspect(connection).get_columns(live.name, schema=live.schema)
+    preparer = connection.dialect.identifier_preparer
+    names = [preparer.quote(column["name"]) for column in found if column["name"] in ours]
+    if names:
+        for statement in engine_of(tables).drop_columns(preparer.format_table(live), names):
+            connection.exec_driver_sql(statement).close()
+
+
+def publish_rows(
+    connection: Connection,
+    sql: StatementCache,
+    rows: Iterable[tuple[tuple[str, ...], Mapping[str, Any]]],
+) -> list[int]:
+    """Insert rows as messages, all or none; returns their primary keys.
+
+    Args:
+        connection: where.
+        sql: the queue's statements.
+        rows: of each the keys of the columns that are given, the others take the table's
+            defaults; and the bind parameters of the statement.
+    """
+    inserted: list[int] = []
+    try:
+        for names, values in rows:
+            inserted.append(_insert(connection, sql, names, values))
+    except Exception as error:
+        take_out(connection, sql, inserted, error)
+        raise
+    return inserted
+
+
+def _insert(
+    connection: Connection, sql: StatementCache, names: tuple[str, ...], values: Mapping[str, Any]
+) -> int:
+    result = sql.get(adopted.publish, names).run(connection, values)
+    if not sql.subject.dialect.insert_returning:
+        given = values.get(sql.subject.parameters["id"])
+        return int(result.lastrowid if given is None else given)
+    row_id = result.scalar_one()
+    if row_id is None:
+        key = sql.subject.live.c.id.name
+        msg = f"the table of queue {sql.subject.queue!r} needs a value of its column {key}"
+        raise TypeError(msg)
+    return int(row_id)
+
+
+def enqueue(
+    connection: Connection,
+    sql: StatementCache,
+    conditions: Sequence[ColumnElement[bool]],
+    values: Mapping[str, Any],
+) -> int:
+    """Make messages of rows that were never enqueued; returns how many."""
+    statement = CompiledStatement(adopted.enqueue(sql.subject, conditions), connection.dialect)
+    return statement.run(connection, values).rowcount
+
+
+def count_new(
+    connection: Connection, sql: StatementCache, conditions: Sequence[ColumnElement[bool]]
+) -> int:
+    """How many rows were never enqueued."""
+    counted = CompiledStatement(adopted.count_new(sql.subject, conditions), connection.dialect)
+    return int(counted.run(connection).scalar_one())
+
+
+def last_of_next(
+    connection: Connection,
+    sql: StatementCache,
+    conditions: Sequence[ColumnElement[bool]],
+    after: int,
+    count: int,
+) -> int | None:
+    """The primary key of the last of the next ``count`` rows that were never enqueued.
+
+    Args:
+        connection: where.
+        sql: the queue's statements.
+        conditions: which rows.
+        after: rows with a larger primary key than this.
+        count: at most so many.
+
+    Returns:
+        None where there are no more.
+    """
+    look = adopted.last_of_next(sql.subject, conditions)
+    statement = CompiledStatement(look, connection.dialect)
+    found = statement.run(connection, {"p_after": after, "p_count": count}).scalar()
+    return None if found is None else int(found)

@@ -1,0 +1,280 @@
+"""Payload types: how a payload becomes what the table holds, and comes back equal.
+
+What cannot come back exactly as it was given is refused at publish, never bent: a JSON payload
+is read back and compared before it is stored.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from queue_over_sql.errors import PayloadInvalid, PayloadTooLarge
+
+MAX_HEADERS_BYTES = 65_536
+_QUICK_ENCODER: Final = msgspec.json.Encoder()
+_QUICK_DECODER: Final = msgspec.json.Decoder()
+READ_JSON: Final = _QUICK_DECODER.decode
+"""Reads what most payloads are; where it raises ``NOT_QUICK``, ``decode_json`` has to."""
+NOT_QUICK: Final = (
+    msgspec.MsgspecError,
+    TypeError,
+    ValueError,
+    OverflowError,
+    RecursionError,
+)
+_PYTHON_TYPES = {"text": "a str", "bytes": "bytes"}
+
+
+def encode(payload_type: str, payload: Any, limit: int, *, nul: bool = True) -> str | bytes:
+    """Encode a payload for the table.
+
+    Args:
+        payload_type: ``"json"``, ``"text"`` or ``"bytes"``.
+        payload: what the publisher gave.
+        limit: largest encoded size, in bytes of UTF-8.
+        nul: whether this engine's text columns hold NUL characters.
+
+    Raises:
+        PayloadInvalid: it would not come back equal.
+        PayloadTooLarge: it is over the limit.
+    """
+    if payload_type == "bytes":
+        encoded: str | bytes = _encode_bytes(payload)
+    elif payload_type == "text":
+        encoded = _encode_text(payload, nul=nul)
+    else:
+        encoded = encode_json(payload, "payload")
+    _check_size("payload", encoded, limit)
+    return encoded
+
+
+def encoder(payload_type: str, limit: int, *, nul: bool = True) -> Callable[[Any], str | bytes]:
+    """What does as ``encode``, for many payloads: JSON of the usual kind by the shortest way."""
+
+    def encode_any(payload: Any) -> str | bytes:
+        return encode(payload_type, payload, limit, nul=nul)
+
+    if payload_type != "json":
+        return encode_any
+    write, read = _QUICK_ENCODER.encode, _QUICK_DECODER.decode
+
+    def encode_quickly(payload: Any) -> str | bytes:
+        try:
+            quick = write(payload)
+            if len(quick) <= limit and read(quick) == payload:
+                return quick.decode()
+        except NOT_QUICK:
+            pass
+        return encode_any(payload)
+
+    return encode_quickly
+
+
+def decode(payload_type: str, stored: Any) -> Any:
+    """Turn what the table holds into the payload that was published."""
+    if payload_type == "json":
+        return decode_json(stored)
+    if payload_type == "text":
+        return stored
+    if not isinstance(stored, bytes | bytearray | memoryview):
+        msg = f"the payload is {type(stored).__name__}, not bytes"
+        raise ValueError(msg)  # noqa: TRY004 - as for any other content that cannot be read
+    return bytes(stored)
+
+
+def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
+    """Encode the headers as compact JSON; none at all become NULL.
+
+    Raises:
+        PayloadInvalid: they are no mapping of strings to JSON values.
+        PayloadTooLarge: they take over 64 KiB.
+    """
+    if headers is None:
+        return None
+    if not isinstance(headers, Mapping):
+        msg = f"headers must be a mapping of strings to JSON values, not {type(headers).__name__}"
+        raise PayloadInvalid(msg)
+    if not headers:
+        return None
+    encoded = encode_json(dict(headers), "headers")
+    _check_size("headers", encoded, MAX_HEADERS_BYTES)
+    return encoded
+
+
+def decode_headers(stored: str | None) -> dict[str, Any]:
+    """Turn stored headers into a dictionary; NULL is an empty one.
+
+    Raises:
+        ValueError: another client has stored something else there.
+    """
+    headers = {} if stored is None else decode_json(stored)
+    if not isinstance(headers, dict):
+        msg = "the headers are no JSON object"
+        raise ValueError(msg)  # noqa: TRY004 - as for any other content that cannot be read
+    return headers
+
+
+def decode_json(text: Any) -> Any:
+    """Read JSON as the standard library does, several times as fast where it can be.
+
+    Raises:
+        ValueError: it is none.
+        RecursionError: it is nested too deeply.
+    """
+    try:
+        return _QUICK_DECODER.decode(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        # Infinite floats and lone surrogates of other clients; and errors in the usual words.
+        return json.loads(text)
+
+
+def encode_json(value: Any, what: str) -> str:
+    """Write compact JSON that reads back equal to ``value``.
+
+    Raises:
+        PayloadInvalid: it would not.
+    """
+    try:
+        quick = _QUICK_ENCODER.encode(value)
+        if _QUICK_DECODER.decode(quick) == value:
+            return quick.decode()
+    except NOT_QUICK:
+        # Subclasses of str, for one; and what is refused is refused in the usual words.
+        pass
+    return _encode_json_slowly(value, what)
+
+
+def _encode_json_slowly(value: Any, what: str) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        equal = json.loads(text) == value
+    except RecursionError as error:
+        msg = f"The {what} is nested too deeply for JSON."
+        raise PayloadInvalid(msg) from error
+    except (TypeError, ValueError) as error:
+        msg = f"The {what} cannot be written as JSON: {error}."
+        raise PayloadInvalid(msg) from error
+    if not equal:
+        msg = (
+            f"The {what} would not come back from JSON as it is (keys that are not strings, "
+            "tuples, NaN?). Convert it to plain JSON values first."
+        )
+        raise PayloadInvalid(msg)
+    _check_unicode(text, what)
+    return text
+
+
+def check_json_text(text: str, what: str) -> None:
+    """Let a text pass that is JSON as ``encode_json`` might have written it.
+
+    Raises:
+        PayloadInvalid: it is not.
+    """
+    try:
+        json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError as error:
+        msg = f"The {what} is nested too deeply for JSON."
+        raise PayloadInvalid(msg) from error
+    except ValueError as error:
+        msg = f"The {what} is no JSON: {error}; it begins with {text[:60]!r}."
+        raise PayloadInvalid(msg) from error
+
+
+def _refuse_constant(name: str) -> None:
+    msg = f"{name} is no JSON value"
+    raise ValueError(msg)
+
+
+def _encode_bytes(payload: Any) -> bytes:
+    if not isinstance(payload, bytes | bytearray | memoryview):
+        raise _wrong_type("bytes", payload)
+    # Not what a subclass says of itself, as below.
+    return payload if type(payload) is bytes else bytes(memoryview(payload))
+
+
+def _encode_text(payload: Any, *, nul: bool) -> str:
+    if not isinstance(payload, str):
+        raise _wrong_type("text", payload)
+    text: str = plain(payload)
+    if not nul and "\0" in text:
+        msg = (
+            "The payload holds a NUL character, which this database cannot keep in text. "
+            "Use a queue with payload='json' or 'bytes'."
+        )
+        raise PayloadInvalid(msg)
+    _check_unicode(text, "payload")
+    return text
+
+
+def _check_unicode(text: str, what: str) -> None:
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        msg = f"The {what} holds a lone surrogate, which is no Unicode text: {error}."
+        raise PayloadInvalid(msg) from error
+
+
+def _check_size(what: str, encoded: str | bytes, limit: int) -> None:
+    plain = isinstance(encoded, bytes) or encoded.isascii()
+    size = len(encoded) if plain else len(str(encoded).encode())
+    if size > limit:
+        raise PayloadTooLarge(what, size, limit)
+
+
+def _wrong_type(payload_type: str, payload: object) -> PayloadInvalid:
+    return PayloadInvalid(
+        f"This queue's payload type is {payload_type!r}, so the payload must be "
+        f"{_PYTHON_TYPES[payload_type]}, not {type(payload).__name__}."
+    )
+
+
+def printable(text: str | None) -> str | None:
+    """Make any text storable everywhere: what a reason of a failure is kept as.
+
+    NUL characters and lone surrogates are written as escapes, so that no error message of a
+    handler can keep its message from being settled.
+    """
+    if text is None:
+        return None
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
+def plain(value: Any) -> Any:
+    """A text or number as itself, without what its subclass adds.
+
+    Drivers ask a member of an enumeration for its text, which is its name.
+    """
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int.__int__(value)
+    return float.__float__(value) if isinstance(value, float) else value
+
+
+def is_storable(text: object) -> bool:
+    """Whether it is text that every database holds: without NUL and lone surrogates."""
+    return isinstance(text, str) and printable(text) == text
+
+
+def check_text(argument: str, value: Any, limit: int) -> str | None:
+    """Read a short text that may be left out; also of a subclass of ``str``.
+
+    Raises:
+        TypeError, ValueError: it is none; the text names the argument.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        msg = f"{argument} must be a str, not {type(value).__name__}"
+        raise TypeError(msg)
+    text: str = plain(value)
+    if not text or len(text) > limit or not is_storable(text):
+        msg = f"{argument} must be 1 to {limit} characters of text without NUL, not {text[:50]!r}"
+        raise ValueError(msg)
+    return text

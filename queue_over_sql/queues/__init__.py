@@ -1,0 +1,1 @@
+"""What one queue does: publish, claim, decode, settle, recover, select, archive."""

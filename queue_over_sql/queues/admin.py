@@ -1,0 +1,99 @@
+"""What an operator does with a queue: look, count, pause, purge, delete."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from queue_over_sql import store
+from queue_over_sql.durations import stored_number
+from queue_over_sql.errors import QueueNotFound
+from queue_over_sql.store import registry
+
+if TYPE_CHECKING:
+    from queue_over_sql.queues.context import QueueContext
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QueueStats:
+    """Counts of one queue at one moment.
+
+    Attributes:
+        ready: messages that may be claimed now.
+        delayed: messages that are due later.
+        claimed: messages that a consumer holds.
+        held: messages that an operator took out of delivery.
+        archived: finished messages that are kept.
+        done, failed, rejected, expired: those by outcome.
+        discarded: dead messages that were not kept, because the queue has ``archive="none"``.
+        oldest_ready_age: how long the oldest ready message has been due; None without one.
+        paused: whether the queue is paused.
+        wal_bytes: size of the write-ahead log of the database, on SQLite; None on other engines.
+    """
+
+    ready: int
+    delayed: int
+    claimed: int
+    held: int
+    archived: int
+    done: int
+    failed: int
+    rejected: int
+    expired: int
+    discarded: int
+    oldest_ready_age: timedelta | None
+    paused: bool
+    wal_bytes: int | None = None
+
+    @property
+    def live(self) -> int:
+        """All messages that are not finished."""
+        return self.ready + self.delayed + self.claimed + self.held
+
+
+def count_messages(context: QueueContext) -> QueueStats:
+    """Count what a queue holds now, by status and outcome; all of it at one moment."""
+    (ready, delayed, claimed, held, age), archived = context.run(
+        lambda connection: store.counts(connection, context.sql)
+    )
+    record = _record(context)
+    return QueueStats(
+        ready=ready,
+        delayed=delayed,
+        claimed=claimed,
+        held=held,
+        archived=sum(archived.values()),
+        done=archived.get("done", 0),
+        failed=archived.get("failed", 0),
+        rejected=archived.get("rejected", 0),
+        expired=archived.get("expired", 0),
+        discarded=stored_number("discarded_count", record.discarded),
+        oldest_ready_age=timedelta(microseconds=age) if ready else None,
+        paused=record.paused,
+        wal_bytes=context.run(context.dialect.wal_bytes),
+    )
+
+
+def change_record(context: QueueContext, **values: Any) -> None:
+    """Change columns of a queue's record.
+
+    Raises:
+        QueueNotFound: the queue was dropped.
+    """
+    tables = context.tables
+    changed = context.run(
+        lambda c: registry.change_queue(c, tables.system, tables.prefix, context.name, **values)
+    )
+    if not changed:
+        raise QueueNotFound(context.name)
+
+
+def _record(context: QueueContext) -> registry.QueueRecord:
+    tables = context.tables
+    record = context.run(
+        lambda c: registry.queue_record(c, tables.system, tables.prefix, tables.queue)
+    )
+    if record is None:
+        raise QueueNotFound(context.name)
+    return record

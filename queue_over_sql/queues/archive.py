@@ -1,0 +1,145 @@
+"""Archive: the finished messages that a queue keeps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from queue_over_sql import store
+from queue_over_sql.queues.json_lines import message_fields, replaced_file, to_json
+from queue_over_sql.queues.selection import ArchiveSelection, plain_pages
+from queue_over_sql.settings import check_function
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping, Sequence
+
+    from sqlalchemy import ColumnElement, Table
+
+    from queue_over_sql.queues.context import QueueContext
+    from queue_over_sql.store import Span
+
+
+_PAGE: Final = 1_000
+
+
+class Archive:
+    """The finished messages that a queue keeps."""
+
+    def __init__(self, context: QueueContext) -> None:
+        self._context = context
+
+    @property
+    def table(self) -> Table:
+        """The archive's SQLAlchemy ``Table``."""
+        return self._context.tables.archive
+
+    def messages(
+        self,
+        *,
+        status: str | None = None,
+        key: str | None = None,
+        kind: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        where: ColumnElement[bool] | None = None,
+    ) -> ArchiveSelection:
+        """Select archived messages.
+
+        Args:
+            status: an outcome: ``done``, ``failed``, ``rejected`` or ``expired``.
+            key: the key they were published under.
+            kind: the name of their payload's type.
+            payload: fields of a JSON payload that must be equal, as in ``Queue.messages``.
+            where: any SQLAlchemy condition on ``table``.
+
+        Raises:
+            ValueError: there is no such outcome, or no such path.
+        """
+        return ArchiveSelection(
+            self._context, status=status, key=key, kind=kind, payload=payload, where=where
+        )
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        status: str | None = None,
+        key: str | None = None,
+        kind: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        where: ColumnElement[bool] | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """Write archived messages to a file of JSON Lines, one message per line, by id.
+
+        Each line has all facts of a message: ``id``, ``queue``, ``key``, ``kind``, ``headers``,
+        ``priority``, ``max_attempts``, ``columns``, ``payload``, ``attempt``, the times as ISO
+        8601 (``published_at`` … ``finished_at``), ``consumer_id``, ``consumer_round``,
+        ``last_error`` and ``outcome``. Bytes are in Base64, and then ``payload_encoding`` says so.
+
+        All that was in the archive at the beginning is written, unless it is pruned meanwhile. The
+        file appears when it is complete; one that is there is replaced.
+
+        Args:
+            path: of the file.
+            status: as in ``messages``.
+            key: as in ``messages``.
+            kind: as in ``messages``.
+            payload: as in ``messages``.
+            where: as in ``messages``.
+            progress: called after each page of 1,000 messages with the number so far.
+
+        Returns:
+            How many messages were written.
+
+        Raises:
+            OSError: the file cannot be written; the one that was there stays.
+            ValueError: as in ``messages``.
+        """
+        check_function("progress", progress)
+        selection = self.messages(status=status, key=key, kind=kind, payload=payload, where=where)
+        written = 0
+        with replaced_file(path) as write:
+            for page in plain_pages(selection, _PAGE):
+                for message in page:
+                    write(to_json(message_fields(message)))
+                written += len(page)
+                if progress is not None:
+                    progress(written)
+        return written
+
+
+class ArchiveHistory:
+    """An archive as something that is exported; instants are microseconds of the server's clock."""
+
+    def __init__(self, context: QueueContext) -> None:
+        self._context = context
+
+    @property
+    def removable(self) -> bool:
+        """Whether what was exported may go: rows of an adopted table are the user's."""
+        return self._context.tables.adoption is None
+
+    def now(self) -> int:
+        """The server's clock."""
+        sql = self._context.sql
+        return self._context.run(lambda connection: store.server_now(connection, sql))
+
+    def span(self, after: int | None, up_to: int) -> Span:
+        """How many messages finished after an instant up to another, and when the first did."""
+        sql = self._context.sql
+        return self._context.run(
+            lambda connection: store.archive_span(connection, sql, after, up_to)
+        )
+
+    def remove(self, ids: Sequence[int], up_to: int) -> int:
+        """Remove messages for ever that had finished by an instant, in one transaction.
+
+        Returns:
+            How many were still there.
+        """
+        sql = self._context.sql
+        return self._context.run(
+            lambda connection: store.remove_exported(connection, sql, ids, up_to),
+            atomic=True,
+            durable=True,
+        )

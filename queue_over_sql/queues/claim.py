@@ -1,0 +1,451 @@
+"""Claiming: levels, the low-water mark, the exchange, and what a short claim gives back."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from queue_over_sql import store
+from queue_over_sql.durations import ALWAYS, to_microseconds, to_timedelta
+from queue_over_sql.errors import DatabaseRefused, DatabaseUnavailable, QueueError
+from queue_over_sql.message import AGE
+from queue_over_sql.queues.decoding import as_where
+from queue_over_sql.queues.low_watermark import LowWatermark
+from queue_over_sql.settings import check_whole
+from queue_over_sql.store import ANY_EDITS, ClaimRequest, Settlement, TakenFate, Where, registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from pyarrow import RecordBatch
+    from sqlalchemy import ColumnElement, Connection
+
+    from queue_over_sql.durations import Duration
+    from queue_over_sql.message import Claim, Message, MessageRow
+    from queue_over_sql.queues.context import QueueContext
+    from queue_over_sql.queues.decoding import Decoder
+    from queue_over_sql.queues.recovery import Recovery
+
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+FIRST_POLL, LAST_POLL = 0.01, 1.0
+# How long after it was cut off a claim is looked for again.
+_LATE_SECONDS = 5.0
+# What is below needs no closer look at a count.
+_MANY = 1_000_000
+
+
+class Claimer:
+    """Claims messages of one queue for one service."""
+
+    def __init__(self, context: QueueContext, decoder: Decoder, recovery: Recovery) -> None:
+        self._context = context
+        self._decoder = decoder
+        self._recovery = recovery
+        self._marks: dict[int, LowWatermark] = {}
+        # How many edits of messages by hand the marks know of.
+        self._edits: int | None = None
+        # Claims whose answer was lost with the connection, and until when they may take effect:
+        # nobody works on what they stamped.
+        self._unanswered: deque[tuple[Claim, float]] = deque()
+
+    def consume(
+        self,
+        count: int,
+        lease: Duration | None,
+        wait: Duration,
+        where: ColumnElement[bool] | None,
+    ) -> list[Message]:
+        """Claim and decode, and while there is nothing look again; see ``Queue.consume``."""
+        seconds = to_timedelta(wait, "wait", zero=True).total_seconds() if wait else 0.0
+        wanted = None if where is None else as_where(where)
+        deadline = time.monotonic() + seconds
+        arrivals, pause = self._context.arrivals, FIRST_POLL
+        unreadable: set[int] = set()
+        while True:
+            seen = arrivals.count
+            rows = self.claim(count, lease, wanted)
+            if rows:
+                messages = self.decoded(rows)
+                # What could not be read was given back on the spot: it must not hide the others,
+                # nor keep us here for ever where it comes back at once.
+                if messages or unreadable.issuperset(row.id for row in rows):
+                    return messages
+                unreadable.update(row.id for row in rows)
+                continue
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return []
+            bounds = (FIRST_POLL, LAST_POLL)
+            pause = self._context.wakeups.await_next_look(seen, pause, bounds, left)
+
+    def claim(
+        self, count: int, lease: Duration | None, where: Where | None = None
+    ) -> list[MessageRow]:
+        """Claim up to ``count`` messages, oldest first within their level."""
+        if type(count) is not int or not 0 < count < _MANY:
+            count = check_whole("count", count)
+        lease_us = None if lease is None else to_microseconds(lease, "lease")
+        if self._unanswered:
+            self.recall()
+        rows: list[MessageRow] = []
+        try:
+            self._claim_levels(rows, count, lease_us, where)
+            if len(rows) < count and self._restore_if_due():
+                self.look_fully()
+                first = len(rows)
+                self._claim_levels(rows, count, lease_us, where)
+                return self._once(rows, first)
+        except QueueError as error:
+            # What was claimed before it failed is in hand, and must not wait for its lease to end.
+            if not rows:
+                raise
+            _log.warning("Queue %s: %s", self._context.name, error)
+        except BaseException:
+            # Whoever asked was told to stop, so nobody gets what was claimed before.
+            self.abandon(rows)
+            raise
+        return rows
+
+    def decoded(self, rows: Sequence[MessageRow]) -> list[Message]:
+        """The messages of claimed rows, without those that cannot be read."""
+        try:
+            return self._decoder.messages(rows)
+        except BaseException:
+            self.abandon(rows)
+            raise
+
+    def _once(self, rows: Sequence[MessageRow], first: int) -> list[MessageRow]:
+        """Merge two looks: in order, and without what was claimed again by the second one.
+
+        A lease may end between the looks. The second claim of such a message is given back, and
+        its attempt is not counted.
+
+        Args:
+            rows: what both looks claimed.
+            first: how many of them the first look claimed.
+        """
+        ids = {row.id for row in rows[:first]}
+        again = [row for row in rows[first:] if row.id in ids]
+        self._unclaim(again)
+        fresh = [row for row in rows[first:] if row.id not in ids]
+        return store.oldest_first([*rows[:first], *fresh])
+
+    def _unclaim(self, rows: Sequence[MessageRow]) -> None:
+        """Give single messages back, uncounted; those that cannot be come back by their lease."""
+        settlements = [Settlement([row.id], row.claim) for row in rows if row.claim is not None]
+        for settlement in settlements:
+            try:
+                self._context.run(lambda c: store.release(c, self._context.sql, settlement))  # noqa: B023 - runs at once
+            except QueueError as error:
+                _log.warning("Queue %s: %s", self._context.name, error)
+
+    def abandon(self, rows: Sequence[MessageRow]) -> None:
+        """Nobody works on these claimed messages: the next claim gives them back first."""
+        stamps = (row.claim for row in rows)
+        self._note_unanswered(dict.fromkeys(stamp for stamp in stamps if stamp is not None))
+
+    def recall(self) -> int:
+        """Give back what was claimed and never handed out; returns how many messages."""
+        total = 0
+        for _ in range(len(self._unanswered)):
+            try:
+                stamp, until = self._unanswered.popleft()
+            except IndexError:  # another thread was quicker
+                break
+            try:
+                count = self._context.run(
+                    lambda connection: store.unclaim_round(connection, self._context.sql, stamp)  # noqa: B023 - runs at once
+                )
+            except BaseException:
+                self._unanswered.append((stamp, until))
+                raise
+            if not count and time.monotonic() < until:
+                # A statement that was cut off may still be on its way.
+                self._unanswered.append((stamp, until))
+            if count:
+                _log.info("Gave %d messages back whose claim was never answered.", count)
+                self.look_fully()
+            total += count
+        return total
+
+    def exchange(
+        self,
+        count: int,
+        lease: Duration | None,
+        settlements: Sequence[Settlement],
+        *,
+        keep: bool,
+        where: Where | None,
+    ) -> tuple[set[int], list[MessageRow]]:
+        """Settle, then claim if nothing was lost, in one transaction."""
+        count = check_whole("count", count)
+        lease_us = None if lease is None else to_microseconds(lease, "lease")
+        levels = range(self._context.settings.priorities)
+        sql = self._context.sql
+        at_once = len(levels) == 1 and store.exchanges_at_once(sql, settlements)
+        finish = store.finish(sql, settlements, keep=keep)
+        expected = sum(len(settlement.ids) for settlement in settlements)
+        # Known before the marks are read: what is edited in between is then noticed.
+        edits = self._known_edits()
+        lows = [self._mark(level).bound() if where is None else 0 for level in levels]
+        # All levels or none: else a later one would be served while an earlier one is refused.
+        requests = [
+            self._request(
+                level,
+                count,
+                lease_us,
+                lows[level],
+                edits=edits,
+                where=where,
+                guarded=any(lows),
+            )
+            for level in levels
+        ]
+        asked: list[tuple[ClaimRequest, list[MessageRow]]] = []
+
+        def act(connection: Connection) -> tuple[set[int], list[MessageRow]]:
+            asked.clear()
+            if at_once:
+                settled, rows = store.exchange(
+                    connection, sql, settlements[0], requests[0], keep=keep
+                )
+                asked.append((requests[0], rows))
+                return settled, rows
+            settled = finish.do(connection)
+            if len(settled) < expected:
+                return settled, []
+            rows = []
+            for request in requests:
+                left = count - len(rows)
+                if left:
+                    wanted = request.of(left)
+                    found = store.claim_messages(connection, sql, wanted)
+                    asked.append((wanted, found))
+                    rows = rows + found
+            return settled, rows
+
+        began = time.monotonic()
+        settled, rows = self._answered(requests, act, atomic=not at_once)
+        if len(settled) == expected:
+            for wanted, found in asked:
+                self._found(found, wanted, began)
+            if not rows and any(lows):
+                self._was_edited()
+        return settled, rows
+
+    def take(
+        self,
+        connection: Connection,
+        count: int,
+        *,
+        fate: Callable[[MessageRow], TakenFate],
+        where: Where | None,
+    ) -> list[MessageRow]:
+        """Remove messages inside the caller's transaction; ``fate`` says what becomes of each."""
+        count = check_whole("count", count)
+        rows: list[MessageRow] = []
+        for level in range(self._context.settings.priorities):
+            while left := count - len(rows):
+                wanted = {
+                    "p_priority": level,
+                    "p_low": ALWAYS,
+                    "p_edits": ANY_EDITS,
+                    "p_count": left,
+                }
+                found, taken = store.take(
+                    connection, self._context.sql, wanted, fate=fate, where=where
+                )
+                rows += taken
+                # Else there may be more: not all that were found could be handed out.
+                if found < left:
+                    break
+        return rows
+
+    def take_columns(
+        self, connection: Connection, count: int, *, keep: bool
+    ) -> list[RecordBatch] | None:
+        """Take as columns, one batch per level; None where the engine or the queue cannot."""
+        levels = range(self._context.settings.priorities)
+        edits = self._known_edits()
+        lows = [self._mark(level).bound() for level in levels]
+        taken = self._take_levels(connection, count, lows, edits, keep=keep)
+        if taken == [] and any(lows):
+            self._was_edited()
+            taken = self._take_levels(connection, count, [0] * len(levels), ANY_EDITS, keep=keep)
+        return taken
+
+    def _take_levels(
+        self, connection: Connection, count: int, lows: Sequence[int], edits: int, *, keep: bool
+    ) -> list[RecordBatch] | None:
+        context, left, taken = self._context, count, []
+        known = edits if any(lows) else ANY_EDITS
+        for level, low in enumerate(lows):
+            values = {
+                "p_priority": level,
+                "p_low": low or ALWAYS,
+                "p_edits": known,
+                "p_count": left,
+            }
+            began = time.monotonic()
+            batch = context.dialect.columns.take(connection, context.sql, values, keep=keep)
+            if batch is None:
+                return None
+            if batch.num_rows:
+                taken.append(batch)
+            latest = batch.column("available_at")[-1].value if batch.num_rows else 0
+            self._mark(level).noted(batch.num_rows, latest, left, low, time.monotonic() - began)
+            left -= batch.num_rows
+            if not left:
+                break
+        return taken
+
+    def look_fully(self, available_at: int | None = None) -> None:
+        """Messages came back: claims start no later than at their place, or from the beginning."""
+        for mark in list(self._marks.values()):
+            mark.lower(available_at)
+
+    def _claim_levels(
+        self, rows: list[MessageRow], count: int, lease_us: int | None, where: Where | None
+    ) -> None:
+        for level in range(self._context.settings.priorities):
+            left = count - len(rows)
+            if left <= 0:
+                return
+            if where is not None:
+                rows += self._claim_where(level, left, lease_us, where)
+                continue
+            mark = self._mark(level)
+            edits = self._edits if self._edits is not None else self._known_edits()
+            request = self._request(level, left, lease_us, mark.bound(), edits=edits)
+            found = self._look(mark, request)
+            if not found and request.low and (self._was_edited() or mark.may_look_fully()):
+                edits = self._known_edits()
+                found = self._look(mark, self._request(level, left, lease_us, 0, edits=edits))
+            rows += found
+
+    def _known_edits(self) -> int:
+        if self._edits is None:
+            self._edits = self._edit_count()
+        return self._edits
+
+    def _was_edited(self) -> bool:
+        edits = self._edit_count()
+        if edits == self._edits:
+            return False
+        self._edits = edits
+        self.look_fully()
+        return True
+
+    def _edit_count(self) -> int:
+        return self._context.run(lambda c: registry.edit_count(c, self._context.sql))
+
+    def _claim_where(
+        self, level: int, count: int, lease_us: int | None, where: Where
+    ) -> list[MessageRow]:
+        """Claim among the messages that match; the mark knows nothing of those, so look fully."""
+        request = self._request(level, count, lease_us, 0, where=where)
+        if self._looks_in_vain(request):
+            return []
+        return self._answered(
+            [request],
+            lambda connection: store.claim_messages(connection, self._context.sql, request),
+            atomic=not self._context.dialect.claims_at_once,
+        )
+
+    def _looks_in_vain(self, request: ClaimRequest) -> bool:
+        """Whether a look that writes nothing finds nothing, where writing takes the only lock."""
+        context = self._context
+        return context.dialect.look_first and not context.run(
+            lambda connection: store.anything_to_claim(connection, context.sql, request)
+        )
+
+    def _look(self, mark: LowWatermark, request: ClaimRequest) -> list[MessageRow]:
+        context = self._context
+        began = time.monotonic()
+        rows: list[MessageRow] = []
+        if not (mark.idle and self._looks_in_vain(request)):
+            try:
+                rows = context.run(
+                    partial(context.dialect.claim, sql=context.sql, request=request),
+                    atomic=not context.dialect.claims_at_once,
+                    repeat=False,
+                )
+            except BaseException as error:
+                self._note_lost_answer([request], error)
+                raise
+            if len(rows) > 1:
+                rows.sort(key=AGE)
+        self._found(rows, request, began)
+        return rows
+
+    def _found(self, rows: Sequence[MessageRow], request: ClaimRequest, began: float) -> None:
+        if request.edits == self._edits and request.where is None:
+            mark = self._mark(request.priority)
+            mark.claimed(rows, request.count, request.low, time.monotonic() - began)
+
+    def _request(
+        self,
+        level: int,
+        count: int,
+        lease_us: int | None,
+        low: int,
+        *,
+        edits: int = 0,
+        where: Where | None = None,
+        guarded: bool | None = None,
+    ) -> ClaimRequest:
+        stamp = self._context.consumer.identity().next_claim()
+        self._context.declare_kinds()
+        return ClaimRequest(
+            consumer_id=stamp.consumer_id,
+            consumer_round=stamp.consumer_round,
+            count=count,
+            priority=level,
+            low=low,
+            lease_us=lease_us,
+            queue_lease_us=self._context.settings.lease_us,
+            edits=edits,
+            guarded=low != 0 if guarded is None else guarded,
+            where=where,
+        )
+
+    def _answered(
+        self, requests: Sequence[ClaimRequest], do: Callable[[Connection], T], *, atomic: bool
+    ) -> T:
+        try:
+            return self._context.run(do, atomic=atomic, repeat=False)
+        except BaseException as error:
+            self._note_lost_answer(requests, error)
+            raise
+
+    def _note_lost_answer(self, requests: Iterable[ClaimRequest], error: BaseException) -> None:
+        """Remember claims whose answer was lost.
+
+        It is lost with the connection, because the caller was told to stop meanwhile, or because
+        the driver cannot read a value in it.
+        """
+        lost = isinstance(error, DatabaseUnavailable | DatabaseRefused)
+        if lost or not isinstance(error, QueueError):
+            self._note_unanswered(request.claim for request in requests)
+
+    def _note_unanswered(self, stamps: Iterable[Claim]) -> None:
+        until = time.monotonic() + _LATE_SECONDS
+        self._unanswered.extend((stamp, until) for stamp in stamps)
+
+    def _restore_if_due(self) -> bool:
+        """Take back what the dead hold, as the reaper does and at its share of the time."""
+        pace = self._recovery.pace
+        if not pace.due():
+            return False
+        with pace.running():
+            return self._recovery.restore() > 0
+
+    def _mark(self, level: int) -> LowWatermark:
+        mark = self._marks.get(level)
+        return mark if mark is not None else self._marks.setdefault(level, LowWatermark())

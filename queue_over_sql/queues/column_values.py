@@ -1,0 +1,224 @@
+"""Values of a queue's own columns: checked here, because SQLite would keep a value of any type."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import math
+import struct
+import uuid
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import (
+    CHAR,
+    CLOB,
+    INTEGER,
+    NCHAR,
+    NVARCHAR,
+    SMALLINT,
+    TEXT,
+    VARCHAR,
+    Boolean,
+    Date,
+    DateTime,
+    Double,
+    Enum,
+    Float,
+    Integer,
+    Interval,
+    LargeBinary,
+    Numeric,
+    SmallInteger,
+    String,
+    Text,
+    Time,
+    Unicode,
+    UnicodeText,
+    Uuid,
+)
+
+from queue_over_sql.errors import shown
+from queue_over_sql.payloads.codec import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Column
+    from sqlalchemy.types import TypeEngine
+
+    from queue_over_sql.schema.dialect import SqlDialect
+
+
+_BITS: Final = {SmallInteger: 16, SMALLINT: 16, Integer: 32, INTEGER: 32}
+"""Of whole numbers; all others have 64."""
+_SINGLE: Final = 24
+"""Up to this precision a float has 32 bits."""
+_TEXTS: Final = frozenset(
+    {String, Text, Unicode, UnicodeText, CHAR, NCHAR, VARCHAR, NVARCHAR, TEXT, CLOB}
+)
+_PYTHON: Final[dict[type, tuple[str, Any]]] = {
+    Boolean: ("True or False", bool),
+    Integer: ("a whole number", int),
+    Float: ("a number", int | float | Decimal),
+    Numeric: ("a number", int | float | Decimal),
+    DateTime: ("a datetime", dt.datetime),
+    Date: ("a date", dt.date),
+    Time: ("a time", dt.time),
+    Interval: ("a timedelta", dt.timedelta),
+    LargeBinary: ("bytes", bytes | bytearray | memoryview),
+}
+"""What Python has for SQLAlchemy's types. Drivers take more, and store something else."""
+_READ: Final[dict[type, Callable[[str], Any]]] = {
+    DateTime: dt.datetime.fromisoformat,
+    Date: dt.date.fromisoformat,
+    Time: dt.time.fromisoformat,
+    Numeric: Decimal,
+    Uuid: uuid.UUID,
+}
+"""What JSON has text for."""
+
+
+def own_value(column: Column[Any], value: Any, dialect: SqlDialect) -> Any:
+    """Refuse a value that its column does not hold; what is of no plain type is let pass.
+
+    Text that JSON has instead of a date, a time, a UUID or a decimal number is read as one.
+
+    Args:
+        column: the queue's own.
+        value: what is to be stored in it.
+        dialect: what this engine does differently.
+
+    Returns:
+        What is to be stored.
+
+    Raises:
+        TypeError: it is of another type.
+        ValueError: it does not fit.
+    """
+    if isinstance(value, str) and not isinstance(column.type, String):
+        value = _read(column.type, value)
+    return None if value is None else _checked(column, value, dialect)
+
+
+def _read(kind: TypeEngine[Any], text: str) -> Any:
+    for known, read in _READ.items():
+        if isinstance(kind, known) and not (isinstance(kind, Uuid) and not kind.as_uuid):
+            with contextlib.suppress(ValueError, ArithmeticError):
+                return read(text)
+    return text
+
+
+def _checked(column: Column[Any], value: Any, dialect: SqlDialect) -> Any:
+    kind = column.type
+    if isinstance(kind, Enum):
+        _expect(column, value, f"one of {', '.join(kind.enums)}", fits=_is_choice(kind, value))
+        return value
+    if isinstance(kind, Uuid):
+        words, python = ("a UUID", uuid.UUID) if kind.as_uuid else ("text", str)
+        _expect(column, value, words, fits=isinstance(value, python))
+        return plain(value)
+    if isinstance(kind, String):
+        return _text(column, kind, value, dialect) if type(kind) in _TEXTS else value
+    return _plain_value(column, value, dialect)
+
+
+def _plain_value(column: Column[Any], value: Any, dialect: SqlDialect) -> Any:
+    kind = column.type
+    known = next((each for each in type(kind).__mro__ if each in _PYTHON), None)
+    if known is None:
+        return value
+    words, python = _PYTHON[known]
+    # To Python True is a number.
+    fits = isinstance(value, python) and (python is bool or not isinstance(value, bool))
+    _expect(column, value, words, fits=fits)
+    if isinstance(kind, LargeBinary):
+        value = value if type(value) is bytes else bytes(memoryview(value))
+    elif isinstance(kind, Integer):
+        value = _whole(column, kind, value)
+    elif isinstance(kind, Float):
+        value = _float(column, kind, value, dialect)
+    elif isinstance(kind, Numeric):
+        value = _decimal(column, kind, value, dialect)
+    elif isinstance(kind, DateTime) and type(value) is not dt.datetime:
+        # Drivers go by the very type, which a subclass is not.
+        value = dt.datetime.combine(value.date(), value.timetz())
+    return value
+
+
+def _is_choice(kind: Enum, value: Any) -> bool:
+    if kind.enum_class is not None and isinstance(value, kind.enum_class):
+        return True
+    return isinstance(value, str) and value in kind.enums
+
+
+def _text(column: Column[Any], kind: String, value: Any, dialect: SqlDialect) -> str:
+    _expect(column, value, "text", fits=isinstance(value, str))
+    text: str = plain(value)
+    utf16 = dialect.counts_utf16
+    length = len(text.encode("utf-16-le", "surrogatepass")) // 2 if utf16 else len(text)
+    if kind.length is not None and length > kind.length:
+        msg = f"column {column.name!r} holds {kind.length} characters, not {length}"
+        if length > len(text):
+            msg += ": H2 counts UTF-16 units, of which an emoji, for one, has two"
+        raise ValueError(msg)
+    return text
+
+
+def _whole(column: Column[Any], kind: Integer, value: int) -> int:
+    bits = _BITS.get(type(kind), 64)
+    if not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
+        raise _too_large(column, value, f"whole numbers of {bits} bits")
+    number: int = plain(value)
+    return number
+
+
+def _float(
+    column: Column[Any], kind: Float[Any], value: float | Decimal, dialect: SqlDialect
+) -> float:
+    try:
+        number = float(value)
+        single = not isinstance(kind, Double) and 0 < (kind.precision or 0) <= _SINGLE
+        struct.pack("<f" if single else "<d", number)
+    except OverflowError:
+        number = math.inf
+    except ValueError:
+        # A NaN that signals.
+        number = math.nan
+    if math.isinf(number) and value != number:
+        raise _too_large(column, value, "floating-point numbers of its precision")
+    _expect_finite(column, number, fits=dialect.holds_number(number, exact=False))
+    return number
+
+
+def _decimal(
+    column: Column[Any], kind: Numeric[Any], value: float | Decimal, dialect: SqlDialect
+) -> Any:
+    number = Decimal(value)
+    whole, scale = (kind.precision or 0) - (kind.scale or 0), kind.scale or 0
+    if not number.is_finite():
+        fits = number.is_qnan() or (number.is_infinite() and not kind.precision)
+        fits = fits and dialect.holds_number(float(number), exact=True)
+        _expect_finite(column, value, fits=fits)
+    elif kind.precision and min(whole, scale) >= 0:
+        # From this number on it is rounded to one of too many digits.
+        first = Decimal(f"{'9' * whole}.{'9' * scale}5")
+        if number.copy_abs() >= first:
+            raise _too_large(column, value, f"numbers of {whole} digits before the point")
+    return plain(value)
+
+
+def _too_large(column: Column[Any], value: object, held: str) -> ValueError:
+    return ValueError(f"column {column.name!r} holds {held}, which {shown(value)} is not")
+
+
+def _expect_finite(column: Column[Any], value: object, *, fits: bool) -> None:
+    if not fits:
+        msg = f"column {column.name!r} needs a finite number in this database, not {shown(value)}"
+        raise ValueError(msg)
+
+
+def _expect(column: Column[Any], value: Any, expected: str, *, fits: bool) -> None:
+    if not fits:
+        msg = f"column {column.name!r} needs {expected}, not {shown(value)}"
+        raise TypeError(msg)

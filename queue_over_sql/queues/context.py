@@ -1,0 +1,253 @@
+"""What the parts of one queue share inside one service."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import logging
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import InvalidRequestError, NoSuchTableError, PendingRollbackError
+from sqlalchemy.orm import Session, scoped_session
+
+from queue_over_sql import store
+from queue_over_sql.dialects.compiled import StatementCache
+from queue_over_sql.errors import (
+    DatabaseRefused,
+    DatabaseUnavailable,
+    QueueError,
+    QueueNotFound,
+    QueueSchemaMismatch,
+)
+from queue_over_sql.settings import StoredSettings
+from queue_over_sql.store import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sqlalchemy import Table
+
+    from queue_over_sql.consumer import Consumer
+    from queue_over_sql.database.connections import Connections
+    from queue_over_sql.database.notify import Arrivals, WakeUps
+    from queue_over_sql.dialects.base import QueueDialect
+    from queue_over_sql.payloads.types import Kinds
+    from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql.settings import EffectiveSettings, ServiceSettings
+
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+# Settings changed elsewhere are seen after the reaper's interval, and after this at the latest.
+_LONGEST_REFRESH = 5.0
+
+
+class QueueContext:
+    """One queue as one service sees it: tables, statements, settings, connections."""
+
+    def __init__(
+        self,
+        tables: QueueTables,
+        settings: EffectiveSettings,
+        *,
+        connections: Connections,
+        consumer: Consumer,
+        service: ServiceSettings,
+        arrivals: Arrivals,
+        wakeups: WakeUps,
+        kinds: Kinds | None = None,
+    ) -> None:
+        self.name = tables.queue
+        self.kinds = kinds
+        if kinds is not None:
+            tables = dataclasses.replace(tables, known_kinds=kinds.names)
+        self.tables = tables
+        self.connections = connections
+        self.consumer = consumer
+        self.service = service
+        self.sql = StatementCache(tables, connections.engine.dialect)
+        self.arrivals = arrivals
+        self.wakeups = wakeups
+        # As ``Connections.run`` does, knowing that the queue may have been dropped: raises
+        # QueueNotFound then, or QueueSchemaMismatch where it was created anew in another form.
+        self.run = functools.partial(connections.run, refused=self._check_there)
+        self._declared_by: str | None = None
+        self._settings = settings
+        self._read_at = time.monotonic()
+        self._refresh_after = min(_LONGEST_REFRESH, service.reaper_seconds)
+
+    @property
+    def dialect(self) -> QueueDialect:
+        """What this server does differently."""
+        return self.connections.dialect
+
+    def declare_kinds(self) -> None:
+        """Let others know what this consumer can read, once in each of its lives.
+
+        A message of a kind that some living consumer knows is never ended for its kind.
+        """
+        consumer_id = self.consumer.consumer_id
+        if consumer_id is None or consumer_id == self._declared_by:
+            return
+        names = self.tables.known_kinds
+        with self.consumer.declaring:
+            self.run(lambda c: store.declare_kinds(c, self.sql, consumer_id, names), atomic=True)
+            self._declared_by = consumer_id
+
+    @property
+    def settings(self) -> EffectiveSettings:
+        """The queue's settings, read again from the registry now and then.
+
+        Raises:
+            QueueNotFound: the queue was dropped.
+        """
+        # On a connection that is the user's own a look would end the user's transaction.
+        shared = not self.connections.background
+        if not shared and time.monotonic() - self._read_at > self._refresh_after:
+            self.refresh()
+        return self._settings
+
+    @property
+    def known_settings(self) -> EffectiveSettings:
+        """The settings as they were read last; asks nobody."""
+        return self._settings
+
+    def refresh(self) -> None:
+        """Read the settings from the registry.
+
+        Raises:
+            QueueNotFound: the queue was dropped.
+            QueueSchemaMismatch: it was dropped, and created anew in another form.
+        """
+        record = self.connections.run(self._record)
+        if record is None:
+            raise QueueNotFound(self.name)
+        stored, present = StoredSettings.read(self.name, record.settings), self._settings
+        fresh = stored.effective(self.service.retry_policies, present.columns)
+        same = tuple(stored.columns) == tuple(column.name for column in present.columns)
+        if not same or (fresh.payload, fresh.adoption) != (present.payload, present.adoption):
+            msg = (
+                f"Queue {self.name!r} was dropped and created anew with another payload type, "
+                "other columns or another table; make a new QueueService to use it."
+            )
+            raise QueueSchemaMismatch(msg)
+        self._settings = fresh
+        self._read_at = time.monotonic()
+
+    def run_on(
+        self,
+        connection: Connection | Session | None,
+        act: Callable[[Connection], T],
+        *,
+        atomic: bool = False,
+        news: bool = False,
+    ) -> T:
+        """Run an act inside the caller's own transaction.
+
+        Args:
+            connection: with that transaction.
+            act: gets the SQLAlchemy ``Connection``.
+            atomic: as in ``run``.
+            news: tell others of new messages when the transaction commits.
+
+        Raises:
+            TypeError, ValueError, WrongDatabase, DatabaseUnavailable: as of ``callers``.
+            QueueNotFound, QueueSchemaMismatch: as of ``run``.
+        """
+        try:
+            with callers(connection, self.connections, self.tables.live, atomic=atomic) as target:
+                result = act(target)
+                if news:
+                    self.wakeups.tell_on(target, self.sql)
+                return result
+        except DatabaseRefused as error:
+            if self.connections.background:
+                self._check_there(error)
+            raise
+
+    def _check_there(self, error: DatabaseRefused) -> None:
+        try:
+            self.refresh()
+        except (QueueNotFound, QueueSchemaMismatch) as gone:
+            raise gone from error
+        except QueueError:
+            # The refusal is the one to tell.
+            return
+
+    def announce(self) -> None:
+        """Wake those who wait for a message, here and in other processes."""
+        self.arrivals.announce()
+        self.wakeups.tell(self.sql)
+
+    def _record(self, connection: Connection) -> registry.QueueRecord | None:
+        tables = self.tables
+        return registry.queue_record(connection, tables.system, tables.prefix, tables.queue)
+
+
+@contextlib.contextmanager
+def callers(
+    connection: Any, connections: Connections, table: Table, *, atomic: bool
+) -> Iterator[Connection]:
+    """What a caller gave as ``connection=``, for acts in its transaction.
+
+    Args:
+        connection: a ``Connection`` or ``Session``.
+        connections: of the service.
+        table: that the acts are about.
+        atomic: they are several statements, and done as a whole or not at all.
+
+    Raises:
+        TypeError: it is neither a ``Connection`` nor a ``Session``.
+        ValueError: it is closed, its transaction has ended, or it commits each statement though
+            the acts are atomic.
+        WrongDatabase: it leads to another database.
+        DatabaseUnavailable: its transaction has failed before.
+    """
+    try:
+        with connections.translated():
+            target = _as_connection(connection)
+            if atomic:
+                _check_transactional(target)
+            connections.check_same_database(target, table)
+            yield target
+    except NoSuchTableError:
+        raise
+    except PendingRollbackError as error:
+        msg = (
+            "The transaction of connection= has failed before, so nothing more can be done in it. "
+            "Roll it back and do all of it again."
+        )
+        raise DatabaseUnavailable(msg) from error
+    except InvalidRequestError as error:
+        reason = str(error).partition("\n")[0].partition(" (Background on")[0].rstrip(".")
+        msg = f"connection= cannot be used any more: {reason}. Give one that is open"
+        raise ValueError(msg) from error
+
+
+def _as_connection(connection: Any) -> Connection:
+    if isinstance(connection, Connection):
+        return connection
+    if isinstance(connection, Session | scoped_session):
+        return connection.connection()
+    msg = (
+        "connection must be an SQLAlchemy Connection or Session with your transaction, not "
+        f"{type(connection).__name__}"
+    )
+    if type(connection).__module__.startswith("sqlalchemy.ext.asyncio"):
+        msg += ": use AsyncQueueService of queue_over_sql.aio with it"
+    raise TypeError(msg)
+
+
+def _check_transactional(connection: Connection) -> None:
+    options, dialect = connection.get_execution_options(), connection.engine.dialect
+    by_default = getattr(dialect, "_on_connect_isolation_level", None)
+    if options.get("isolation_level", by_default) == "AUTOCOMMIT":
+        msg = (
+            "connection= commits each statement by itself (AUTOCOMMIT), so that what takes several "
+            "could be done in part: give one with a transaction, or leave connection= out"
+        )
+        raise ValueError(msg)

@@ -1,0 +1,216 @@
+"""Decoding: from claimed rows to messages, and what becomes of those that cannot be read."""
+
+from __future__ import annotations
+
+import json
+import logging
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from queue_over_sql.durations import MICROSECOND, instant_to_microseconds
+from queue_over_sql.errors import QueueError
+from queue_over_sql.message import UNFIT_SINCE, Message, Unreadable
+from queue_over_sql.payloads import codec as payloads
+from queue_over_sql.payloads.types import UnfitPayload
+from queue_over_sql.schema.conditions import check_condition
+from queue_over_sql.store import Aside, TakenFate, Where
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import timedelta
+
+    from sqlalchemy import ColumnElement
+
+    from queue_over_sql.message import MessageRow, Settler
+    from queue_over_sql.queues.context import QueueContext
+
+
+_log = logging.getLogger(__name__)
+
+UNDECODABLE = (ValueError, RecursionError)
+"""What decoding a stored payload may raise."""
+
+_SHORTEST: Final = 1_000_000
+_LONGEST: Final = 300_000_000
+
+
+def deferral(message: Message, reason: str, now: int, timeout: timedelta) -> Aside | None:
+    """How a message that does not fit is deferred; None when it has waited for long enough.
+
+    Args:
+        message: as it is without its kind.
+        reason: why it does not fit.
+        now: by the database's clock, in microseconds.
+        timeout: the queue's ``kind_timeout``.
+    """
+    published = instant_to_microseconds(message.published_at, "published_at")
+    since = _since(message.headers.get(UNFIT_SINCE), published, now)
+    left = timeout // MICROSECOND - (now - since)
+    if left <= 0:
+        return None
+    growing = min(_LONGEST, max(_SHORTEST, (now - since) // 2))
+    headers = payloads.encode_json(message.headers | {UNFIT_SINCE: since / 1_000_000}, "headers")
+    return Aside(min(growing, left), headers, reason)
+
+
+def _since(header: Any, published: int, now: int) -> int:
+    """What the header says, unless it is older than the message or no time at all.
+
+    A publisher may put anything there, and one that passes headers on repeats another message's.
+    """
+    if isinstance(header, bool) or not isinstance(header, int | float):
+        return now
+    since = header * 1_000_000
+    return round(since) if published <= since <= now else now
+
+
+class Decoder:
+    """Hands out rows of one queue as messages, and sets aside what cannot be decoded."""
+
+    def __init__(
+        self,
+        context: QueueContext,
+        settler: Settler,
+        defer: Callable[[Message, str], None],
+    ) -> None:
+        self._context = context
+        self._settler = settler
+        self._defer = defer
+
+    def messages(self, rows: Sequence[MessageRow]) -> list[Message]:
+        """The messages of claimed rows; those that cannot be decoded are given back on the spot."""
+        messages = []
+        for row in rows:
+            try:
+                messages.append(decoded(self._context, row, self._settler))
+            except UNDECODABLE as error:
+                self._give_back(row, error)
+        return messages
+
+    def fate(self, row: MessageRow, now: int) -> TakenFate:
+        """What becomes of a taken message: done, or buried or set aside where it is unreadable.
+
+        Args:
+            row: of the message.
+            now: by the database's clock, in microseconds.
+        """
+        settings = self._context.settings
+        keep_dead, dedup = settings.archive != "none", settings.dedup_us
+        try:
+            decoded(self._context, row, self._settler)
+        except UnfitPayload as error:
+            reason = self._reason(row, error)
+            message = decoded_plainly(self._context, row, self._settler)
+            waits = deferral(message, reason, now, settings.kind_timeout)
+            return TakenFate(keep_dead, dedup, None if waits else reason, waits)
+        except UNDECODABLE as error:
+            return TakenFate(keep_dead, dedup, self._reason(row, error))
+        return TakenFate(settings.archive == "all", dedup)
+
+    def _give_back(self, row: MessageRow, error: Exception) -> None:
+        reason = self._reason(row, error)
+        try:
+            if isinstance(error, UnfitPayload):
+                self._defer(decoded_plainly(self._context, row, self._settler), reason)
+            else:
+                self._settler.nack(undecoded(self._context, row, self._settler), error=reason)
+        except QueueError as failure:
+            _log.warning("Message %d of queue %s: %s", row.id, self._context.name, failure)
+
+    def _reason(self, row: MessageRow, error: Exception) -> str:
+        reason = undecodable(error)
+        _log.warning("Message %d of queue %s: %s", row.id, self._context.name, reason)
+        return reason
+
+
+def as_where(condition: ColumnElement[bool] | None) -> Where | None:
+    """Read ``where=``.
+
+    Raises:
+        TypeError: it is no SQLAlchemy expression.
+    """
+    if condition is None:
+        return None
+    check_condition(condition)
+    return Where(condition)
+
+
+def decoded(context: QueueContext, row: MessageRow, settler: Settler) -> Message:
+    """Turn a row into a message.
+
+    Raises:
+        UnfitPayload: the payload does not fit its kind here.
+        ValueError: the payload is not what the queue's payload type says.
+    """
+    message = decoded_plainly(context, row, settler)
+    if context.kinds is not None and row.kind is not None:
+        message.payload = context.kinds.decode(row.kind, message.payload)
+    return message
+
+
+def _read_payload(payload_type: str, stored: Any) -> Any:
+    if payload_type == "json":
+        try:
+            return payloads.READ_JSON(stored)
+        except payloads.NOT_QUICK:
+            pass  # in the usual words, or by the standard library
+    return payloads.decode(payload_type, stored)
+
+
+def decoded_plainly(context: QueueContext, row: MessageRow, settler: Settler) -> Message:
+    """Turn a row into a message with the payload as it is without kinds.
+
+    Raises:
+        ValueError: the payload is not what the queue's payload type says, or a column holds what
+            its type cannot read.
+    """
+    settings, own = context.known_settings, None
+    if row.columns:
+        _check_readable(row.columns)
+    if context.tables.adoption is None:
+        payload = _read_payload(settings.payload, row.payload)
+    else:
+        payload = own = MappingProxyType(row.columns)
+    return Message(
+        row if own is None else row._replace(columns={}),
+        queue=context.name,
+        settler=settler,
+        payload=payload,
+        headers={} if row.headers is None else payloads.decode_headers(row.headers),
+        queue_max_attempts=settings.max_attempts,
+        own_row=own,
+    )
+
+
+def undecoded(context: QueueContext, row: MessageRow, settler: Settler) -> Message:
+    """Turn a row that cannot be decoded into a message with the stored payload.
+
+    What cannot be read of its columns is None.
+    """
+    columns = {
+        name: None if isinstance(value, Unreadable) else value
+        for name, value in row.columns.items()
+    }
+    return Message(
+        row._replace(columns=columns),
+        queue=context.name,
+        settler=settler,
+        payload=row.payload,
+        headers={},
+        queue_max_attempts=context.known_settings.max_attempts,
+    )
+
+
+def _check_readable(columns: Mapping[str, Any]) -> None:
+    for name, value in columns.items():
+        if isinstance(value, Unreadable):
+            msg = f"its column {name!r} cannot be read here: {value.error!r}"
+            raise ValueError(msg) from value.error  # noqa: TRY004 - as for any other content
+
+
+def undecodable(error: Exception) -> str:
+    """The reason given to a message whose payload this queue cannot read."""
+    if isinstance(error, UnfitPayload):
+        return str(error)
+    kind = "JSON" if isinstance(error, json.JSONDecodeError) else "what the queue holds"
+    return f"the payload is not {kind}: {error}"

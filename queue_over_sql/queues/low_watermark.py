@@ -1,0 +1,96 @@
+"""The low-water mark: where a claim starts to look, so that it never wades through dead rows.
+
+On PostgreSQL a claim walks the dead index entries of finished messages, and without end while
+some transaction holds the vacuum back; InnoDB has its unpurged rows. So a claim starts at the
+largest ``available_at`` that this consumer claimed before, less a slack for publishers that
+commit out of order. What lies below is found by a *full look*, which is made whenever it is cheap
+and otherwise takes at most about a twentieth of the time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from queue_over_sql.message import MessageRow
+
+
+SLACK_US = 100_000
+# A full look that costs no more than this above a bounded one needs no sparing.
+_CHEAP_SECONDS = 0.002
+_SHARE = 20
+_LEAST_PAUSE = 0.02
+_LOADED_PAUSE = 1.0
+# However dear it seemed, it is tried again after so long.
+_LONGEST_PAUSE = 10.0
+
+
+class LowWatermark:
+    """The mark of one priority level of one queue, shared by the threads of a consumer."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._low = 0
+        self._short = True
+        self._looked_at = float("-inf")
+        self._full_costs = (float("inf"), float("inf"))
+        self._bounded_cost = float("inf")
+
+    @property
+    def idle(self) -> bool:
+        """Whether the last claim found less than it asked for."""
+        return self._short
+
+    def bound(self) -> int:
+        """Where the next claim starts, in microseconds; 0 for a full look."""
+        with self._lock:
+            pause = self._pause() if self._short else max(_LOADED_PAUSE, self._pause())
+            return 0 if time.monotonic() - self._looked_at >= pause else self._low
+
+    def may_look_fully(self) -> bool:
+        """Whether a claim that found nothing above the mark may look below it at once."""
+        with self._lock:
+            return time.monotonic() - self._looked_at >= self._pause()
+
+    def claimed(self, rows: Sequence[MessageRow], asked: int, low: int, seconds: float) -> None:
+        """Take note of a claim: what it found of what it asked for, from where, at what cost."""
+        latest = max((row.available_at or 0 for row in rows), default=0)
+        self.noted(len(rows), latest, asked, low, seconds)
+
+    def noted(self, found: int, latest: int, asked: int, low: int, seconds: float) -> None:
+        """The same of so many messages, of which the last was due at ``latest``."""
+        with self._lock:
+            self._short = found < asked
+            if low:
+                self._bounded_cost = min(seconds, self._bounded_cost * 1.1)
+            else:
+                now = time.monotonic()
+                # Threads that a lock held up together have measured one stall, not several.
+                if now - seconds >= self._looked_at:
+                    self._full_costs = (self._full_costs[1], seconds)
+                self._looked_at = now
+            if found:
+                self._low = max(0, latest - SLACK_US)
+
+    def lower(self, available_at: int | None = None) -> None:
+        """Messages came back below the mark; without their place known, look fully next."""
+        with self._lock:
+            self._low = 0 if available_at is None else min(self._low, available_at)
+
+    def _pause(self) -> float:
+        """How long after a full look the next one may come.
+
+        One slow measurement may be the machine's fault, so the cheaper of the last two counts,
+        and a single one, which prepared the statement too, counts for nothing.
+        """
+        cost = min(self._full_costs)
+        if max(self._full_costs) == float("inf"):
+            return 0.0
+        usual = 0.0 if self._bounded_cost == float("inf") else self._bounded_cost
+        if cost - usual <= _CHEAP_SECONDS:
+            return 0.0
+        return min(_LONGEST_PAUSE, max(_LEAST_PAUSE, _SHARE * cost))

@@ -1,0 +1,260 @@
+"""Publishing: checks what is given, encodes it, and puts it into the table."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from queue_over_sql import store
+from queue_over_sql.durations import instant_to_microseconds, to_microseconds
+from queue_over_sql.errors import DatabaseRefused, DuplicateKey, shown
+from queue_over_sql.message import Publication, Published
+from queue_over_sql.payloads import codec as payloads
+from queue_over_sql.queues.column_values import own_value
+from queue_over_sql.schema.system_tables import KEY_LENGTH, KIND_LENGTH
+from queue_over_sql.settings import check_choice, check_function, check_whole
+from queue_over_sql.store import NewMessage, PlainMessages, PlainPayloads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from datetime import datetime
+
+    from sqlalchemy import Connection
+    from sqlalchemy.orm import Session
+
+    from queue_over_sql.durations import Duration
+    from queue_over_sql.queues.context import QueueContext
+
+
+ON_CONFLICT: Final = ("raise", "skip", "replace")
+_DEFAULT_PRIORITY: Final = 0
+
+
+class Publisher:
+    """Puts messages into one queue."""
+
+    def __init__(self, context: QueueContext) -> None:
+        self._context = context
+
+    def publish(
+        self,
+        publication: Publication,
+        on_conflict: str,
+        connection: Connection | Session | None,
+    ) -> Published:
+        """Publish one message; see ``Queue.publish``."""
+        if on_conflict != "raise":
+            check_choice("on_conflict", on_conflict, ON_CONFLICT)
+        context = self._context
+        do, atomic = store.publishing(context.sql, self.encode(publication), on_conflict)
+        if connection is not None:
+            return context.run_on(connection, do, atomic=atomic, news=True)
+        # Not even with a key is it safe to repeat: the message may be there and finished by now.
+        published = context.run(do, atomic=atomic, durable=True, repeat=False)
+        context.announce()
+        return published
+
+    def publish_many(
+        self,
+        items: Iterable[Any],
+        on_conflict: str,
+        connection: Connection | Session | None,
+    ) -> list[Published]:
+        """Publish many messages, all or none; see ``Queue.publish_many``."""
+        check_choice("on_conflict", on_conflict, ON_CONFLICT)
+        context = self._context
+        listed = items if isinstance(items, list) else list(as_items(items))
+        messages = self._encode_all(listed)
+        if not messages:
+            return []
+
+        def act(target: Connection) -> list[Published]:
+            return store.publish_many(target, context.sql, messages, on_conflict)
+
+        if connection is not None:
+            return context.run_on(connection, act, atomic=True, news=True)
+        published = context.run(act, atomic=True, durable=True, repeat=False)
+        context.announce()
+        return published
+
+    def load(
+        self, items: Iterable[Any], batch_size: int, progress: Callable[[int], None] | None
+    ) -> int:
+        """Publish in bulk, one transaction per batch; see ``Queue.load``."""
+        batch_size = check_whole("batch_size", batch_size)
+        check_function("progress", progress)
+        total = 0
+        for batch in batched(as_items(items), batch_size):
+            total += self._load_batch(batch)
+            self._context.announce()
+            if progress is not None:
+                progress(total)
+        return total
+
+    def encode(self, publication: Publication) -> NewMessage:
+        """Check a publication and encode it for the table.
+
+        Raises:
+            PayloadInvalid, PayloadTooLarge: of the payload or the headers.
+            TypeError, ValueError: of the other options; the text names them.
+        """
+        return self.encode_plain(self.plain(publication))
+
+    def plain(self, publication: Publication) -> Publication:
+        """A publication whose payload fits its kind and is written as plain JSON values.
+
+        Raises:
+            PayloadInvalid: it does not fit.
+        """
+        if self._context.kinds is None:
+            return publication
+        kind, value = self._context.kinds.encode(publication.kind, publication.payload)
+        return dataclasses.replace(publication, kind=kind, payload=value)
+
+    def encode_plain(self, publication: Publication) -> NewMessage:
+        """As ``encode`` does, of a plain publication, whose kind need not be known here."""
+        settings = self._context.settings
+        nul = self._context.tables.dialect.nul_in_text
+        content = {
+            "kind": payloads.check_text("kind", publication.kind, KIND_LENGTH),
+            "payload": payloads.encode(
+                settings.payload, publication.payload, settings.max_payload_bytes, nul=nul
+            ),
+            "headers": payloads.encode_headers(publication.headers),
+            "priority": self._level(publication.priority),
+            "max_attempts": optional_whole("max_attempts", publication.max_attempts),
+            "lease_us": optional_duration("lease", publication.lease),
+            **self._own_values(publication.columns),
+        }
+        delay, at = due(publication.delay, publication.at)
+        return NewMessage(
+            key=payloads.check_text("key", publication.key, KEY_LENGTH),
+            content=content,
+            delay=delay,
+            at=at,
+            dedup=publication.key is not None and settings.dedup_window is not None,
+        )
+
+    def _level(self, priority: Any) -> int:
+        # Most have none; bool is no number here.
+        if priority is _DEFAULT_PRIORITY:
+            return _DEFAULT_PRIORITY
+        return check_whole("priority", priority, 0, self._context.settings.priorities - 1)
+
+    def _encode_all(self, items: list[Any]) -> list[NewMessage] | PlainMessages:
+        plain = self._plain_payloads(items)
+        if plain is not None:
+            return plain.encoded()
+        return [self.encode(as_publication(item)) for item in items]
+
+    def _plain_payloads(self, items: list[Any]) -> PlainPayloads | None:
+        context = self._context
+        settings, tables = context.settings, context.tables
+        own = dict.fromkeys(tables.own_columns)
+        needed = any(not tables.live.c[name].nullable for name in own)
+        if needed or context.kinds is not None:
+            return None
+        if any(isinstance(item, Publication) for item in items):
+            return None
+        limit, nul = settings.max_payload_bytes, tables.dialect.nul_in_text
+        blank = {
+            "kind": None,
+            "payload": None,
+            "headers": None,
+            "priority": 0,
+            "max_attempts": None,
+            "lease_us": None,
+            **own,
+        }
+        return PlainPayloads(items, payloads.encoder(settings.payload, limit, nul=nul), blank)
+
+    def _load_batch(self, items: list[Any]) -> int:
+        context = self._context
+        plain = self._plain_payloads(items)
+        given = self._encode_all(items) if plain is None else plain
+
+        def bulk(target: Connection) -> None:
+            store.load(target, context.sql, given)
+
+        def singly(target: Connection) -> None:
+            messages = given.encoded() if isinstance(given, PlainPayloads) else given
+            store.publish_many(target, context.sql, messages, "raise")
+
+        try:
+            context.run(bulk, atomic=True, durable=True, repeat=False)
+        except DuplicateKey:
+            raise
+        except DatabaseRefused:
+            # The bulk path says only that something was refused; this one says what.
+            context.run(singly, atomic=True, durable=True, repeat=False)
+        return len(items)
+
+    def _own_values(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        tables = self._context.tables
+        own = tables.own_columns
+        if not isinstance(given, Mapping):
+            msg = f"columns must be a mapping of names to values, not {type(given).__name__}"
+            raise TypeError(msg)
+        unknown = sorted(n if isinstance(n, str) else shown(n) for n in given if n not in own)
+        if unknown:
+            msg = (
+                f"queue {self._context.name!r} has no column {', '.join(unknown)}; "
+                f"its own columns are: {', '.join(own) or 'none'}"
+            )
+            raise TypeError(msg)
+        columns, dialect = tables.live.c, tables.dialect
+        missing = [n for n in own if given.get(n) is None and not columns[n].nullable]
+        if missing:
+            msg = f"queue {self._context.name!r} needs a value of its column {', '.join(missing)}"
+            raise TypeError(msg)
+        values = {name: own_value(columns[name], value, dialect) for name, value in given.items()}
+        return {name: values.get(name) for name in own}
+
+
+def due(delay: Duration | None, at: datetime | None) -> tuple[int, int | None]:
+    """When a message is due, in microseconds: a delay, or the instant that stands instead of it.
+
+    Raises:
+        TypeError, ValueError: one has no sensible value, or both were given.
+    """
+    if delay is not None and at is not None:
+        msg = "give delay or at, not both"
+        raise ValueError(msg)
+    wait = 0 if delay is None else to_microseconds(delay, "delay", zero=True)
+    return wait, None if at is None else instant_to_microseconds(at, "at")
+
+
+def as_items(items: Any) -> Iterable[Any]:
+    """Refuse what is one payload rather than many.
+
+    Raises:
+        TypeError: it is a text, bytes or a mapping, which would be taken apart, or not iterable.
+    """
+    if isinstance(items, str | bytes | bytearray | Mapping) or not isinstance(items, Iterable):
+        msg = f"items must be a list or another iterable of payloads, not {type(items).__name__}"
+        raise TypeError(msg)
+    return items
+
+
+def as_publication(item: Any) -> Publication:
+    """A ``Publication``; anything else is the payload of a plain one."""
+    return item if isinstance(item, Publication) else Publication(item)
+
+
+def batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Cut what may be endless into lists of up to ``size``."""
+    remaining = iter(items)
+    while batch := list(itertools.islice(remaining, size)):
+        yield batch
+
+
+def optional_whole(argument: str, value: Any) -> int | None:
+    """Read a whole number that may be left out."""
+    return None if value is None else check_whole(argument, value, 1, 2**31 - 1)
+
+
+def optional_duration(argument: str, value: Any) -> int | None:
+    """Read a duration that may be left out, as microseconds."""
+    return None if value is None else to_microseconds(value, argument)

@@ -1,0 +1,200 @@
+"""Restoring: what the reaper does on one queue, and what a consume that comes back short does."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+from queue_over_sql import store
+from queue_over_sql.backoff import Pace
+from queue_over_sql.durations import MICROSECOND
+from queue_over_sql.message import Claim, Outcome
+from queue_over_sql.queues.settle import Settlements
+from queue_over_sql.store import Settlement, TakenFate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql.message import MessageRow
+    from queue_over_sql.queues.context import QueueContext
+    from queue_over_sql.store import DeadClaim
+
+    Find = Callable[[Connection, int], list[DeadClaim]]
+
+
+_log = logging.getLogger(__name__)
+
+BATCH = 500
+_PRUNES_PER_PASS = 20
+
+LEASE_EXPIRED = "the lease expired before the message was settled"
+CONSUMER_DIED = "the consumer died while it held the message"
+
+
+@dataclasses.dataclass(frozen=True)
+class ReaperReport:
+    """What one pass did.
+
+    Attributes:
+        restored: messages given back.
+        buried: messages that were out of attempts, or of a kind that nobody knew for too long.
+        pruned: archived messages removed because they were too old or too many.
+        consumers: dead consumers whose registration was removed.
+        fired: messages that schedules published.
+        dropped: temporary queues of dead consumers that were dropped.
+        swept: staged batches that nobody published, which were dropped.
+    """
+
+    restored: int = 0
+    buried: int = 0
+    pruned: int = 0
+    consumers: int = 0
+    fired: int = 0
+    dropped: int = 0
+    swept: int = 0
+
+    def __add__(self, other: ReaperReport) -> ReaperReport:
+        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
+        return ReaperReport(*(mine + theirs for mine, theirs in pairs))
+
+
+class Recovery:
+    """The reaper's acts on one queue."""
+
+    def __init__(self, context: QueueContext) -> None:
+        self._context = context
+        self._settlements = Settlements(context, lambda _: None)
+        # Of what a short claim does; put off where a pass has just done it.
+        self.pace = Pace(context.service.reaper_seconds, ready=False)
+        # Counting what is kept walks the whole history, so it has a share of the time of its own.
+        self._counting = {outcome: Pace(0.0, ready=True) for outcome in Outcome}
+
+    def restore(self) -> int:
+        """Take back what the dead hold, as a pass would; returns how many were given back."""
+        return (self.expired_leases() + self.orphaned_claims()).restored
+
+    def expired_leases(self) -> ReaperReport:
+        """Take back the claims whose lease has passed."""
+        sql, attempts = self._context.sql, self._context.settings.max_attempts
+        return self._all(
+            lambda connection, limit: store.expired_leases(connection, sql, attempts, limit),
+            LEASE_EXPIRED,
+        )
+
+    def orphaned_claims(self) -> ReaperReport:
+        """Take back the claims of consumers that are expired or gone."""
+        sql, attempts = self._context.sql, self._context.settings.max_attempts
+        return self._all(
+            lambda connection, limit: store.orphaned_claims(connection, sql, attempts, limit),
+            CONSUMER_DIED,
+        )
+
+    def unknown_kinds(self) -> ReaperReport:
+        """End what has been due for the ``kind_timeout`` and no living consumer can read.
+
+        Only a server that has kinds itself knows that there is something to know.
+        """
+        context, kinds = self._context, self._context.kinds
+        if kinds is None:
+            return ReaperReport()
+        settings, sql = context.settings, context.sql
+        context.declare_kinds()
+        reason = f"no server knew its kind for {settings.kind_timeout}"
+
+        def fate(row: MessageRow) -> TakenFate:
+            _log.warning("Message %d of queue %s (%s): %s", row.id, context.name, row.kind, reason)
+            error = f"{reason}: {row.kind}"
+            return TakenFate(settings.archive != "none", settings.dedup_us, error)
+
+        def bury(connection: Connection, level: int) -> int:
+            due_for = settings.kind_timeout // MICROSECOND
+            return store.bury_unknown(
+                connection, sql, level=level, due_for=due_for, limit=BATCH, fate=fate
+            )
+
+        buried = sum(
+            self._in_batches(partial(bury, level=level)) for level in range(settings.priorities)
+        )
+        return ReaperReport(buried=buried)
+
+    def prune(self, *, patient: bool = False) -> ReaperReport:
+        """Remove what the archive keeps no longer, and keys that are free again.
+
+        Args:
+            patient: count what is kept not in every pass where that takes long.
+        """
+        settings, sql = self._context.settings, self._context.sql
+        pruned = sum(self._prune_outcome(outcome, patient=patient) for outcome in Outcome)
+        if settings.dedup_window is not None:
+            self._in_batches(lambda connection: store.prune_keys(connection, sql, BATCH))
+        return ReaperReport(pruned=pruned)
+
+    def _prune_outcome(self, outcome: Outcome, *, patient: bool) -> int:
+        context = self._context
+        sql, ttl = context.sql, context.settings.kept_for(outcome)
+        keep = context.settings.kept_count(outcome)
+        age = None if ttl is None else ttl // MICROSECOND
+        if keep is not None and not self._counting[outcome].due() and patient:
+            keep = None
+        if age is None and keep is None:
+            return 0
+        with contextlib.nullcontext() if keep is None else self._counting[outcome].running():
+            up_to = context.run(
+                lambda connection: store.last_to_prune(connection, sql, outcome, ttl=age, keep=keep)
+            )
+        if up_to is None:
+            return 0
+        return self._in_batches(
+            lambda connection: store.prune_archive(connection, sql, outcome, up_to, BATCH)
+        )
+
+    def _in_batches(self, prune: Callable[[Connection], int]) -> int:
+        pruned = 0
+        for _ in range(_PRUNES_PER_PASS):
+            batch = self._context.run(prune, atomic=True)
+            pruned += batch
+            if batch < BATCH:
+                break
+        return pruned
+
+    def _all(self, find: Find, reason: str) -> ReaperReport:
+        report = ReaperReport()
+        # Mostly there is nothing, which to see takes no transaction.
+        if not self._context.run(lambda connection: find(connection, 1)):
+            return report
+        while True:
+            found, done = self._context.run(
+                lambda connection: self._batch(connection, find, reason), atomic=True
+            )
+            report += done
+            # What was found but not changed belongs to a transaction that is settling it now.
+            if found < BATCH or done == ReaperReport():
+                return report
+
+    def _batch(self, connection: Connection, find: Find, reason: str) -> tuple[int, ReaperReport]:
+        dead = find(connection, BATCH)
+        spent = [claim for claim in dead if claim.out_of_attempts]
+        others = [claim for claim in dead if not claim.out_of_attempts]
+        buried = sum(
+            len(self._settlements.dead_letter(connection, settlement))
+            for settlement in _settlements(spent, f"out of attempts: {reason}")
+        )
+        restored = sum(
+            len(store.restore(connection, self._context.sql, settlement))
+            for settlement in _settlements(others, reason)
+        )
+        return len(dead), ReaperReport(restored=restored, buried=buried)
+
+
+def _settlements(dead: Sequence[DeadClaim], reason: str) -> Iterator[Settlement]:
+    """The dead claims as settlements on behalf of their holders, under their own fence."""
+    groups: dict[Claim, list[int]] = {}
+    for found in dead:
+        groups.setdefault(found.claim, []).append(found.message_id)
+    for claim, ids in groups.items():
+        yield Settlement(sorted(ids), claim, Outcome.FAILED, reason)

@@ -1,0 +1,422 @@
+"""Settling: ack, nack, release, reject and extend, each fenced by the claim's stamp."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from queue_over_sql import store
+from queue_over_sql.durations import MICROSECOND, instant_to_microseconds, to_microseconds
+from queue_over_sql.errors import ClaimLost, DatabaseUnavailable, shown
+from queue_over_sql.message import (
+    Message,
+    Outcome,
+    claim_of,
+    claimed_lease_us,
+    lease_runs_at,
+    note_lease,
+)
+from queue_over_sql.payloads import codec as payloads
+from queue_over_sql.queues.decoding import deferral
+from queue_over_sql.retry import ExponentialBackoff
+from queue_over_sql.store import Act, Settlement, registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sqlalchemy import Connection
+    from sqlalchemy.orm import Session
+
+    from queue_over_sql.durations import Duration
+    from queue_over_sql.queues.context import QueueContext
+
+
+_log = logging.getLogger(__name__)
+# Long enough for a stack trace, short enough not to bloat the table.
+_LONGEST_ERROR = 20_000
+
+
+class Settlements:
+    """Ends or gives back messages that were claimed from one queue."""
+
+    def __init__(self, context: QueueContext, came_back: Callable[[int | None], None]) -> None:
+        self._context = context
+        self._came_back = came_back
+
+    @property
+    def keeps_finished(self) -> bool:
+        """Whether finished messages go to the archive."""
+        return self._context.settings.archive == "all"
+
+    def ack(
+        self,
+        messages: Message | Sequence[Message],
+        connection: Connection | Session | None = None,
+    ) -> None:
+        """Finish messages; see ``Queue.ack``."""
+        messages = as_list(messages)
+        context = self._context
+        keep = context.settings.archive == "all"
+        act = store.finish(context.sql, self.grouped(messages), keep=keep)
+        self._settle(messages, act, connection, ends=True)
+
+    def nack(
+        self,
+        messages: Message | Sequence[Message],
+        error: str | BaseException | None = None,
+        delay: Duration | None = None,
+        connection: Connection | Session | None = None,
+    ) -> None:
+        """Retry or dead-letter failed messages; see ``Queue.nack``."""
+        messages = as_list(messages)
+        reason = reason_of(error)
+        explicit = None if delay is None else to_microseconds(delay, "delay", zero=True)
+        delays = {
+            m.id: self.delay_after(m.attempt, m.max_attempts, reason, explicit) for m in messages
+        }
+        groups = [
+            Settlement([message.id for message in same], claim, Outcome.FAILED, reason)
+            for (claim, _), same in _by(
+                _newest(messages), lambda m: (claim_of(m), delays[m.id])
+            ).items()
+            if claim is not None and self._context.consumer.made(claim)
+        ]
+        self._announce_dead_letters([m for m in messages if delays[m.id] is None], reason)
+
+        sql = self._context.sql
+
+        def fail(target: Connection, settlement: Settlement) -> set[int]:
+            wait = delays[settlement.ids[0]]
+            if wait is None:
+                return self.dead_letter(target, settlement)
+            return store.retry(target, sql, settlement, wait)
+
+        atomic = None in delays.values() or not store.updates_at_once(sql, groups)
+        act = Act(partial(_each, act=fail, groups=groups), atomic or connection is not None)
+        self._settle(messages, act, connection)
+        if any(wait == 0 for wait in delays.values()):
+            self._came_back(None)
+
+    def _announce_dead_letters(self, messages: Sequence[Message], reason: str | None) -> None:
+        for message in messages:
+            _log.warning(
+                "%r is given up after attempt %d of %d: %s",
+                message,
+                message.attempt,
+                message.max_attempts,
+                reason,
+            )
+
+    def release(
+        self,
+        messages: Message | Sequence[Message],
+        connection: Connection | Session | None = None,
+    ) -> None:
+        """Give messages back untouched; see ``Queue.release``."""
+        messages = as_list(messages)
+        act = store.give_back(self._context.sql, self.grouped(messages))
+        if connection is not None:
+            act = act._replace(atomic=True)
+        self._settle(messages, act, connection)
+        self._came_back(None)
+
+    def defer(self, message: Message, reason: str) -> None:
+        """Let a message that does not fit its kind here wait for a server that knows better.
+
+        Raises:
+            ClaimLost, ConsumerExpired: as in ``nack``.
+        """
+        settings, sql = self._context.settings, self._context.sql
+        now = instant_to_microseconds(message.claimed_at or datetime.now(UTC), "claimed_at")
+        waits = deferral(message, reason, now, settings.kind_timeout)
+        groups = self.grouped([message], Outcome.FAILED, reason)
+
+        def defer(target: Connection, settlement: Settlement) -> set[int]:
+            if waits is None:
+                return self.dead_letter(target, settlement)
+            return store.set_aside(target, sql, settlement, waits)
+
+        self._settle([message], Act(partial(_each, act=defer, groups=groups)), None)
+
+    def reject(
+        self,
+        messages: Message | Sequence[Message],
+        reason: str,
+        connection: Connection | Session | None = None,
+    ) -> None:
+        """Dead-letter messages for good; see ``Queue.reject``."""
+        messages = as_list(messages)
+        groups = self.grouped(messages, Outcome.REJECTED, reason_of(reason, "reason"))
+        act = Act(partial(_each, act=self.dead_letter, groups=groups))
+        self._settle(messages, act, connection, ends=True)
+
+    def dead_letter(self, connection: Connection, settlement: Settlement) -> set[int]:
+        """Move messages to the archive as dead letters, or count them where there is none."""
+        sql, tables, settings = self._context.sql, self._context.tables, self._context.settings
+        settlement = dataclasses.replace(settlement, dedup_us=settings.dedup_us)
+        if settings.archive != "none":
+            now = store.server_now(connection, sql)
+            buried = dataclasses.replace(settlement, attempted_at=now)
+            return store.archive_messages(connection, sql, buried)
+        gone = store.remove(connection, sql, settlement)
+        if gone:
+            registry.count_discarded(
+                connection, tables.system, tables.prefix, tables.queue, len(gone)
+            )
+            for message_id in sorted(gone):
+                _log.warning(
+                    "Message %d of queue %s is dead (%s: %s) and was discarded, because the queue "
+                    "has archive='none'.",
+                    message_id,
+                    tables.queue,
+                    settlement.outcome,
+                    settlement.error,
+                )
+        return gone
+
+    def extend(
+        self,
+        messages: Message | Sequence[Message],
+        lease: Duration | None = None,
+        connection: Connection | Session | None = None,
+    ) -> None:
+        """Renew leases; see ``Queue.extend``."""
+        messages = as_list(messages)
+        explicit = None if lease is None else to_microseconds(lease, "lease")
+        lengths = {m.id: explicit or claimed_lease_us(m) or 0 for m in messages}
+        groups = [
+            Settlement([message.id for message in same], claim)
+            for (claim, _), same in _by(
+                _newest(messages), lambda m: (claim_of(m), lengths[m.id])
+            ).items()
+            if claim is not None and self._context.consumer.made(claim)
+        ]
+        expiries: dict[int, int] = {}
+
+        def extend(target: Connection, settlement: Settlement) -> set[int]:
+            sql = self._context.sql
+            expires_at = store.server_now(target, sql) + lengths[settlement.ids[0]]
+            extended = store.extend(target, sql, settlement, expires_at)
+            expiries.update(dict.fromkeys(extended, expires_at))
+            return extended
+
+        try:
+            act = Act(partial(_each, act=extend, groups=groups))
+            self._settle(messages, act, connection, stays=True)
+        finally:
+            for message in _newest(messages):
+                if message.id in expiries:
+                    note_lease(message, expiries[message.id])
+
+    def check_held(self, connection: Connection, message: Message) -> None:
+        """Lock a message under the fence until the transaction ends; one without a claim passes.
+
+        Raises:
+            ClaimLost, ConsumerExpired: as in ``ack``.
+        """
+        self.guard([message])
+        if claim_of(message) is None:
+            return
+        held: set[int] = set()
+        for group in self.grouped([message]):
+            held |= store.hold(connection, self._context.sql, group)
+        self.refuse([message], held)
+
+    def grouped(
+        self,
+        messages: Sequence[Message],
+        outcome: str = Outcome.DONE,
+        error: str | None = None,
+    ) -> list[Settlement]:
+        """The messages as settlements, one for each claim that is this consumer's to settle."""
+        settings = self._context.settings
+        dedup = None if settings.dedup_window is None else settings.dedup_us
+        return [
+            Settlement([m.id for m in same], claim, outcome, error, dedup_us=dedup)
+            for claim, same in _by(_newest(messages), claim_of).items()
+            if claim is not None and self._context.consumer.made(claim)
+        ]
+
+    def guard(self, messages: Sequence[Message]) -> None:
+        """Refuse messages of other queues and claims of a life of this consumer that is over.
+
+        Raises:
+            ValueError: a message belongs to another queue.
+            ConsumerExpired, ServiceClosed: as their names say.
+        """
+        for message in messages:
+            if message.queue != self._context.name:
+                msg = f"{message!r} belongs to queue {message.queue!r}, not {self._context.name!r}"
+                raise ValueError(msg)
+        claims = [claim for message in messages if (claim := claim_of(message)) is not None]
+        self._context.consumer.check(messages, claims)
+
+    def refuse(self, messages: Sequence[Message], settled: set[int]) -> None:
+        """Raise for the messages that were not settled.
+
+        Raises:
+            ClaimLost: there are such messages; it names them.
+        """
+        newest = set(map(id, _newest(messages)))
+        lost = [m for m in messages if m.id not in settled or id(m) not in newest]
+        if lost:
+            names = ", ".join(str(message.id) for message in lost[:10])
+            more = f" and {len(lost) - 10} more" if len(lost) > 10 else ""  # noqa: PLR2004
+            msg = (
+                f"Queue {self._context.name!r}: the claim on message {names}{more} is lost (its "
+                "lease expired, it was settled before or deleted, or another consumer claimed "
+                "it); nothing of it was changed."
+            )
+            raise ClaimLost(msg, lost)
+
+    def _settle(
+        self,
+        messages: Sequence[Message],
+        act: Act[set[int]],
+        connection: Connection | Session | None,
+        *,
+        ends: bool = False,
+        stays: bool = False,
+    ) -> None:
+        """Run an act on claimed messages, and raise for those that it did not touch.
+
+        Args:
+            messages: that it is about.
+            act: returns the ids of those that were still held.
+            connection: the caller's own transaction, or None.
+            ends: messages that are not there after a lost answer were ended by this.
+            stays: the messages are still to be settled.
+        """
+        context = self._context
+        try:
+            self.guard(messages)
+            if connection is not None:
+                settled = context.run_on(connection, act.do, atomic=act.atomic)
+            else:
+                try:
+                    settled = context.run(act.do, atomic=act.atomic, repeat=False)
+                except DatabaseUnavailable:
+                    settled = context.run(act.do, atomic=act.atomic)
+                    if ends:
+                        settled |= self._ended_before(messages, settled)
+            self.refuse(messages, settled)
+        except ClaimLost:
+            # Nothing more can be done with them, whoever has them now.
+            if not stays:
+                mark_settled(messages)
+            raise
+        if not stays:
+            mark_settled(messages)
+
+    def _ended_before(self, messages: Sequence[Message], settled: set[int]) -> set[int]:
+        """Messages that only our own first try can have ended, whose answer was lost.
+
+        Nobody else could claim them: the lease still runs and this consumer is alive.
+        """
+        missing = [message for message in messages if message.id not in settled]
+        if not missing:
+            return set()
+        sql, run = self._context.sql, self._context.run
+        now = run(lambda connection: store.server_now(connection, sql))
+        there = run(lambda c: store.still_there(c, sql, [message.id for message in missing]))
+        self.guard(missing)
+        return {m.id for m in missing if m.id not in there and lease_runs_at(m, now)}
+
+    def delay_after(
+        self, attempt: int, allowed: int, reason: str | None, explicit: int | None
+    ) -> int | None:
+        """Microseconds until the next attempt after a failed one; None where there is none.
+
+        Args:
+            attempt: the one that failed.
+            allowed: how many there may be.
+            reason: why it failed.
+            explicit: the delay that was asked for; None for that of the queue's policy.
+        """
+        # Outside of the ``try``: what cannot be read, or is cancelled, is no failure of the policy.
+        policy = self._context.settings.retry
+        if attempt >= allowed:
+            return None
+        if explicit is not None:
+            return explicit
+        try:
+            delay = policy.next_delay(attempt, reason)
+            return None if delay is None else to_microseconds(delay, "next_delay", zero=True)
+        except (Exception, SystemExit):  # noqa: BLE001 - a user's policy must not keep a message
+            _log.exception("The retry policy of queue %s failed.", self._context.name)
+            return ExponentialBackoff().next_delay(attempt, reason) // MICROSECOND
+
+
+def _each(
+    connection: Connection,
+    *,
+    act: Callable[[Connection, Settlement], set[int]],
+    groups: Sequence[Settlement],
+) -> set[int]:
+    settled: set[int] = set()
+    for group in groups:
+        settled |= act(connection, group)
+    return settled
+
+
+def as_list(messages: Message | Sequence[Message]) -> list[Message]:
+    """One message or several, each once.
+
+    Raises:
+        TypeError: something is no message.
+    """
+    if not isinstance(messages, Message | Iterable):
+        msg = f"messages must be a Message or several, not {type(messages).__name__}"
+        raise TypeError(msg)
+    given = [messages] if isinstance(messages, Message) else list(messages)
+    for item in given:
+        if not isinstance(item, Message):
+            msg = f"messages must be Message objects as consume() gave them, not {shown(item)}"
+            raise TypeError(msg)
+    return list(dict.fromkeys(given))
+
+
+def mark_settled(messages: Iterable[Message]) -> None:
+    """Note on the messages that one of their verbs was called."""
+    for message in messages:
+        message.settled = True
+
+
+def reason_of(error: str | BaseException | None, argument: str = "error") -> str | None:
+    """The text that is kept of a failure: storable everywhere, and not without end."""
+    if isinstance(error, BaseException):
+        error = f"{type(error).__name__}: {_text_of(error)}"
+    elif error is not None and not isinstance(error, str):
+        msg = f"{argument} must be a str or an exception, not {type(error).__name__}"
+        raise TypeError(msg)
+    text = payloads.printable(error)
+    return None if text is None else text[:_LONGEST_ERROR]
+
+
+def _newest(messages: Sequence[Message]) -> list[Message]:
+    """Each message once, under its latest claim, in the order in which rows are locked everywhere.
+
+    Of two claims of one message the earlier is lost: else there were no later one.
+    """
+    newest: dict[int, Message] = {}
+    for message in sorted(messages, key=lambda m: (m.id, m.consumer_round or 0)):
+        newest[message.id] = message
+    return list(newest.values())
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - the text of a user's exception is the user's code
+        return "(its text could not be made)"
+
+
+def _by(messages: Sequence[Message], key: Callable[[Message], Any]) -> dict[Any, list[Message]]:
+    groups: dict[Any, list[Message]] = {}
+    for message in messages:
+        groups.setdefault(key(message), []).append(message)
+    return groups

@@ -1,0 +1,1 @@
+"""Request and reply over temporary queues."""

@@ -1,0 +1,284 @@
+"""Request and reply: ask, answer, and wait for the answer."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from queue_over_sql.backoff import Outage
+from queue_over_sql.durations import Duration, to_timedelta
+from queue_over_sql.errors import (
+    DatabaseUnavailable,
+    QueueError,
+    QueueNotFound,
+    ReplyQueueGone,
+    RequestTimeout,
+)
+from queue_over_sql.message import CORRELATION_ID, REPLY_TO, Message, Publication, Published
+from queue_over_sql.request_reply import store as replies
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+    from sqlalchemy.orm import Session
+
+    from queue_over_sql.queues.context import QueueContext
+    from queue_over_sql.queues.publish import Publisher
+    from queue_over_sql.queues.settle import Settlements
+    from queue_over_sql.request_reply.reply_queues import ReplyBox, ReplyQueues
+
+
+FIRST_LOOK, LAST_LOOK = 0.01, 0.1
+"""Shortest and longest pause in seconds between two looks for a reply."""
+
+_UNANSWERABLE = {
+    "connection": "nobody sees the request before that transaction has ended",
+    "delay": "nobody could answer before it is due",
+    "at": "nobody could answer before it is due",
+    "on_conflict": "a request that gives way to another one would wait in vain",
+}
+
+
+class Requests:
+    """What one queue does to ask and to answer."""
+
+    def __init__(
+        self,
+        context: QueueContext,
+        publisher: Publisher,
+        settlements: Settlements,
+        reply_queues: ReplyQueues,
+    ) -> None:
+        self._context = context
+        self._publisher = publisher
+        self._settlements = settlements
+        self._reply_queues = reply_queues
+
+    def request(
+        self,
+        payload: Any,
+        timeout: Duration,
+        *,
+        headers: Mapping[str, Any] | None,
+        columns: Mapping[str, Any],
+        **options: Any,
+    ) -> Message:
+        """Publish a message and wait for the reply; see ``Queue.request``."""
+        seconds = to_timedelta(timeout, "timeout").total_seconds()
+        _refuse_unanswerable(columns)
+        own_headers = _as_headers(headers)
+        inbox, correlation_id = self._reply_queues.own(), str(uuid.uuid4())
+        publication = Publication(
+            payload,
+            headers={**own_headers, REPLY_TO: inbox.name, CORRELATION_ID: correlation_id},
+            columns=columns,
+            **options,
+        )
+        with self._waiting_for(correlation_id):
+            published = self._publisher.publish(publication, "raise", None)
+            request = Request(
+                self._context, self._reply_queues, published.id, correlation_id, seconds
+            )
+            return request.reply(inbox)
+
+    def reply(
+        self,
+        message: Message,
+        payload: Any,
+        *,
+        kind: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        connection: Connection | Session | None = None,
+    ) -> Published:
+        """Answer a request that was claimed or taken from this queue; see ``Message.reply``."""
+        publication = Publication(
+            payload,
+            key=message.correlation_id,
+            kind=kind,
+            headers=_reply_headers(message, headers),
+        )
+        box = self._box(message, connection)
+        with self._reporting_gone(message):
+            new = box.encode(publication)
+
+        def act(target: Connection) -> Published:
+            self._settlements.check_held(target, message)
+            return box.put(target, new)
+
+        with self._reporting_gone(message):
+            if connection is not None:
+                return self._context.run_on(connection, act, atomic=True)
+            published = self._context.run(act, atomic=True, durable=True, repeat=False)
+        self._context.announce()
+        return published
+
+    def _box(self, message: Message, connection: Connection | Session | None) -> ReplyBox:
+        context, name = self._context, message.reply_to
+        if name is None:
+            msg = f"{message!r} has no header reply_to, so nobody waits for a reply to it"
+            raise ValueError(msg)
+
+        def look(target: Connection) -> ReplyBox:
+            context.dialect.lock_for_writing(target, context.sql)
+            return self._reply_queues.find(name, target)
+
+        with self._reporting_gone(message):
+            if connection is not None:
+                box = context.run_on(connection, look)
+            else:
+                box = self._reply_queues.find(name)
+        box.check()
+        return box
+
+    @contextlib.contextmanager
+    def _waiting_for(self, correlation_id: str) -> Iterator[None]:
+        waited_for = self._reply_queues.waited_for
+        waited_for.add(correlation_id)
+        try:
+            yield
+        finally:
+            waited_for.discard(correlation_id)
+
+    @contextlib.contextmanager
+    def _reporting_gone(self, message: Message) -> Iterator[None]:
+        """Tell the replier that the queue of replies is gone, and not the queue of the request."""
+        try:
+            yield
+        except QueueNotFound as error:
+            name = str(message.reply_to)
+            if error.queue != name:
+                raise
+            self._reply_queues.gone(name)
+            text = (
+                f"The reply to {message!r} was not published, because the queue {name!r} is gone: "
+                "who asked has ended or was taken for dead. Nobody waits for the reply; ack the "
+                "message if its work is done."
+            )
+            raise ReplyQueueGone(name, text) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A request that was published and waits for its reply.
+
+    Args:
+        context: of the queue that it was published to.
+        reply_queues: of the service.
+        message_id: of its message.
+        correlation_id: what its reply is known by.
+        seconds: how long to wait.
+    """
+
+    context: QueueContext
+    reply_queues: ReplyQueues
+    message_id: int
+    correlation_id: str
+    seconds: float
+
+    def reply(self, inbox: ReplyBox) -> Message:
+        """Wait for the reply.
+
+        Raises:
+            RequestTimeout, ReplyQueueGone, DatabaseUnavailable, ServiceClosed: as in
+                ``Queue.request``.
+        """
+        try:
+            reply = self._wait(inbox) or self._give_up(inbox)
+        except QueueNotFound as error:
+            raise self._gone(inbox.name) from error
+        except QueueError:
+            raise
+        except BaseException:
+            # Whoever asked was interrupted and does not wait any more.
+            with contextlib.suppress(QueueError):
+                self._withdraw()
+            raise
+        return reply
+
+    def _wait(self, inbox: ReplyBox) -> Message | None:
+        deadline, pause = time.monotonic() + self.seconds, FIRST_LOOK
+        outage = Outage("A request")
+        arrivals = self.context.arrivals
+        while True:
+            seen = arrivals.count
+            try:
+                reply = inbox.take(self.correlation_id)
+                outage.ended()
+            except DatabaseUnavailable as error:
+                # The request is out: to give up now would lose its reply.
+                if time.monotonic() >= deadline:
+                    raise
+                outage.began(error)
+                reply = None
+            left = deadline - time.monotonic()
+            if reply is not None or left <= 0:
+                return reply
+            bounds = (FIRST_LOOK, LAST_LOOK)
+            pause = self.context.wakeups.await_next_look(seen, pause, bounds, left)
+
+    def _give_up(self, inbox: ReplyBox) -> Message:
+        """Withdraw the request, or take the reply that came at the last moment.
+
+        Raises:
+            RequestTimeout: there is none.
+        """
+        withdrawn = self._withdraw()
+        reply = None if withdrawn else inbox.take(self.correlation_id)
+        if reply is not None:
+            return reply
+        raise RequestTimeout(
+            self.context.name,
+            self.correlation_id,
+            self.message_id,
+            self.seconds,
+            withdrawn=withdrawn,
+        )
+
+    def _withdraw(self) -> bool:
+        sql = self.context.sql
+        try:
+            return self.context.run(
+                lambda c: replies.withdraw(c, sql, self.message_id, self.correlation_id),
+                atomic=True,
+            )
+        except QueueNotFound:
+            # The queue was dropped, and the request with it.
+            return True
+
+    def _gone(self, name: str) -> ReplyQueueGone:
+        self.reply_queues.gone(name)
+        fate = (
+            "It was withdrawn before anybody had begun with it."
+            if self._withdraw()
+            else "It may be done or still be done."
+        )
+        return ReplyQueueGone(
+            name,
+            f"The queue of replies {name!r} was dropped (this consumer was taken for dead, or "
+            f"somebody dropped it), so no reply to message {self.message_id} of queue "
+            f"{self.context.name!r} can come any more. {fate}",
+        )
+
+
+def _refuse_unanswerable(options: Mapping[str, Any]) -> None:
+    for name, reason in _UNANSWERABLE.items():
+        if name in options:
+            msg = f"a request takes no {name}: {reason}"
+            raise TypeError(msg)
+
+
+def _as_headers(headers: Any) -> Mapping[str, Any]:
+    if headers is not None and not isinstance(headers, Mapping):
+        msg = f"headers must be a mapping of names to JSON values, not {type(headers).__name__}"
+        raise TypeError(msg)
+    return headers or {}
+
+
+def _reply_headers(message: Message, headers: Any) -> dict[str, Any]:
+    own = dict(_as_headers(headers))
+    if message.correlation_id is not None:
+        own[CORRELATION_ID] = message.correlation_id
+    return own

@@ -1,0 +1,159 @@
+"""Statements about requests and their replies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Integer, Select, exists, literal_column, select
+
+from queue_over_sql.dialects.requests import message_columns, read_rows
+from queue_over_sql.dialects.statements.claim import remove_ids
+from queue_over_sql.dialects.statements.extent import live_only
+from queue_over_sql.dialects.statements.parameters import (
+    batches,
+    bucket_of,
+    id_values,
+    number,
+    words,
+)
+from queue_over_sql.message import CORRELATION_ID
+from queue_over_sql.payloads import codec as payloads
+from queue_over_sql.store.admin import delete_message
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql.dialects.base import QueueDialect
+    from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.message import MessageRow
+    from queue_over_sql.schema.dialect import SqlDialect
+    from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql.schema.system_tables import SystemTables
+
+
+def reply_by_key(tables: QueueTables) -> Select[Any]:
+    """Read the reply to one request, by the unique index of the keys; waits for nobody."""
+    live = tables.live
+    return select(*message_columns(tables, live)).where(live.c.message_key == words("p_key"))
+
+
+def oldest_replies(tables: QueueTables) -> Select[Any]:
+    """The ids and keys of the replies that have been there for longest."""
+    live = tables.live
+    return select(live.c.id, live.c.message_key).order_by(live.c.id).limit(number("p_count"))
+
+
+def unbegun(tables: QueueTables) -> Select[Any]:
+    """Lock a request that nobody has begun with, and read its headers.
+
+    One that somebody has locked is about to be begun with: it is passed over where that is
+    possible, because who asked may not wait for longer than was said.
+    """
+    live, dialect = tables.live, tables.dialect
+    return (
+        select(dialect.read_payload(live.c.headers).label("headers"))
+        .where(
+            live.c.id == number("p_id_0"),
+            live.c.consumer_id.is_(None),
+            live.c.attempt_count == literal_column("0"),
+            *live_only(tables),
+        )
+        .with_for_update(skip_locked=dialect.skip_locked)
+    )
+
+
+def keep_alive(tables: QueueTables) -> Select[Any]:
+    """Tell whether the queue is there, and keep a temporary one from being dropped meanwhile.
+
+    Only a temporary one: the lock of some engines would keep others from pausing the queue, too.
+    """
+    columns = tables.system.queues.c
+    statement = select(literal_column("1", Integer())).where(
+        columns.table_prefix == tables.prefix, columns.name == tables.queue
+    )
+    return statement.with_for_update(read=True, key_share=True) if tables.temporary else statement
+
+
+def is_free(system: SystemTables, dialect: SqlDialect, prefix: str, name: str) -> Select[Any]:
+    """Lock the record of a queue, unless a transaction that replies to it is open."""
+    columns = system.queues.c
+    return (
+        select(columns.name)
+        .where(columns.table_prefix == prefix, columns.name == name)
+        .with_for_update(skip_locked=dialect.skip_locked)
+    )
+
+
+def orphaned(system: SystemTables, dialect: SqlDialect, prefix: str) -> Select[Any]:
+    """The names of temporary queues whose consumer is expired or gone, for ever."""
+    queues, consumers = system.queues.c, system.consumers.c
+    alive = exists().where(
+        consumers.consumer_id == queues.owner_id, consumers.expires_at > dialect.now()
+    )
+    return (
+        select(queues.name)
+        .where(queues.table_prefix == prefix, queues.owner_id.is_not(None), ~alive)
+        .order_by(queues.name)
+    )
+
+
+# More late replies than that wait for the next look.
+_UNWANTED_AT_ONCE = 500
+
+
+def find_reply(
+    connection: Connection, sql: StatementCache, correlation_id: str
+) -> MessageRow | None:
+    """The reply to one request; None where there is none yet. Locks and changes nothing."""
+    rows = read_rows(
+        connection, sql, sql.get(reply_by_key).run(connection, {"p_key": correlation_id})
+    )
+    return rows[0] if rows else None
+
+
+def remove_unwanted(connection: Connection, sql: StatementCache, wanted: Container[str]) -> int:
+    """Remove the oldest replies, but for those that somebody waits for; returns how many.
+
+    Args:
+        connection: where.
+        sql: the statements of the queue of replies.
+        wanted: keys of replies that are waited for, looked at after the replies were read: who
+            waits said so before there could be a reply.
+    """
+    found: Iterable[Any] = sql.get(oldest_replies).run(connection, {"p_count": _UNWANTED_AT_ONCE})
+    unwanted = [row[0] for row in found if row[1] not in wanted]
+    for batch in batches(unwanted):
+        sql.get(remove_ids, bucket_of(len(batch))).run(connection, id_values(batch))
+    return len(unwanted)
+
+
+def withdraw(
+    connection: Connection, sql: StatementCache, message_id: int, correlation_id: str
+) -> bool:
+    """Remove a request, unless somebody has begun with it or put something in its place."""
+    sql.subject.dialect.lock_for_writing(connection, sql)
+    row: Any = sql.get(unbegun).run(connection, {"p_id_0": message_id}).first()
+    if row is None or payloads.decode_headers(row[0]).get(CORRELATION_ID) != correlation_id:
+        return False
+    return delete_message(connection, sql, message_id)
+
+
+def keep(connection: Connection, sql: StatementCache) -> bool:
+    """Whether the queue is there; a temporary one then stays until the transaction ends."""
+    return sql.get(keep_alive).run(connection).first() is not None
+
+
+def free(
+    connection: Connection, system: SystemTables, dialect: QueueDialect, prefix: str, name: str
+) -> bool:
+    """Lock the record of a queue; False where it is gone, or where a reply to it is under way."""
+    return connection.execute(is_free(system, dialect, prefix, name)).first() is not None
+
+
+def orphaned_queues(
+    connection: Connection, system: SystemTables, dialect: QueueDialect, prefix: str
+) -> list[str]:
+    """The names of temporary queues whose consumer is expired or gone."""
+    return [row[0] for row in connection.execute(orphaned(system, dialect, prefix))]

@@ -1,0 +1,316 @@
+"""Definitions of schedules: what is published when, checked, and as it is stored."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from queue_over_sql.durations import MICROSECOND, Duration, instant, to_timedelta
+from queue_over_sql.errors import UNREADABLE, QueueError, shown
+from queue_over_sql.message import SCHEDULE, Publication
+from queue_over_sql.payloads import codec as payloads
+from queue_over_sql.payloads.codec import encode_json
+from queue_over_sql.schedules.calendar import (
+    MISSED,
+    EveryTrigger,
+    Trigger,
+    parse_crontab,
+    wall_trigger,
+    zone_name,
+)
+from queue_over_sql.schedules.store import message_key
+from queue_over_sql.settings import LARGEST, check_choice, check_whole
+
+if TYPE_CHECKING:
+    from queue_over_sql.queues.publish import Publisher
+
+
+_WRITERS: Final[Mapping[type, tuple[str, Callable[[Any], Any]]]] = {
+    bytes: ("bytes", lambda value: base64.b64encode(value).decode("ascii")),
+    datetime: ("datetime", datetime.isoformat),
+    date: ("date", date.isoformat),
+    time: ("time", time.isoformat),
+    timedelta: ("microseconds", lambda value: value // MICROSECOND),
+    Decimal: ("decimal", str),
+    UUID: ("uuid", str),
+}
+_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "json": lambda value: value,
+    "bytes": base64.b64decode,
+    "datetime": datetime.fromisoformat,
+    "date": date.fromisoformat,
+    "time": time.fromisoformat,
+    "microseconds": lambda value: timedelta(microseconds=value),
+    "decimal": Decimal,
+    "uuid": UUID,
+}
+
+
+def tagged(value: Any, what: str) -> dict[str, Any]:
+    """Write a value as JSON data that says its type.
+
+    Args:
+        value: a JSON value, bytes, an instant, a date, a time, a duration, a decimal or a UUID.
+        what: its name, for the error.
+
+    Raises:
+        PayloadInvalid: it is none of these.
+    """
+    for kind, (tag, write) in _WRITERS.items():
+        if isinstance(value, kind):
+            return {tag: write(value)}
+    encode_json(value, what)
+    return {"json": value}
+
+
+def untagged(data: Mapping[str, Any]) -> Any:
+    """Read what ``tagged`` wrote."""
+    [(tag, value)] = data.items()
+    return _READERS[tag](value)
+
+
+# What is left of a key after the instant.
+_NAME_LENGTH: Final = 150
+_SHORTEST: Final = timedelta(seconds=0.1)
+# The longest form of an instant in a key.
+_SOME_INSTANT: Final = instant(1)
+_OF_PUBLICATION: Final = ("kind", "headers", "priority", "delay", "max_attempts", "lease")
+_REFUSED: Final = {
+    "key": "each message of a schedule has a key of its own",
+    "on_conflict": "each message of a schedule has a key of its own",
+    "at": "cron= or every= says when",
+    "connection": "a schedule is added in a transaction of its own",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Definition:
+    """What a schedule publishes, and when.
+
+    Attributes:
+        cron: five fields as in a crontab; None where ``every`` stands instead.
+        every: the time from one instant to the next; None where ``cron`` stands instead.
+        timezone: name of the time zone whose clocks ``cron`` means.
+        missed: what becomes of instants at which nobody fired.
+        payload: in plain values, of its kind.
+        options: of ``publish``; those of the queue's own columns among them.
+        start: what ``every`` is counted from, in microseconds.
+    """
+
+    cron: str | None
+    every: timedelta | None
+    timezone: str
+    missed: str
+    payload: Any
+    options: Mapping[str, Any]
+    start: int = 0
+
+    @property
+    def trigger(self) -> Trigger:
+        """The instants.
+
+        Raises:
+            ValueError: the time zone is unknown on this system.
+        """
+        if self.every is not None:
+            return EveryTrigger(self.start, self.every // MICROSECOND)
+        return wall_trigger(str(self.cron), self.timezone)
+
+    def counted_from(self, now: int, previous: Definition | None) -> Definition:
+        """This definition, counted from now on, or as before where the time is the same.
+
+        A server that comes with another payload must not put off what comes once a week.
+        """
+        same = previous is not None and previous.every == self.every
+        return dataclasses.replace(self, start=previous.start if previous and same else now)
+
+    def same_as(self, stored: Definition) -> bool:
+        """Whether it says the same as one that was stored."""
+        return self.to_json() == dataclasses.replace(stored, start=self.start).to_json()
+
+    def same_times_as(self, other: Definition | None) -> bool:
+        """Whether it has the same instants, however they are counted."""
+        return other is not None and (self.cron, self.every, self.timezone) == (
+            other.cron,
+            other.every,
+            other.timezone,
+        )
+
+    def publication(self, schedule: str) -> Publication:
+        """The message for an instant, in plain values; when it is due is left open.
+
+        Args:
+            schedule: the name of the schedule.
+        """
+        options = dict(self.options)
+        given = {name: options.pop(name) for name in _OF_PUBLICATION if name in options}
+        given["headers"] = {**given.get("headers", {}), SCHEDULE: schedule}
+        key = message_key(schedule, _SOME_INSTANT)
+        return Publication(self.payload, key=key, columns=options, **given)
+
+    def to_json(self) -> str:
+        """Write it for the database.
+
+        Raises:
+            PayloadInvalid: a value of an own column is of a type that cannot be kept.
+        """
+        every = None if self.every is None else self.every // MICROSECOND
+        options = {
+            name: tagged(value, f"value of {name}") for name, value in sorted(self.options.items())
+        }
+        return json.dumps(
+            {
+                "cron": self.cron,
+                "every_us": every,
+                "start": self.start,
+                "timezone": self.timezone,
+                "missed": self.missed,
+                "payload": tagged(self.payload, "payload"),
+                "options": options,
+            },
+            ensure_ascii=False,
+        )
+
+    @staticmethod
+    def from_json(schedule: str, text: str) -> Definition:
+        """Read what ``to_json`` wrote, and check it: a row is data, and may be anything.
+
+        Args:
+            schedule: its name, for the error.
+            text: what the row says.
+
+        Raises:
+            QueueError: this is not what ``to_json`` writes.
+        """
+        try:
+            return _read(json.loads(text))
+        except UNREADABLE as error:
+            msg = (
+                f"The definition of schedule {schedule!r} in queue_over_sql_schedules cannot be "
+                f"read: {error}. Remove the schedule, and add it anew."
+            )
+            raise QueueError(msg) from error
+
+
+def _read(data: Any) -> Definition:
+    every, cron = data["every_us"], data["cron"]
+    interval = None if every is None else timedelta(microseconds=every)
+    _checked_every(cron, interval)
+    if cron is not None:
+        parse_crontab(cron)
+    if not isinstance(data["timezone"], str):
+        msg = f"timezone must be a str, not {type(data['timezone']).__name__}"
+        raise TypeError(msg)
+    check_choice("missed", data["missed"], MISSED)
+    return Definition(
+        cron=cron,
+        every=interval,
+        timezone=data["timezone"],
+        missed=data["missed"],
+        payload=untagged(data["payload"]),
+        options={name: untagged(value) for name, value in data["options"].items()},
+        start=check_whole("start", data["start"], -LARGEST),
+    )
+
+
+def define(
+    name: str,
+    publisher: Publisher,
+    payload: Any,
+    *,
+    cron: str | None,
+    every: Duration | None,
+    timezone: Any,
+    missed: str,
+    options: Mapping[str, Any],
+) -> Definition:
+    """Check what is given to ``Schedules.add``.
+
+    Raises:
+        PayloadInvalid, PayloadTooLarge: the queue would refuse such a message.
+        TypeError, ValueError: an argument has no sensible value.
+    """
+    name = check_schedule_name(name)
+    _check_options(options)
+    definition = Definition(
+        cron=" ".join(cron.split()) if isinstance(cron, str) else cron,
+        every=_checked_every(cron, every),
+        timezone=zone_name(timezone),
+        missed=missed,
+        payload=payload,
+        options={},
+    )
+    check_choice("missed", missed, MISSED)
+    _ = definition.trigger
+    given = {option: value for option, value in options.items() if value is not None}
+    own = {option: given.pop(option) for option in list(given) if option not in _OF_PUBLICATION}
+    publication = Publication(payload, columns=own, **given)
+    plain = publisher.plain(publication)
+    # What the caller gave is checked before anything is added to it, so that errors name it.
+    publisher.encode_plain(plain)
+    definition = dataclasses.replace(
+        definition, payload=_copied(plain.payload), options=_options(plain)
+    )
+    publisher.encode_plain(definition.publication(name))
+    return Definition.from_json(name, definition.to_json())
+
+
+def check_schedule_name(name: Any) -> str:
+    """Let the name of a schedule pass as a plain ``str``.
+
+    Raises:
+        TypeError: it is no text.
+        ValueError: it is empty, too long for a key, or holds what not every database keeps.
+    """
+    if not isinstance(name, str):
+        msg = f"name must be a str, not {type(name).__name__}"
+        raise TypeError(msg)
+    if not 1 <= len(name) <= _NAME_LENGTH or not payloads.is_storable(name):
+        msg = (
+            f"the name of a schedule must be 1 to {_NAME_LENGTH} characters of text without NUL, "
+            f"not {name[:50]!r}"
+        )
+        raise ValueError(msg)
+    plain: str = payloads.plain(name)
+    return plain
+
+
+def _checked_every(cron: Any, every: Any) -> timedelta | None:
+    if (cron is None) == (every is None):
+        msg = "give either cron, such as '30 6 * * 1-5', or every, such as 60, and not both"
+        raise ValueError(msg)
+    if every is None:
+        return None
+    interval = to_timedelta(every, "every")
+    if interval < _SHORTEST:
+        msg = f"every must be at least {_SHORTEST.total_seconds()} seconds, not {shown(every)}"
+        raise ValueError(msg)
+    return interval
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    for refused in options.keys() & _REFUSED.keys():
+        msg = f"a schedule takes no {refused}: {_REFUSED[refused]}"
+        raise TypeError(msg)
+
+
+def _options(plain: Publication) -> dict[str, Any]:
+    options = {name: getattr(plain, name) for name in _OF_PUBLICATION} | dict(plain.columns)
+    for name in ("delay", "lease"):
+        if options[name] is not None:
+            options[name] = to_timedelta(options[name], name, zero=True)
+    if not options["priority"]:
+        del options["priority"]
+    if options["headers"] is not None:
+        options["headers"] = dict(options["headers"])
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _copied(payload: Any) -> Any:
+    return bytes(payload) if isinstance(payload, bytearray | memoryview) else payload

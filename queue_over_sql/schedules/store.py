@@ -1,0 +1,256 @@
+"""Acts on the records of schedules, and on the messages that they have published ahead."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from sqlalchemy import and_, delete, func, or_, select, update
+
+from queue_over_sql.dialects.statements.parameters import batches
+from queue_over_sql.durations import stored_number
+from queue_over_sql.errors import QueueError
+from queue_over_sql.store.tables import insert_unless_there
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Connection, Select
+
+    from queue_over_sql.dialects.base import QueueDialect
+    from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql.schema.system_tables import SystemTables
+
+
+_DATE: Final = "____-__-__T__:__:__"
+_ZONE: Final = "+00:00"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SchedulesOfPrefix:
+    """The schedules of the queues under one table prefix.
+
+    Attributes:
+        system: the shared tables.
+        dialect: for the clock.
+        prefix: the table prefix.
+    """
+
+    system: SystemTables
+    dialect: QueueDialect
+    prefix: str
+
+    def named(self, name: str) -> ColumnElement[bool]:
+        """The row is that of a schedule."""
+        columns = self.system.schedules.c
+        return and_(columns.table_prefix == self.prefix, columns.name == name)
+
+
+class Version(NamedTuple):
+    """What a schedule was when it was read; one that was removed and added anew begins at 0."""
+
+    created_at: int
+    revision: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScheduleRecord:
+    """What is stored of a schedule; instants are microseconds.
+
+    Attributes:
+        name: of the schedule.
+        queue: that it publishes to.
+        definition: as JSON.
+        next_at: the first instant that has no message yet; None when none will ever come.
+        revision: goes up with each change and each publication.
+        paused: whether it publishes nothing.
+        created_at: when it was added first.
+        now: the database's clock when this was read.
+    """
+
+    name: str
+    queue: str
+    definition: str
+    next_at: int | None
+    revision: int
+    paused: bool
+    created_at: int
+    now: int
+
+    @property
+    def version(self) -> Version:
+        """What tells it from what it was before and will be."""
+        return Version(self.created_at, self.revision)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PendingSchedule:
+    """A schedule that is not paused, without its definition; fields as in ``ScheduleRecord``."""
+
+    name: str
+    version: Version
+    now: int
+
+
+def message_key(schedule: str, at: datetime) -> str:
+    """The key of the message for an instant, which is in UTC."""
+    return f"{_key_start(schedule)}{at.isoformat()}"
+
+
+def clock(connection: Connection, scope: SchedulesOfPrefix) -> int:
+    """The database's clock in microseconds since the epoch."""
+    return int(connection.execute(select(scope.dialect.now())).scalar_one())
+
+
+def schedule_record(
+    connection: Connection, scope: SchedulesOfPrefix, name: str
+) -> ScheduleRecord | None:
+    """The record of one schedule; None where there is none."""
+    found = _records(connection, _selected(scope).where(scope.named(name)))
+    return found[0] if found else None
+
+
+def locked_schedule(
+    connection: Connection, scope: SchedulesOfPrefix, name: str, *, wait: bool = True
+) -> ScheduleRecord | None:
+    """The record of one schedule, locked; None where there is none.
+
+    Args:
+        connection: where.
+        scope: which schedules.
+        name: of the schedule.
+        wait: False to see none where somebody else has it locked, if the engine can.
+    """
+    skip = not wait and scope.dialect.skip_locked
+    statement = _selected(scope).where(scope.named(name)).with_for_update(skip_locked=skip)
+    found = _records(connection, statement)
+    return found[0] if found else None
+
+
+def schedule_records(
+    connection: Connection, scope: SchedulesOfPrefix
+) -> list[ScheduleRecord | QueueError]:
+    """The records of all schedules, by name; of those that cannot be read, why."""
+    columns = scope.system.schedules.c
+    of_prefix = columns.table_prefix == scope.prefix
+    statement = _selected(scope).where(of_prefix).order_by(columns.name)
+    found: list[ScheduleRecord | QueueError] = []
+    for row in connection.execute(statement):
+        try:
+            found.append(_record(row))
+        except QueueError as error:
+            found.append(error)
+    return found
+
+
+def pending_schedules(connection: Connection, scope: SchedulesOfPrefix) -> list[PendingSchedule]:
+    """The schedules that may have something to publish, by name."""
+    columns = scope.system.schedules.c
+    rows = connection.execute(
+        select(columns.name, columns.created_at, columns.revision, scope.dialect.now().label("now"))
+        .where(
+            columns.table_prefix == scope.prefix,
+            columns.paused_at.is_(None),
+            columns.next_at.is_not(None),
+        )
+        .order_by(columns.name)
+    )
+    # Only compared: what is none of ours is told when the record is read.
+    return [PendingSchedule(row[0], Version(row[1], row[2]), int(row[3])) for row in rows]
+
+
+def add_schedule(
+    connection: Connection, scope: SchedulesOfPrefix, name: str, values: dict[str, Any]
+) -> bool:
+    """Write the record of a new schedule; False where another has written it meanwhile.
+
+    Then the transaction may be spoilt, and has to be begun again.
+    """
+    identity = {"table_prefix": scope.prefix, "name": name}
+    row = {**identity, **values}
+    return insert_unless_there(connection, scope.dialect, scope.system.schedules, row)
+
+
+def change_schedule(
+    connection: Connection, scope: SchedulesOfPrefix, record: ScheduleRecord, **values: Any
+) -> bool:
+    """Change a record unless it was changed since it was read; False where it was."""
+    schedules = scope.system.schedules
+    statement = (
+        update(schedules)
+        .where(scope.named(record.name), schedules.c.revision == record.revision)
+        .values(revision=record.revision + 1, **values)
+    )
+    return connection.execute(statement).rowcount > 0
+
+
+def remove_schedule(connection: Connection, scope: SchedulesOfPrefix, name: str) -> bool:
+    """Remove the record of a schedule; False where there is none."""
+    statement = delete(scope.system.schedules).where(scope.named(name))
+    return connection.execute(statement).rowcount > 0
+
+
+def remove_ahead(connection: Connection, tables: QueueTables, schedule: str, now: int) -> int:
+    """Remove the messages of a schedule that are not due yet and that nobody holds.
+
+    Looked for before anything is locked: an engine that locks what it reads would wait for all who
+    work on other messages of the queue.
+    """
+    live = tables.live
+    ahead = and_(
+        live.c.consumer_id.is_(None),
+        live.c.scheduled_at > now,
+        or_(live.c.available_at.is_(None), live.c.available_at > now),
+    )
+    found = connection.execute(select(live.c.id).where(ahead, _is_of(tables, schedule)))
+    removed = 0
+    for batch in batches(sorted(row[0] for row in found)):
+        statement = delete(live).where(live.c.id.in_(batch), ahead)
+        removed += connection.execute(statement).rowcount
+    return removed
+
+
+def _is_of(tables: QueueTables, schedule: str) -> ColumnElement[bool]:
+    """The message's key is one of a schedule's, and not of another whose name begins alike."""
+    key, start = tables.live.c.message_key, _key_start(schedule)
+    rest = func.substr(key, len(start) + 1)
+    shapes = [f"{_DATE}{_ZONE}", f"{_DATE}.______{_ZONE}"]
+    return and_(
+        func.substr(key, 1, len(start)) == start, or_(*(rest.like(shape) for shape in shapes))
+    )
+
+
+def _key_start(schedule: str) -> str:
+    return f"schedule:{schedule}:"
+
+
+def _selected(scope: SchedulesOfPrefix) -> Select[Any]:
+    columns = scope.system.schedules.c
+    return select(
+        columns.name,
+        columns.queue,
+        scope.dialect.read_payload(columns.definition),
+        columns.next_at,
+        columns.revision,
+        columns.paused_at,
+        columns.created_at,
+        scope.dialect.now().label("now"),
+    )
+
+
+def _records(connection: Connection, statement: Select[Any]) -> list[ScheduleRecord]:
+    return [_record(row) for row in connection.execute(statement)]
+
+
+def _record(row: Any) -> ScheduleRecord:
+    return ScheduleRecord(
+        name=row[0],
+        queue=row[1],
+        definition=row[2],
+        next_at=None
+        if row[3] is None
+        else stored_number(f"next_at of schedule {row[0]!r}", row[3]),
+        revision=stored_number(f"revision of schedule {row[0]!r}", row[4]),
+        paused=row[5] is not None,
+        created_at=stored_number(f"created_at of schedule {row[0]!r}", row[6]),
+        now=int(row[7]),
+    )

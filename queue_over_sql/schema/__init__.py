@@ -1,0 +1,1 @@
+"""The tables of queues, and those that all queues share."""

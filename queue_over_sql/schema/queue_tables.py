@@ -1,0 +1,300 @@
+"""The tables of a queue: its live messages, its archive, and the keys that it remembers.
+
+Times are BIGINT microseconds since the Unix epoch, UTC, so that no time zone of a session or of
+a driver can bend them. Every index and constraint carries its table's name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Index,
+    Integer,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    UniqueConstraint,
+)
+
+from queue_over_sql.errors import (
+    QUEUE_NAME,
+    TAKEN_ENDING,
+    InvalidQueueName,
+    near_queue_name,
+    shown,
+)
+from queue_over_sql.schema.system_tables import CONSUMER_LENGTH, KEY_LENGTH, KIND_LENGTH
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from queue_over_sql.schema.dialect import SqlDialect
+    from queue_over_sql.schema.system_tables import SystemTables
+    from queue_over_sql.settings import Adoption
+
+
+SCHEMA_VERSION: Final = 1
+_PREFIX = re.compile(r"[a-z][a-z0-9_]{0,19}\Z")
+# The longest suffix that a derived name gets; see queue_tables().
+_LONGEST_SUFFIX = "_dedup_keys_pkey"
+
+MESSAGE_COLUMNS: Final = (
+    "id",
+    "message_key",
+    "kind",
+    "payload",
+    "headers",
+    "priority",
+    "published_at",
+    "scheduled_at",
+    "available_at",
+    "attempt_count",
+    "max_attempts",
+    "lease_us",
+    "consumer_id",
+    "consumer_round",
+    "claimed_at",
+    "lease_expires_at",
+    "last_attempt_at",
+    "last_error",
+)
+"""The columns of every queue's table, in the order in which the store reads them."""
+
+_OPTIONS_OF_PUBLISH = ("key", "delay", "at", "lease", "on_conflict", "connection", "id_0")
+
+ARCHIVE_COLUMNS: Final = ("finished_at", "outcome")
+"""What an archive has besides ``MESSAGE_COLUMNS``."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class QueueTables:
+    """The tables of one queue, and what its statements need to know.
+
+    Attributes:
+        queue: name of the queue.
+        prefix: the table prefix that it was created under.
+        live: the messages that are not finished.
+        archive: the finished ones that are kept.
+        dedup_keys: keys of finished messages; it exists once the queue has a ``dedup_window``.
+        system: the shared tables.
+        dialect: what this engine does differently.
+        own_columns: keys of the queue's own columns; of an adopted table those of the user's.
+        known_kinds: the kinds that this server claims; empty where it claims whatever there is.
+        adoption: which table of the user's this queue lives in; None for an ordinary queue.
+        temporary: it belongs to a consumer, and is dropped with it.
+    """
+
+    queue: str
+    prefix: str
+    live: Table
+    archive: Table
+    dedup_keys: Table
+    system: SystemTables
+    dialect: SqlDialect
+    own_columns: tuple[str, ...]
+    known_kinds: tuple[str, ...] = ()
+    adoption: Adoption | None = None
+    temporary: bool = False
+
+    @property
+    def base_name(self) -> str:
+        """What the names of the queue's indexes begin with."""
+        return self.prefix + self.queue
+
+    @functools.cached_property
+    def parameters(self) -> dict[str, str]:
+        """What the bind parameter of a column is called, by the column's key.
+
+        Own columns go by their place: a driver reads some names otherwise than they are written,
+        and a name of the user's could be one of ours.
+        """
+        ours = {name: f"p_{name}" for name in MESSAGE_COLUMNS}
+        return ours | {key: f"p_c{place}" for place, key in enumerate(self.own_columns)}
+
+    @functools.cached_property
+    def own_names(self) -> tuple[str, ...]:
+        """The names of ``own_columns`` in the database."""
+        return tuple(self.live.c[key].name for key in self.own_columns)
+
+
+def may_be_name(name: object) -> bool:
+    """Whether there can be a queue or a topic of this name, of any version."""
+    return isinstance(name, str) and name.isascii() and name.isidentifier()
+
+
+def check_queue_name(name: object, prefix: str, identifier_limit: int) -> str:
+    """Let a queue name pass as a plain ``str``, or say what is wrong with it.
+
+    Args:
+        name: the name.
+        prefix: the service's table prefix.
+        identifier_limit: the longest identifier of the engine, in characters.
+
+    Raises:
+        InvalidQueueName: it does not match ``[a-z][a-z0-9_]{0,39}``, begins with ``over_sql_``,
+            ends like a table or index of another queue (``_archive``, ``_claim_ix`` …), or a name
+            derived from it is too long for the engine.
+    """
+    if not isinstance(name, str) or not QUEUE_NAME.match(name):
+        msg = (
+            f"{shown(name, 60)} is no queue name: use 1 to 40 lower-case letters, digits and "
+            f"underscores, beginning with a letter, such as {near_queue_name(name)!r}."
+        )
+        raise InvalidQueueName(msg)
+    if (
+        name.startswith("over_sql_")
+        or (prefix + name).startswith("queue_over_sql_")
+        or TAKEN_ENDING.search(name)
+    ):
+        msg = (
+            f"The queue name {name!r} is refused: names that begin with 'over_sql_' or end like "
+            "'_archive', '_claim_ix' or '_pkey' would collide with tables and indexes of "
+            "queue_over_sql."
+        )
+        raise InvalidQueueName(msg)
+    excess = len(prefix + name + _LONGEST_SUFFIX) - identifier_limit
+    if excess > 0:
+        msg = (
+            f"The queue name {name!r} is too long for this engine with the table prefix "
+            f"{prefix!r}: shorten one of them by {excess} characters."
+        )
+        raise InvalidQueueName(msg)
+    return str.__str__(name)
+
+
+def check_table_prefix(prefix: object) -> str:
+    """Let a table prefix pass.
+
+    Raises:
+        ValueError: it does not match ``[a-z][a-z0-9_]{0,19}``, or it would let a queue's table
+            collide with those of the service.
+    """
+    if not isinstance(prefix, str) or not _PREFIX.match(prefix) or prefix == "queue_over_sql_":
+        msg = (
+            f"table_prefix must be 1 to 20 lower-case letters, digits and underscores, beginning "
+            f"with a letter, and not 'queue_over_sql_'; it is {shown(prefix)}"
+        )
+        raise ValueError(msg)
+    return str.__str__(prefix)
+
+
+def queue_tables(
+    queue: str,
+    prefix: str,
+    payload: str,
+    columns: Sequence[Column[Any]],
+    *,
+    system: SystemTables,
+    dialect: SqlDialect,
+) -> QueueTables:
+    """Define the tables of one queue; the name must have been checked."""
+    # A metadata of its own: a queue may be dropped and defined anew with other columns.
+    metadata = MetaData(schema=system.metadata.schema)
+    table = prefix + queue
+    own = _own_columns(columns)
+    live = Table(
+        table,
+        metadata,
+        Column("id", dialect.identity, primary_key=True, autoincrement=True),
+        *message_columns_of(payload, dialect),
+        *[_copy(column, nullable=column.nullable) for column in own],
+        *_payload_check(table, payload, dialect),
+        UniqueConstraint("message_key", name=f"{table}_key_uq"),
+        **dialect.table_options,
+        **dialect.live_table_options,
+    )
+    dialect.add_queue_indexes(live, table)
+    for number, column in enumerate(own):
+        if column.index:
+            Index(f"{table}_c{number}_ix", live.c[column.name])
+    archive = Table(
+        f"{table}_archive",
+        metadata,
+        Column("id", dialect.identity, primary_key=True, autoincrement=False),
+        *message_columns_of(payload, dialect),
+        Column("finished_at", BigInteger, nullable=False),
+        Column("outcome", String(20), nullable=False),
+        *[_copy(column, nullable=True) for column in own],
+        Index(f"{table}_archive_ix", "outcome", "finished_at", "id"),
+        **dialect.table_options,
+    )
+    dedup_keys = memory_of_keys(table, metadata, dialect)
+    names = tuple(column.name for column in own)
+    return QueueTables(queue, prefix, live, archive, dedup_keys, system, dialect, names)
+
+
+def memory_of_keys(base: str, metadata: MetaData, dialect: SqlDialect) -> Table:
+    """Define the table that remembers the keys of finished messages."""
+    return Table(
+        f"{base}_dedup_keys",
+        metadata,
+        Column("message_key", dialect.exact_string(KEY_LENGTH), primary_key=True),
+        Column("message_id", BigInteger, nullable=False),
+        Column("expires_at", BigInteger, nullable=False),
+        Index(f"{base}_dedup_keys_ix", "expires_at"),
+        **dialect.table_options,
+    )
+
+
+def message_columns_of(payload: str, dialect: SqlDialect) -> list[Column[Any]]:
+    """The columns of a message besides its id, new ones at each call."""
+    return [
+        Column("message_key", dialect.exact_string(KEY_LENGTH)),
+        Column("kind", dialect.exact_string(KIND_LENGTH)),
+        Column("payload", dialect.payload_type(payload), nullable=False),
+        Column("headers", dialect.payload_type("json")),
+        Column("priority", SmallInteger, nullable=False, server_default="0"),
+        Column("published_at", BigInteger, nullable=False),
+        Column("scheduled_at", BigInteger, nullable=False),
+        Column("available_at", BigInteger),
+        Column("attempt_count", Integer, nullable=False, server_default="0"),
+        Column("max_attempts", Integer),
+        Column("lease_us", BigInteger),
+        Column("consumer_id", dialect.exact_string(CONSUMER_LENGTH)),
+        Column("consumer_round", BigInteger),
+        Column("claimed_at", BigInteger),
+        Column("lease_expires_at", BigInteger),
+        Column("last_attempt_at", BigInteger),
+        Column("last_error", dialect.payload_type("text")),
+    ]
+
+
+def _payload_check(table: str, payload: str, dialect: SqlDialect) -> list[CheckConstraint]:
+    condition = dialect.json_check("payload") if payload == "json" else None
+    return [] if condition is None else [CheckConstraint(condition, name=f"{table}_json_ck")]
+
+
+def _own_columns(columns: Sequence[Column[Any]]) -> list[Column[Any]]:
+    taken = {*MESSAGE_COLUMNS, *ARCHIVE_COLUMNS, *_OPTIONS_OF_PUBLISH}
+    for column in columns:
+        if not isinstance(column.name, str) or not QUEUE_NAME.match(column.name):
+            msg = (
+                f"columns: {shown(column.name)} must be 1 to 40 lower-case letters, digits and '_'"
+            )
+            raise ValueError(msg)
+        if column.name in taken:
+            msg = f"columns: {column.name!r} is named twice, or is a name that every queue uses"
+            raise ValueError(msg)
+        if column.default is not None or column.server_default is not None:
+            msg = f"columns: {column.name!r} has a default; give its value when you publish"
+            raise ValueError(msg)
+        if column.unique or column.primary_key or column.foreign_keys:
+            msg = (
+                f"columns: {column.name!r} is a key, which the queue cannot keep: name a unique "
+                "message with key=, or add a constraint of your own to the queue's table"
+            )
+            raise ValueError(msg)
+        taken.add(column.name)
+    return list(columns)
+
+
+def _copy(column: Column[Any], *, nullable: bool | None) -> Column[Any]:
+    return Column(column.name, column.type, nullable=bool(nullable))

@@ -1,0 +1,157 @@
+"""``spark.read``: a look at a queue or its archive that claims nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from queue_over_sql import store
+from queue_over_sql.queue import core_of
+from queue_over_sql.spark.columns import MessageColumns, message_columns, read_batches
+from queue_over_sql.spark.databases import queue_at
+from queue_over_sql.spark.filters import pushed
+from queue_over_sql.spark.ranges import PROBE_ROWS, Stretch, bounds, survey
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+    from sqlalchemy import ColumnElement, Connection
+
+    from queue_over_sql.queue import Queue
+    from queue_over_sql.spark.options import ReadOptions
+
+
+_ROWS_OF_PARTITION: Final = 250_000
+_MOST_PARTITIONS: Final = 1_000
+_LEAST_ID: Final = -(2**63)
+
+
+@dataclasses.dataclass
+class IdRange(InputPartition):
+    """The messages of a partition: ids from ``first`` to ``last``, both included; None: no end."""
+
+    first: int | None
+    last: int | None
+
+    def of(self, ids: ColumnElement[int]) -> list[ColumnElement[bool]]:
+        """What tells its messages by their ids."""
+        bounds = [] if self.first is None else [ids >= self.first]
+        return bounds if self.last is None else [*bounds, ids <= self.last]
+
+
+class QueueBatchReader(DataSourceReader):
+    """Reads messages as they are; each partition sees what was committed when it began.
+
+    Args:
+        options: of the read.
+        schema: the columns that Spark expects.
+
+    Raises:
+        ValueError: the user gave a schema of their own.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options = options
+        self.filters: list[Filter] = []
+        check_schema(schema, self._columns(self._queue()))
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Ranges of ids with about as many messages in each.
+
+        The first and the last have no end, because Spark keeps them for each later look at the
+        same DataFrame, which must find what came meanwhile.
+        """
+        stretches = stretches_of(self._queue(), archived=self.options.archived)
+        if not stretches:
+            return [IdRange(None, None)]
+        parts = self.options.num_partitions or partitions_for(stretches)
+        found = [IdRange(first, last) for first, last in bounds(stretches, parts)]
+        found[0].first = found[-1].last = None
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of a partition."""
+        if not isinstance(partition, IdRange):  # pragma: no cover - it is one of those above
+            raise TypeError(partition)
+        queue = self._queue()
+        columns = self._columns(queue)
+        wanted = (
+            *partition.of(columns.table.c.id),
+            *store.extent_of(core_of(queue).context.tables, self.options.archived),
+            *self._conditions(columns),
+        )
+        statement = columns.select().where(*wanted)
+        yield from read_batches(queue, columns, statement, self.options.batch_bytes)
+
+    def _queue(self) -> Queue:
+        return queue_at(self.options.location, self.options.queue)
+
+    def _columns(self, queue: Queue) -> MessageColumns:
+        return message_columns(queue, self.options, archived=self.options.archived)
+
+    def _conditions(self, columns: MessageColumns) -> list[ColumnElement[bool]]:
+        found = [pushed(wanted, columns) for wanted in self.filters]
+        return [each.condition for each in found if each is not None]
+
+
+class QueuePushdownReader(QueueBatchReader):
+    """The same with filters in the database.
+
+    A class of its own, because Spark refuses each read of one that can take filters while its
+    setting for that is off, and off is what it is by default.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Keep what the database can check; yield what Spark must check as well."""
+        columns = self._columns(self._queue())
+        for wanted in filters:
+            found = pushed(wanted, columns)
+            if found is not None:
+                self.filters.append(wanted)
+            if found is None or not found.exact:
+                yield wanted
+
+
+def check_schema(given: StructType, columns: MessageColumns) -> None:
+    """Refuse a schema that is not the queue's.
+
+    Raises:
+        ValueError: it is another one.
+    """
+    if given.simpleString() != columns.struct.simpleString():
+        msg = (
+            "the columns of a queue are known: leave out .schema(...), and choose among them by "
+            f"the option columns; they are {columns.struct.simpleString()}"
+        )
+        raise ValueError(msg)
+
+
+def stretches_of(queue: Queue, *, archived: bool) -> list[Stretch]:
+    """Where the messages of a queue are now, by their ids."""
+    context = core_of(queue).context
+    chosen = store.Chosen(archived, ())
+    last = context.run(lambda connection: store.last_id(connection, context.sql, chosen))
+    if last is None:
+        return []
+
+    def probe(connection: Connection, start: int) -> tuple[int | None, int | None]:
+        return store.probe_ids(
+            connection, context.sql, archived=archived, start=start, skip=PROBE_ROWS
+        )
+
+    if context.tables.adoption is not None:
+        # Of an adopted table few rows may be messages, so that a probe could walk over all.
+        first, _ = context.run(functools.partial(probe, start=_LEAST_ID))
+        return [] if first is None else [Stretch(first, last, None)]
+    return survey(lambda start: context.run(functools.partial(probe, start=start)), last)
+
+
+def partitions_for(stretches: Sequence[Stretch]) -> int:
+    """How many partitions suit so many messages."""
+    rows = sum(stretch.rows for stretch in stretches)
+    return min(_MOST_PARTITIONS, max(1, math.ceil(rows / _ROWS_OF_PARTITION)))

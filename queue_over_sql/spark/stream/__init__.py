@@ -1,0 +1,1 @@
+"""The streaming source: rounds of a durable consumer as Spark's offsets."""

@@ -1,0 +1,394 @@
+"""A fleet of workers: Spark's executors run a function over a queue, each as a consumer.
+
+No stream, no checkpoint: each worker claims, works and acks in transactions of its own, as every
+``Worker`` does. The driver is a consumer, too, which claims nothing: while it lives the workers
+work, and its reaper gives back what lost workers held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+
+from queue_over_sql import store
+from queue_over_sql.backoff import Pace
+from queue_over_sql.durations import Duration, to_microseconds, to_timedelta
+from queue_over_sql.errors import QueueError
+from queue_over_sql.queue import core_of
+from queue_over_sql.service import QueueService, parts_of
+from queue_over_sql.settings import check_choice, check_whole
+from queue_over_sql.spark.databases import location_of, url_of
+from queue_over_sql.spark.reasons import in_short
+from queue_over_sql.spark.workers.job import FleetFailed, FleetJob, JobEnded, lost_workers
+from queue_over_sql.spark.workers.plan import (
+    BATCHES,
+    FORMS,
+    TAKEN,
+    FleetPlan,
+    Form,
+    WorkerReport,
+)
+from queue_over_sql.store import consumers
+from queue_over_sql.worker.handlers import is_asynchronous
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from queue_over_sql.queue import Queue
+
+
+__all__ = ["FleetFailed", "FleetProgress", "FleetReport", "WorkerReport", "run_workers"]
+
+_log = logging.getLogger(__name__)
+_TICK: Final = 0.1
+_MOST_BURIALS: Final = 50
+_PROGRESS_SECONDS: Final = 1.0
+# Spark kills the Python of a cancelled task after two seconds.
+_GRACE_SECONDS: Final = 3.0
+
+
+class StopAsked(Protocol):
+    """Something like ``threading.Event``."""
+
+    def is_set(self) -> bool:
+        """Whether to end."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class FleetProgress:
+    """How far a fleet is.
+
+    Attributes:
+        left: messages that are due, being worked on, or waiting to be due.
+        ready, claimed, delayed: those by status.
+        seconds: since the beginning.
+    """
+
+    left: int
+    ready: int
+    claimed: int
+    delayed: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class FleetReport:
+    """What a fleet did.
+
+    Attributes:
+        handled: deliveries whose handler ended well, as far as their workers lived to tell.
+        failed: deliveries whose handler failed; the messages were retried or are dead letters.
+        dead: messages that were given up after the last of these, as far as is known.
+        seconds: how long it took.
+        restarts: how often Spark's job was started again because workers were lost.
+        workers: what each worker did, in the last of those jobs.
+    """
+
+    handled: int
+    failed: int
+    dead: int
+    seconds: float
+    restarts: int
+    workers: tuple[WorkerReport, ...]
+
+
+def run_workers(
+    spark: SparkSession,
+    queue: str,
+    handler: Callable[..., Any],
+    *,
+    url: str | None = None,
+    url_env: str | None = None,
+    url_file: str | None = None,
+    schema: str | None = None,
+    table_prefix: str = "queue_",
+    workers: int = 2,
+    batch: int | None = None,
+    until: Literal["empty"] | Duration | None = "empty",
+    form: Form = "message",
+    transactional: bool = False,
+    concurrency: int = 1,
+    lease_keepalive: bool = True,
+    consumer_timeout: Duration = 30.0,
+    poll_interval: tuple[float, float] = (0.01, 1.0),
+    restarts: int = 3,
+    retry_policies: Mapping[str, type[Any]] | None = None,
+    progress: Callable[[FleetProgress], object] | None = None,
+    stop: StopAsked | None = None,
+) -> FleetReport:
+    """Let Spark's executors work through a queue by a function of yours.
+
+    Each worker is a consumer of its own, with heartbeat, leases, retries and dead letters. With
+    more workers than cores the later ones begin when the first ones end.
+
+    Args:
+        spark: the session; of Spark Connect, too.
+        queue: name of a queue that exists.
+        handler: a plain function, pickled to the executors. By ``form`` it is called with a
+            ``Message``, a list of them, or a ``pyarrow.RecordBatch``; when ``transactional`` also
+            with an SQLAlchemy ``Connection``, whose commit is the ack. An exception fails what it
+            was called with. One of Arrow batches may also return, for each message, None or the
+            reason of its failure.
+        url: an SQLAlchemy URL.
+        url_env: instead of it the environment variable that holds it, here and on the executors.
+        url_file: the same for a file.
+        schema: database schema of the tables.
+        table_prefix: what the names of the queues' tables begin with.
+        workers: tasks of Spark, each a worker.
+        batch: messages that a worker claims at once; by default 100, 500 as Arrow batches, and
+            10,000 where those are taken.
+        until: ``"empty"``: until no message is due, being worked on or waiting to be tried again;
+            a duration: for so long; None: until told to stop.
+        form: ``"message"``, ``"batch"`` or ``"arrow"``.
+        transactional: see ``handler``. Arrow batches are then taken and not claimed, where the
+            database skips locked rows: several times as fast; see ``docs/spark-workers.md``.
+        concurrency: threads that handle messages in each worker; 1 for Arrow batches.
+        lease_keepalive: renew leases while the handler runs.
+        consumer_timeout: without a heartbeat for so long a worker counts as dead.
+        poll_interval: shortest and longest pause in seconds between two looks at an empty queue.
+        restarts: how often to start Spark's job again when workers were lost.
+        retry_policies: names and classes of your own retry policies, as for ``QueueService``;
+            pickled to the executors.
+        progress: called about once a second, in this thread.
+        stop: an event; once it is set the workers finish what they are working on and end.
+
+    Returns:
+        What was done.
+
+    Raises:
+        QueueNotFound, DatabaseUnavailable: before the first worker starts.
+        FleetFailed: Spark's job was cancelled, or workers were lost more often than
+            ``restarts``; what its workers held was given back.
+        KeyboardInterrupt: as its name says; workers finish what they are working on first.
+        TypeError, ValueError: an argument has no sensible value.
+    """
+    check_choice("form", form, FORMS)
+    check_whole("workers", workers)
+    check_whole("restarts", restarts, 0)
+    _check_handler(handler, form, concurrency)
+    location = location_of(url, url_env, url_file, schema, table_prefix)
+    plan = FleetPlan(
+        location=location,
+        queue=queue,
+        handler=handler,
+        form=form,
+        transactional=transactional,
+        batch=check_whole("batch", batch or _usual_batch(form, transactional)),
+        concurrency=concurrency,
+        lease_keepalive=lease_keepalive,
+        until_empty=until == "empty",
+        ends_at=None,
+        leader="",
+        name=f"fleet {queue} {uuid.uuid4().hex[:8]}",
+        consumer_timeout=to_timedelta(consumer_timeout, "consumer_timeout").total_seconds(),
+        poll_interval=poll_interval,
+        retry_policies=dict(retry_policies or {}),
+    )
+    with contextlib.closing(_Office(plan)) as office:
+        ending = dataclasses.replace(plan, ends_at=office.instant(until))
+        return _Fleet(spark, office, workers, progress, stop).run(ending, restarts)
+
+
+class _Office:
+    """The driver's dealings with the database, on a service that is no consumer."""
+
+    def __init__(self, plan: FleetPlan) -> None:
+        self._plan = plan
+        self._service = self._new_service("fleet's driver")
+        try:
+            self.queue = self._service.queue(plan.queue)
+            _check_form(self.queue, plan.form)
+        except BaseException:
+            self.close()
+            raise
+
+    def leader(self) -> QueueService:
+        """A consumer that claims nothing: while it is registered the workers work."""
+        leader = self._new_service(f"{self._plan.name} driver")
+        leader.start()
+        return leader
+
+    def instant(self, until: Literal["empty"] | Duration | None) -> int | None:
+        """When a duration from now on ends, by the database's clock in microseconds."""
+        if until is None or until == "empty":
+            return None
+        length, sql = to_microseconds(until, "until"), core_of(self.queue).context.sql
+        return parts_of(self._service).connections.run(lambda c: store.server_now(c, sql)) + length
+
+    def progress(self, began: float) -> FleetProgress:
+        """How far it is."""
+        stats = self.queue.stats()
+        left = stats.ready + stats.claimed + stats.delayed
+        seconds = time.monotonic() - began
+        return FleetProgress(left, stats.ready, stats.claimed, stats.delayed, seconds)
+
+    def bury_lost(self) -> bool:
+        """Give back at once what workers hold that no task of Spark runs any more.
+
+        One that lives all the same finds out by its next heartbeat, and the fence keeps its hands
+        off what it held.
+
+        Returns:
+            Whether there were any.
+        """
+        system, connections = (
+            core_of(self.queue).context.tables.system,
+            parts_of(self._service).connections,
+        )
+        lost = [each for each in self._service.consumers() if each.name == self._plan.name]
+        for found in lost:
+            connections.run(lambda c: consumers.remove(c, system, found.consumer_id))  # noqa: B023 - runs at once
+        core_of(self.queue).recovery.restore()
+        return bool(lost)
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._service.stop()
+
+    def _new_service(self, name: str) -> QueueService:
+        plan = self._plan
+        return QueueService(
+            url_of(plan.location),
+            schema=plan.location.schema,
+            table_prefix=plan.location.table_prefix,
+            consumer_name=name,
+            consumer_timeout=plan.consumer_timeout,
+            retry_policies=plan.retry_policies,
+        )
+
+
+class _Fleet:
+    """The driver's side of a fleet."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        office: _Office,
+        workers: int,
+        progress: Callable[[FleetProgress], object] | None,
+        stop: StopAsked | None,
+    ) -> None:
+        self._spark = spark
+        self._office = office
+        self._workers = workers
+        self._progress = progress
+        self._stop = stop if stop is not None else threading.Event()
+        self._told = False
+        self._pace = Pace(_PROGRESS_SECONDS, ready=True)
+        self._began = time.monotonic()
+
+    def run(self, plan: FleetPlan, restarts: int) -> FleetReport:
+        """Run Spark's job until the work is done; again where workers were lost."""
+        while True:
+            try:
+                reports = self._run_once(plan)
+            except JobEnded as failed:
+                self._give_back()
+                error = failed.reason
+                if self._told or plan.losses == restarts or not lost_workers(error):
+                    msg = f"The fleet on queue {plan.queue!r} ended early: {in_short(error)}"
+                    raise FleetFailed(msg) from error
+                _log.warning("Workers on queue %s were lost: %s", plan.queue, in_short(error))
+                plan = dataclasses.replace(plan, losses=plan.losses + 1)
+                continue
+            # Told by nobody, they have only lost sight of the driver.
+            if self._told or not any(report.ended == "told" for report in reports):
+                return self._report(plan, reports)
+
+    def _report(self, plan: FleetPlan, reports: Sequence[WorkerReport]) -> FleetReport:
+        return FleetReport(
+            handled=sum(report.handled for report in reports),
+            failed=sum(report.failed for report in reports),
+            dead=sum(report.dead for report in reports),
+            seconds=time.monotonic() - self._began,
+            restarts=plan.losses,
+            workers=tuple(reports),
+        )
+
+    def _run_once(self, plan: FleetPlan) -> list[WorkerReport]:
+        leader = self._office.leader()
+        try:
+            job = FleetJob(
+                self._spark,
+                dataclasses.replace(plan, leader=str(leader.consumer_id)),
+                self._workers,
+            )
+            job.start()
+            try:
+                self._wait(job, leader)
+            except BaseException:
+                self._tell(leader)
+                _finish(job)
+                self._give_back()
+                raise
+            return job.reports()
+        finally:
+            leader.stop()
+
+    def _wait(self, job: FleetJob, leader: QueueService) -> None:
+        while job.running(_TICK):
+            if self._told:
+                continue
+            if self._stop.is_set():
+                self._tell(leader)
+            elif self._progress is not None and self._pace.due():
+                with self._pace.running():
+                    state = self._office.progress(self._began)
+                self._progress(state)
+
+    def _tell(self, leader: QueueService) -> None:
+        self._told = True
+        leader.stop()
+
+    def _give_back(self) -> None:
+        try:
+            # Spark may kill a task in the moment in which it becomes a worker. One that it does not
+            # kill registers anew whenever it was buried: the reaper looks after that.
+            for _ in range(_MOST_BURIALS):
+                if not self._office.bury_lost():
+                    break
+                time.sleep(_TICK)
+        except QueueError as error:
+            _log.warning("The reaper will give back what the lost workers held: %s", error)
+
+
+def _finish(job: FleetJob) -> None:
+    try:
+        while job.running(_TICK):
+            pass
+    except BaseException:
+        job.cancel()
+        job.running(_GRACE_SECONDS)
+        raise
+
+
+def _check_handler(handler: Any, form: Form, concurrency: int) -> None:
+    if not callable(handler):
+        msg = f"handler must be a function, not {type(handler).__name__}"
+        raise TypeError(msg)
+    if is_asynchronous(handler):
+        msg = "handler must be a plain function: an asynchronous one would not run"
+        raise TypeError(msg)
+    if check_whole("concurrency", concurrency) > 1 and form == "arrow":
+        msg = "concurrency is of messages and batches of them; give Arrow batches more workers"
+        raise ValueError(msg)
+
+
+def _usual_batch(form: Form, transactional: bool) -> int:
+    return TAKEN if form == "arrow" and transactional else BATCHES[form]
+
+
+def _check_form(queue: Queue, form: Form) -> None:
+    if form == "arrow" and core_of(queue).context.tables.adoption is not None:
+        msg = (
+            f"queue {queue.name!r} lives in a table of yours, whose rows are no Arrow batches: use "
+            "form='message' or form='batch'"
+        )
+        raise ValueError(msg)

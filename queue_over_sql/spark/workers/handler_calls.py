@@ -1,0 +1,113 @@
+"""Calling a handler in the form that it wants, and counting what became of its messages."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark import cloudpickle
+
+from queue_over_sql.message import Message, row_of
+from queue_over_sql.queue import core_of
+from queue_over_sql.queues.settle import reason_of
+
+if TYPE_CHECKING:
+    from queue_over_sql.queue import Queue
+    from queue_over_sql.spark.workers.ending import Tally
+    from queue_over_sql.spark.workers.plan import FleetPlan
+
+
+_Failure = tuple[Message, str | BaseException]
+
+
+def send_by_value(name: str) -> None:
+    """Let functions of an imported module travel to executors whole, not as a name to import.
+
+    There is no session on an executor, so a module that asks for one cannot be imported there.
+
+    Args:
+        name: of the module.
+    """
+    cloudpickle.register_pickle_by_value(sys.modules[name])  # type: ignore[no-untyped-call]
+
+
+def calling(plan: FleetPlan, queue: Queue, tally: Tally) -> Callable[..., None]:
+    """The function that a worker calls with claimed messages, and perhaps a connection."""
+    call = _as_arrow(plan.handler, queue) if plan.form == "arrow" else _as_messages(plan.handler)
+
+    def handle(given: Message | Sequence[Message], *connection: Any) -> None:
+        messages = [given] if isinstance(given, Message) else given
+        with tally.calling():
+            try:
+                failed = call(given, *connection)
+            except BaseException as error:
+                tally.count(0, len(messages), _dead(queue, [(m, error) for m in messages]))
+                raise
+        tally.count(len(messages) - len(failed), len(failed), _dead(queue, failed))
+
+    return handle
+
+
+def reasons_of(answer: Any, count: int) -> dict[int, str]:
+    """What an Arrow handler says of its messages: why some failed, by their place in the batch.
+
+    Args:
+        answer: what it returned: None where all is well, else for each message None or a reason.
+        count: of the messages.
+
+    Raises:
+        TypeError, ValueError: it is neither.
+    """
+    if answer is None:
+        return {}
+    texts = answer.to_pylist() if hasattr(answer, "to_pylist") else answer
+    if isinstance(texts, str) or not isinstance(texts, Sequence):
+        msg = (
+            "a handler of Arrow batches must return None, or for each message None or the reason "
+            f"of its failure, not {type(answer).__name__}"
+        )
+        raise TypeError(msg)
+    if len(texts) != count:
+        msg = (
+            f"the handler returned {len(texts)} reasons for {count} messages: it must return one, "
+            "or None, for each"
+        )
+        raise ValueError(msg)
+    return {place: str(text) for place, text in enumerate(texts) if text is not None}
+
+
+def _dead(queue: Queue, failed: Sequence[_Failure]) -> int:
+    return sum(_ends(queue, message, error) for message, error in failed)
+
+
+def _ends(queue: Queue, message: Message, error: str | BaseException) -> bool:
+    if message.attempt >= message.max_attempts:
+        return True
+    try:
+        retry = core_of(queue).context.settings.retry
+        return retry.next_delay(message.attempt, reason_of(error)) is None
+    except Exception:  # noqa: BLE001 - of the user's policy; nack logs it, and retries
+        return False
+
+
+def _as_messages(handler: Callable[..., Any]) -> Callable[..., list[_Failure]]:
+    def call(given: Any, *connection: Any) -> list[_Failure]:
+        handler(given, *connection)
+        return []
+
+    return call
+
+
+def _as_arrow(handler: Callable[..., Any], queue: Queue) -> Callable[..., list[_Failure]]:
+    def call(messages: Sequence[Message], *connection: Any) -> list[_Failure]:
+        from queue_over_sql.dialects.arrow.handed_out import batch_of
+
+        batch = batch_of(core_of(queue).context.tables, [row_of(message) for message in messages])
+        reasons = reasons_of(handler(batch, *connection), len(messages))
+        for place, reason in reasons.items():
+            target = connection[0] if connection else None
+            queue.nack(messages[place], error=reason, connection=target)
+        return [(messages[place], reason) for place, reason in reasons.items()]
+
+    return call

@@ -1,0 +1,166 @@
+"""Taking: a batch is removed, handled and committed in one transaction, with nothing to ack.
+
+It is the fastest way, because a message is written once instead of twice. A worker that dies
+takes nothing with it: the database rolls back. What it cannot do is to count attempts, so a batch
+that fails is cut down until the message that fails is alone, and that one is claimed as usual.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy.exc import DBAPIError
+
+from queue_over_sql.dialects.base import ErrorKind
+from queue_over_sql.errors import DatabaseUnavailable, QueueError
+from queue_over_sql.message import row_of
+from queue_over_sql.queue import core_of
+from queue_over_sql.service import parts_of
+from queue_over_sql.spark.workers.handler_calls import reasons_of
+from queue_over_sql.worker.handlers import Handler, HandlerRun
+from queue_over_sql.worker.lease_renewal import LeaseKeeper
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from sqlalchemy import Connection
+
+    from queue_over_sql.queue import Queue
+    from queue_over_sql.service import QueueService
+    from queue_over_sql.spark.workers.ending import Tally
+    from queue_over_sql.spark.workers.plan import FleetPlan
+
+
+_log = logging.getLogger(__name__)
+_CUT: Final = 4
+_FIRST_PAUSE, _LAST_PAUSE = 0.1, 5.0
+
+
+class _HandlerFailed(Exception):
+    """The handler raised; nothing was taken."""
+
+
+class _SomeFailed(Exception):
+    """The handler named messages that failed; nothing was taken."""
+
+
+class Taking:
+    """A worker that takes batches; see the module."""
+
+    def __init__(
+        self,
+        service: QueueService,
+        queue: Queue,
+        plan: FleetPlan,
+        tally: Tally,
+        counted: Callable[..., None],
+    ) -> None:
+        self._connections = parts_of(service).connections
+        self._queue = queue
+        self._plan = plan
+        self._tally = tally
+        self._counted = counted
+        self._keeper = LeaseKeeper()
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        """Take until told to stop."""
+        size, pause = self._plan.batch, self._plan.poll_interval[0]
+        try:
+            while not self._over.is_set():
+                size, found = self._turn(size)
+                if found:
+                    pause = self._plan.poll_interval[0]
+                    continue
+                self._over.wait(pause * random.uniform(0.75, 1.25))  # noqa: S311
+                pause = min(self._plan.poll_interval[1], pause * 1.5)
+        finally:
+            self._keeper.stop()
+
+    def stop(self) -> None:
+        """End after the batch at hand."""
+        self._over.set()
+
+    def _turn(self, size: int) -> tuple[int, bool]:
+        try:
+            found = self._take(size)
+        except _HandlerFailed as error:
+            core_of(self._queue).announce()
+            if size > 1:
+                return max(1, size // _CUT), True
+            _log.info("Queue %s: %s", self._queue.name, error.__cause__)
+            return self._count(1), True
+        except _SomeFailed:
+            core_of(self._queue).announce()
+            return self._count(size), True
+        except QueueError as error:
+            _log.warning("Queue %s: %s", self._queue.name, error)
+            self._over.wait(_FIRST_PAUSE * random.uniform(0.5, 1.5))  # noqa: S311
+            return size, False
+        return min(self._plan.batch, size * 2), found > 0
+
+    def _take(self, size: int) -> int:
+        try:
+            with self._connections.transaction() as connection:
+                batch = self._batch(size, connection)
+                if batch is None:
+                    return 0
+                self._call(batch, connection)
+        except DBAPIError as error:
+            # Of the commit: whether it arrived or not, each message is done or still there.
+            if self._connections.dialect.classify(error) is ErrorKind.DISCONNECT:
+                raise DatabaseUnavailable(str(error.orig)) from error
+            raise _HandlerFailed from error
+        self._tally.count(batch.num_rows, 0)
+        return int(batch.num_rows)
+
+    def _call(self, batch: pa.RecordBatch, connection: Connection) -> None:
+        with self._tally.calling():
+            try:
+                reasons = reasons_of(self._plan.handler(batch, connection), batch.num_rows)
+            except BaseException as error:
+                raise _HandlerFailed from error
+        if reasons:
+            raise _SomeFailed
+
+    def _batch(self, size: int, connection: Connection) -> pa.RecordBatch | None:
+        import pyarrow as pa
+
+        from queue_over_sql.dialects.arrow.handed_out import batch_of
+
+        batches = core_of(self._queue).take_columns(size, connection)
+        if batches is None:
+            taken = self._queue.take(size, connection=connection)
+            rows = [row_of(message) for message in taken]
+            return batch_of(core_of(self._queue).context.tables, rows) if rows else None
+        if len(batches) > 1:
+            return pa.concat_batches(batches)
+        return batches[0] if batches else None
+
+    def _count(self, size: int) -> int:
+        plan, queue = self._plan, self._queue
+        handler = Handler(queue.name, self._counted, True, plan.lease_keepalive, size)  # noqa: FBT003
+        run = HandlerRun(handler, queue, self._connections, self._keeper, self._insist)
+        try:
+            with contextlib.closing(run):
+                run.handle(queue.consume(size), lambda: not self._over.is_set())
+        except QueueError as error:
+            _log.warning("Queue %s: %s", queue.name, error)
+        return min(plan.batch, size * 2)
+
+    def _insist(self, act: Callable[[], Any]) -> None:
+        """Settle at last, however long the database is away; not longer than the worker."""
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                act()
+            except DatabaseUnavailable:
+                if self._over.wait(pause):
+                    raise
+                pause = min(_LAST_PAUSE, pause * 2)
+            else:
+                return

@@ -1,0 +1,138 @@
+"""What ``service.sql_api`` does: install, uninstall and print the SQL API."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from queue_over_sql.errors import QueueSchemaMismatch, UnsupportedByEngine
+from queue_over_sql.queue import core_of
+from queue_over_sql.settings import StoredSettings
+from queue_over_sql.sql_api.installer import Form, QueueShape, Site
+from queue_over_sql.sql_api.mysql import MySQLForm
+from queue_over_sql.sql_api.postgresql import PostgreSQLForm
+from queue_over_sql.store import consumers as registrations
+from queue_over_sql.store import registry
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from queue_over_sql.catalog import ServiceParts
+
+
+_log = logging.getLogger(__name__)
+_FORMS: Final[dict[str | None, type[Form]]] = {"plpgsql": PostgreSQLForm, "psm": MySQLForm}
+_CONSUMER: Final = {
+    "consumer_id": registrations.SQL_CLIENTS,
+    "name": registrations.SQL_CLIENTS,
+    "host": "any SQL client",
+    "pid": 0,
+}
+T = TypeVar("T")
+
+
+class SqlApi:
+    """Functions and procedures beside the tables, so that any SQL client can use the queues.
+
+    PostgreSQL, MySQL and MariaDB. One schema holds the API for one table prefix.
+    """
+
+    def __init__(self, parts: ServiceParts) -> None:
+        self._parts = parts
+
+    def install(self, roles: Sequence[str] = ()) -> None:
+        """Install it, or bring it up to date; safe to repeat, and from several servers at once.
+
+        On MySQL and MariaDB it serves the queues that are there now: install it again after a
+        queue was created or dropped.
+
+        Args:
+            roles: who may execute it, and needs no other right; on MySQL and MariaDB a user is
+                named with its host, as in ``app@%``.
+
+        Raises:
+            UnsupportedByEngine: this engine has no stored routines that could do it, or refuses.
+            QueueError: the names are taken, by routines of others or for another table prefix, or
+                there is no such role.
+            DatabaseRefused: a right is missing.
+        """
+
+        def act(connection: Connection, form: Form) -> None:
+            system = self._parts.system()
+            registrations.register_for_good(connection, system, form.site.dialect, _CONSUMER)
+            form.install(roles)
+
+        self._run(act)
+
+    def uninstall(self) -> bool:
+        """Remove it, giving back what SQL clients still hold; False where it was not there."""
+
+        def dropped(connection: Connection, form: Form) -> tuple[bool, bool]:
+            del connection
+            return form.uninstall(), form.serves_others()
+
+        there, others = self._run(dropped)
+        if others:
+            return there
+        # Nobody can claim any more, so what is given back now is all that there was.
+        for queue in self._parts.catalog.all():
+            count = core_of(queue).release_all(registrations.SQL_CLIENTS)
+            if count:
+                _log.info("Gave %d messages of SQL clients back in %s.", count, queue.name)
+
+        def forgotten(connection: Connection, form: Form) -> None:
+            form.drop_counter()
+            registrations.remove(connection, self._parts.system(), registrations.SQL_CLIENTS)
+
+        self._run(forgotten)
+        return there
+
+    def script(self) -> str:
+        """What ``install`` would run, as text for the shell of the server.
+
+        Raises:
+            UnsupportedByEngine: as in ``install``.
+        """
+
+        def act(connection: Connection, form: Form) -> str:
+            system, dialect = self._parts.system(), form.site.dialect
+            consumer = registrations.registration_for_good(connection, system, dialect, _CONSUMER)
+            return form.script(consumer)
+
+        return self._run(act)
+
+    def _run(self, act: Callable[[Connection, Form], T]) -> T:
+        self._parts.check_open()
+        connections = self._parts.connections
+        dialect = connections.dialect
+        form = _FORMS.get(dialect.routines)
+        if form is None:
+            msg = (
+                f"{connections.where} has no SQL API, which needs stored functions as PostgreSQL, "
+                "MySQL and MariaDB have them. Use the library or the command line."
+            )
+            raise UnsupportedByEngine(msg)
+        # Created, where they are missing, before the lock is taken.
+        self._parts.system()
+
+        def locked(connection: Connection) -> T:
+            with dialect.creating(connection, self._parts.settings.schema):
+                return act(connection, form(connection, self._site(connection)))
+
+        return connections.run(locked, atomic=True)
+
+    def _site(self, connection: Connection) -> Site:
+        settings, dialect = self._parts.settings, self._parts.connections.dialect
+        records = registry.queue_records(connection, self._parts.system(), settings.table_prefix)
+        queues = []
+        for record in records:
+            try:
+                stored = StoredSettings.read(record.name, record.settings)
+            except QueueSchemaMismatch as error:
+                _log.warning("The SQL API does not serve queue %s: %s", record.name, error)
+                continue
+            if record.owner is None and stored.adoption is None:
+                shape = QueueShape(record.name, stored.data["payload"], tuple(stored.columns))
+                queues.append(shape)
+        return Site(dialect, settings.schema, settings.table_prefix, queues)

@@ -1,0 +1,292 @@
+"""How one kind of server gets the routines of the SQL API, which are made from templates."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from queue_over_sql.errors import QueueError
+from queue_over_sql.schema.queue_tables import MESSAGE_COLUMNS
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from queue_over_sql.dialects.base import QueueDialect
+
+
+CARRIED: Final = ", ".join(
+    name for name in MESSAGE_COLUMNS if name not in {"last_attempt_at", "last_error"}
+)
+"""The columns that a message takes into the archive as they are."""
+
+_MARK = "queue_over_sql sql-api"
+_BETWEEN = "-----\n"
+_HEAD = re.compile(
+    r'CREATE (?:OR REPLACE )?(FUNCTION|PROCEDURE) (?:(?:"(?:[^"]|"")*"|\w+)\.)?'
+    r"(\w+)(\(.*?\))(?: RETURNS|\n)",
+    re.DOTALL,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Routine:
+    """A function or a procedure.
+
+    Attributes:
+        kind: ``FUNCTION`` or ``PROCEDURE``.
+        name: without its schema.
+        parameters: with the brackets.
+        text: the statement that creates it.
+        public: whether clients call it.
+    """
+
+    kind: str
+    name: str
+    parameters: str
+    text: str
+    public: bool
+
+    def comment(self, prefix: str) -> str:
+        """What it is marked with in the database: whose it is, and which version."""
+        shape, _, _ = self.text.partition("LANGUAGE")
+        return f"{_MARK} {prefix} {_digest(shape)} {_digest(self.text)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Installed:
+    """A routine as it is in the database.
+
+    Attributes:
+        kind: ``FUNCTION`` or ``PROCEDURE``.
+        name: without its schema.
+        parameters: with the brackets, as far as the engine needs them to name it.
+        comment: what it is marked with; empty where it is not.
+    """
+
+    kind: str
+    name: str
+    parameters: str
+    comment: str
+
+    @property
+    def ours(self) -> bool:
+        """Whether an installation of ours has made it."""
+        return self.comment.startswith(_MARK + " ")
+
+    @property
+    def prefix(self) -> str:
+        """The table prefix that it serves."""
+        return self.comment.removeprefix(_MARK).split()[0] if self.ours else ""
+
+    @property
+    def shape(self) -> str:
+        """What tells versions of other parameters or results apart."""
+        return self.comment.split()[-2] if self.ours else ""
+
+
+def read_template(folder: str, name: str, expand: Callable[[str], str]) -> list[Routine]:
+    """The routines of a template.
+
+    Args:
+        folder: of the templates of a kind of server.
+        name: of the file; the routines of ``public`` are for clients.
+        expand: replaces the tokens of a template.
+    """
+    file = resources.files(__package__).joinpath("templates", folder, f"{name}.sql")
+    text = expand(file.read_text(encoding="utf-8"))
+    return [_routine(part, public=name == "public") for part in text.split(_BETWEEN)]
+
+
+def filled(text: str, values: Mapping[str, str]) -> str:
+    """A text with each ``<token>`` replaced."""
+    for token, value in values.items():
+        text = text.replace(f"<{token}>", value)
+    return text
+
+
+def strays(installed: Sequence[Installed], wanted: Sequence[Routine]) -> list[Installed]:
+    """What an earlier installation has left that is wanted no more."""
+    names = {(routine.kind, routine.name) for routine in wanted}
+    return [found for found in installed if (found.kind, found.name) not in names]
+
+
+def _routine(part: str, *, public: bool) -> Routine:
+    # What stands before the statement is about the template.
+    text = part[part.index("CREATE ") :].strip().rstrip(";")
+    head = _HEAD.match(text)
+    if head is None:  # pragma: no cover - the templates are ours
+        raise ValueError(text)
+    return Routine(head[1], head[2], head[3], text, public)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@dataclasses.dataclass(frozen=True)
+class QueueShape:
+    """What the routines of a queue need to know of it when they are made.
+
+    Attributes:
+        name: of the queue.
+        payload: its payload type.
+        columns: the names of its own columns.
+    """
+
+    name: str
+    payload: str
+    columns: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """Where routines are installed.
+
+    Attributes:
+        dialect: of the server.
+        schema: that holds the tables; None for the connection's default.
+        prefix: of the tables of the queues.
+        queues: those that can be served.
+    """
+
+    dialect: QueueDialect
+    schema: str | None
+    prefix: str
+    queues: Sequence[QueueShape]
+
+
+class Form(abc.ABC):
+    """How routines are written, found, replaced and granted on one kind of server."""
+
+    clock: ClassVar[str]
+    """The statement that asks the server's clock for microseconds, where the counter begins."""
+
+    def __init__(self, connection: Connection, site: Site) -> None:
+        self.connection = connection
+        self.site = site
+
+    @abc.abstractmethod
+    def routines(self) -> list[Routine]:
+        """All routines, in the order in which they are created."""
+
+    @abc.abstractmethod
+    def installed(self, names: Sequence[str]) -> list[Installed]:
+        """The routines of these names, and all others that an installation of ours has made."""
+
+    @abc.abstractmethod
+    def create(self, routine: Routine, found: Installed | None) -> None:
+        """Create a routine or put it in the place of an earlier version; rights on it stay."""
+
+    @abc.abstractmethod
+    def drop(self, found: Installed) -> None:
+        """Drop a routine."""
+
+    @abc.abstractmethod
+    def grant(self, routine: Routine, role: str) -> None:
+        """Let a role execute a routine."""
+
+    @abc.abstractmethod
+    def counting_from(self, first: int) -> str:
+        """The statement that creates what numbers the claims, where it is missing."""
+
+    @abc.abstractmethod
+    def drop_counter(self) -> None:
+        """Drop what numbers the claims."""
+
+    @abc.abstractmethod
+    def script(self, consumer: str) -> str:
+        """The same as text for the shell of the server.
+
+        Args:
+            consumer: the statement that registers the consumer of the SQL clients.
+        """
+
+    def create_counter(self) -> None:
+        """Create what numbers the claims, where it is missing."""
+        self.run(self.counter())
+
+    def counter(self) -> str:
+        """The statement for it.
+
+        Tokens never come again, not even after it was dropped and made anew: the clock went on.
+        """
+        return self.counting_from(int(self.connection.exec_driver_sql(self.clock).scalar_one()))
+
+    def check_allowed(self) -> None:
+        """Refuse servers that are known to refuse routines, before anything is changed.
+
+        Raises:
+            UnsupportedByEngine: this server does.
+        """
+        return
+
+    def admit(self, role: str) -> None:
+        """Let a role into the schema, where that takes a right of its own."""
+        del role
+
+    def run(self, statement: str) -> None:
+        """Run a statement as it is, signs that a driver may give a meaning included."""
+        options = {"no_parameters": True}
+        self.connection.exec_driver_sql(statement, execution_options=options).close()
+
+    def install(self, roles: Sequence[str]) -> None:
+        """Install all routines; what is there in the same version stays untouched.
+
+        Raises:
+            QueueError: the names are taken; nothing was changed.
+            UnsupportedByEngine: the server refuses such routines; nothing was changed.
+        """
+        wanted = self.routines()
+        present = self.installed([routine.name for routine in wanted])
+        self._check_free(present)
+        found = {(routine.kind, routine.name): routine for routine in present}
+        pairs = [(routine, found.get((routine.kind, routine.name))) for routine in wanted]
+        outdated = [
+            (routine, old)
+            for routine, old in pairs
+            if old is None or old.comment != routine.comment(self.site.prefix)
+        ]
+        if outdated:
+            self.check_allowed()
+        self.create_counter()
+        for routine, old in outdated:
+            self.create(routine, old)
+        for old in strays(present, wanted):
+            self.drop(old)
+        for role in roles:
+            self.admit(role)
+            for routine in wanted:
+                if routine.public:
+                    self.grant(routine, role)
+
+    def uninstall(self) -> bool:
+        """Drop the routines of this table prefix; False where there are none."""
+        present = [each for each in self.installed([]) if each.prefix == self.site.prefix]
+        for found in reversed(present):
+            self.drop(found)
+        return bool(present)
+
+    def serves_others(self) -> bool:
+        """Whether the routines here serve another table prefix."""
+        return any(found.prefix != self.site.prefix for found in self.installed([]))
+
+    def _check_free(self, present: Sequence[Installed]) -> None:
+        for found in present:
+            if found.ours and found.prefix != self.site.prefix:
+                msg = (
+                    f"The SQL API of this schema serves the table prefix {found.prefix!r}, and its "
+                    f"names can serve one only. Uninstall it there, or keep the queues of "
+                    f"{self.site.prefix!r} in a schema of their own."
+                )
+                raise QueueError(msg)
+            if not found.ours:
+                msg = (
+                    f"There is a {found.kind.lower()} named {found.name!r} that is not of "
+                    "queue_over_sql. Rename or drop it, then install again; nothing was changed."
+                )
+                raise QueueError(msg)

@@ -1,0 +1,270 @@
+"""The SQL API on MySQL and MariaDB: functions of each queue, and procedures that choose among them.
+
+A stored function cannot run dynamic SQL, so each queue has functions of its own, and a new queue
+needs another installation. Why functions at all is said in ``templates/mysql/queue.sql``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from sqlalchemy import bindparam, text
+from sqlalchemy.exc import DBAPIError
+
+from queue_over_sql.errors import QueueError, UnsupportedByEngine
+from queue_over_sql.sql_api.installer import (
+    CARRIED,
+    Form,
+    Installed,
+    QueueShape,
+    Routine,
+    filled,
+    read_template,
+)
+from queue_over_sql.store.consumers import SQL_CLIENTS
+
+_log = logging.getLogger(__name__)
+_COUNTER = "queue_over_sql_rounds"
+_EACH = re.compile(r"<each>(.*?)</each>", re.DOTALL)
+_SETTING = re.compile(r"<setting ([\w.]+)>")
+_ROUTINE = re.compile(r"<routine (\w+)>")
+# Stored with each routine: refuse what does not fit, and read quotes and bars as they are meant.
+_SQL_MODE = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"
+# The server wants somebody's word that functions may be repeated by a replica.
+_WANTS_TRUST = {1418, 1419}
+_NEEDS_TRUST = (
+    "The server writes a binary log and refuses functions that change data. An administrator can "
+    "allow them: SET GLOBAL log_bin_trust_function_creators = 1"
+)
+_LOG_NAMES = ("log_bin", "log_bin_trust_function_creators")
+_LOG_SETTINGS = text("SHOW GLOBAL VARIABLES WHERE variable_name IN :names").bindparams(
+    bindparam("names", _LOG_NAMES, expanding=True)
+)
+# MariaDB, and MySQL, which speaks of creating one.
+_NO_SUCH_ACCOUNT = {1133, 1410}
+_INSTALLED = text(
+    """
+    SELECT routine_type, routine_name, routine_comment FROM information_schema.routines
+     WHERE routine_schema = COALESCE(:schema, DATABASE())
+       AND (routine_comment LIKE 'queue_over_sql sql-api %' OR routine_name IN :names)
+    """
+).bindparams(bindparam("names", expanding=True))
+_MAY_EXECUTE = text(
+    """
+    SELECT user, host FROM mysql.procs_priv
+     WHERE db = COALESCE(:schema, DATABASE()) AND routine_name = :name AND routine_type = :kind
+       AND FIND_IN_SET('Execute', proc_priv)
+    """
+)
+# By payload type: its type, how it is read, what is wrong with it, and how it is shown.
+_CONTENT = {
+    "json": ("LONGTEXT <text>", "_payload", "NOT JSON_VALID(_content)", "m.payload"),
+    "text": ("LONGTEXT <text>", "_payload", "FALSE", "m.payload"),
+    "bytes": (
+        "LONGBLOB",
+        "FROM_BASE64(_payload)",
+        "FALSE",
+        "REPLACE(TO_BASE64(m.payload), '\\n', '')",
+    ),
+}
+# 1020 is what MariaDB may call a deadlock.
+_DEADLOCKS = """DECLARE CONTINUE HANDLER FOR 1213, 1020
+  BEGIN
+    SET _tries = _tries + 1;
+    -- 1020 leaves a transaction open.
+    IF _alone THEN
+      ROLLBACK;
+    END IF;
+    IF NOT _alone OR _tries > 20 THEN
+      RESIGNAL;
+    END IF;
+    SET _again = TRUE;
+  END;"""
+_ELEMENT = "JSON_EXTRACT(_payloads, _path)"
+
+
+class MySQLForm(Form):
+    """Functions and procedures; each statement that changes them commits by itself."""
+
+    clock = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+
+    def routines(self) -> list[Routine]:
+        """Those that clients call come last, when all that they call is there."""
+        shared = partial(filled, values=self._values())
+        made = read_template("mysql", "inner", lambda text: shared(_with_settings(text)))
+        for queue in self.site.queues:
+            made += read_template("mysql", "queue", lambda text: shared(self._of(queue, text)))  # noqa: B023 - runs at once
+        made += read_template("mysql", "dispatch", lambda text: shared(self._choices(text)))
+        return made + read_template("mysql", "public", shared)
+
+    def installed(self, names: Sequence[str]) -> list[Installed]:
+        """By the information schema."""
+        values = {"schema": self.site.schema, "names": tuple(names) or ("",)}
+        rows = self.connection.execute(_INSTALLED, values)
+        return [Installed(str(row[0]), str(row[1]), "", str(row[2])) for row in rows]
+
+    def install(self, roles: Sequence[str]) -> None:
+        """As ``Form.install``, in the mode that the routines are written for."""
+        with self._mode():
+            super().install(roles)
+
+    def check_allowed(self) -> None:
+        """Each statement commits by itself, so the first refusal would leave half of them.
+
+        Raises:
+            UnsupportedByEngine: there is a binary log, and functions are not allowed beside it.
+        """
+        settings = {str(row[0]): str(row[1]) for row in self.connection.execute(_LOG_SETTINGS)}
+        logs, trusts = (settings.get(name) == "ON" for name in _LOG_NAMES)
+        if logs and not trusts:
+            raise UnsupportedByEngine(_NEEDS_TRUST)
+
+    def create(self, routine: Routine, found: Installed | None) -> None:
+        """Put it in the place of the earlier version, whose rights are given anew."""
+        allowed = [] if found is None or not routine.public else self._may_execute(routine)
+        if found is not None and not self.site.dialect.replaces_routines:
+            self.drop(found)
+        try:
+            self.run(self._creation(routine, replace=self.site.dialect.replaces_routines))
+        except DBAPIError as error:
+            if error.orig is None or error.orig.args[0] not in _WANTS_TRUST:
+                raise
+            raise UnsupportedByEngine(_NEEDS_TRUST) from error
+        for account in allowed:
+            self._grant(routine, account)
+
+    def drop(self, found: Installed) -> None:
+        """Drop it."""
+        self.run(f"DROP {found.kind} IF EXISTS {self._name(found.name)}")
+
+    def grant(self, routine: Routine, role: str) -> None:
+        """EXECUTE, and nothing else; a role is ``name`` or ``name@host``."""
+        name, at, host = role.rpartition("@")
+        try:
+            self._grant(routine, _account(name, host) if at else _account(role, ""))
+        except DBAPIError as error:
+            if error.orig is None or error.orig.args[0] not in _NO_SUCH_ACCOUNT:
+                raise
+            msg = (
+                f"The SQL API is installed, but there is no user or role {role!r} to give rights "
+                "to. A user is named with the host, as in app@%."
+            )
+            raise QueueError(msg) from error
+
+    def counting_from(self, first: int) -> str:
+        """A table that stays empty and counts its rows."""
+        return (
+            f"CREATE TABLE IF NOT EXISTS {self._name(_COUNTER)} "
+            f"(id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY) ENGINE=InnoDB AUTO_INCREMENT={first}"
+        )
+
+    def drop_counter(self) -> None:
+        """The table."""
+        self.run(f"DROP TABLE IF EXISTS {self._name(_COUNTER)}")
+
+    def script(self, consumer: str) -> str:
+        """For the shell, whose delimiter is set as routines need it."""
+        parts = [f"SET SESSION sql_mode = '{_SQL_MODE}';", f"{self.counter()};"]
+        parts += [f"{consumer};", "DELIMITER //"]
+        for routine in self.routines():
+            parts.append(f"DROP {routine.kind} IF EXISTS {self._name(routine.name)} //")
+            parts.append(f"{self._creation(routine, replace=False)} //")
+        return "\n\n".join([*parts, "DELIMITER ;"]) + "\n"
+
+    @contextlib.contextmanager
+    def _mode(self) -> Iterator[None]:
+        before = self.connection.exec_driver_sql("SELECT @@SESSION.sql_mode").scalar_one()
+        # Without it a right given to an unknown user would create that user.
+        kept = [mode for mode in str(before).split(",") if mode == "NO_AUTO_CREATE_USER"]
+        self.run(f"SET SESSION sql_mode = '{','.join([_SQL_MODE, *kept])}'")
+        try:
+            yield
+        finally:
+            self.run(f"SET SESSION sql_mode = '{before}'")
+
+    def _may_execute(self, routine: Routine) -> list[str]:
+        values = {"schema": self.site.schema, "name": routine.name, "kind": routine.kind}
+        try:
+            rows = self.connection.execute(_MAY_EXECUTE, values).all()
+        except DBAPIError as error:
+            _log.warning("Who may execute %s cannot be read: %s", routine.name, error.orig)
+            return []
+        return [_account(_as_text(row[0]), _as_text(row[1])) for row in rows]
+
+    def _grant(self, routine: Routine, account: str) -> None:
+        self.run(f"GRANT EXECUTE ON {routine.kind} {self._name(routine.name)} TO {account}")
+
+    def _creation(self, routine: Routine, *, replace: bool) -> str:
+        verb = "CREATE OR REPLACE" if replace else "CREATE"
+        _, _, rest = routine.text.partition(routine.name)
+        mark = f"COMMENT '{routine.comment(self.site.prefix)}'"
+        rest = re.sub(r"SQL SECURITY \w+", rf"\g<0> {mark}", rest, count=1)
+        return f"{verb} {routine.kind} {self._name(routine.name)}{rest}"
+
+    def _values(self) -> dict[str, str]:
+        return {
+            "deadlocks": _DEADLOCKS,
+            "exact": f"CHARACTER SET utf8mb4 COLLATE {self.site.dialect.collation}",
+            "text": "CHARACTER SET utf8mb4",
+            "prefix": self.site.prefix,
+            "me": SQL_CLIENTS,
+        }
+
+    def _choices(self, template: str) -> str:
+        between = "\n    "
+        return _EACH.sub(
+            lambda line: between.join(self._of(queue, line[1]) for queue in self.site.queues),
+            template,
+        )
+
+    def _of(self, queue: QueueShape, template: str) -> str:
+        base = self.site.prefix + queue.name
+        named = _ROUTINE.sub(rf"{base}_sql_\1", _with_settings(template))
+        return filled(named, self._values_of(queue))
+
+    def _name(self, name: str) -> str:
+        parts = [self.site.schema, name]
+        return ".".join(_quoted(part) for part in parts if part is not None)
+
+    def _values_of(self, queue: QueueShape) -> dict[str, str]:
+        base = self.site.prefix + queue.name
+        own = [_quoted(name) for name in queue.columns]
+        kind, decoded, malformed, shown = _CONTENT[queue.payload]
+        of_json = queue.payload == "json"
+        return {
+            "queue": queue.name,
+            "live": _quoted(base),
+            "archive": _quoted(f"{base}_archive"),
+            "keys": _quoted(f"{base}_dedup_keys"),
+            "claim_index": f"FORCE INDEX ({_quoted(f'{base}_claim_ix')})",
+            "carried": ", ".join([CARRIED, *own]),
+            "own": "".join(f", m.{name}" for name in own),
+            "content": kind,
+            "decoded": decoded,
+            "malformed": malformed,
+            "shown": shown,
+            "element": _ELEMENT if of_json else f"JSON_UNQUOTE({_ELEMENT})",
+            "not_strings": "FALSE" if of_json else f"JSON_TYPE({_ELEMENT}) <> 'STRING'",
+        }
+
+
+def _with_settings(template: str) -> str:
+    """A template with the settings that it reads; a JSON null is a NULL."""
+    return _SETTING.sub(r"NULLIF(JSON_UNQUOTE(JSON_EXTRACT(_settings, '$.\1')), 'null')", template)
+
+
+def _account(name: str, host: str) -> str:
+    quoted = "'" + name.replace("'", "''") + "'"
+    return quoted + ("@'" + host.replace("'", "''") + "'" if host else "")
+
+
+def _as_text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

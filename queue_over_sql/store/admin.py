@@ -1,0 +1,136 @@
+"""Statements of an operator, and the clock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Delete,
+    Select,
+    Update,
+    and_,
+    case,
+    func,
+    literal_column,
+    select,
+    true,
+)
+
+from queue_over_sql.dialects.statements.extent import finished_only, live_only, removal
+from queue_over_sql.dialects.statements.parameters import number
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.schema.queue_tables import QueueTables
+
+
+def select_clock(tables: QueueTables) -> Select[Any]:
+    """Read the database's clock."""
+    return select(tables.dialect.now().label("now"))
+
+
+def select_edit_count(tables: QueueTables) -> Select[Any]:
+    """How often messages were put to other places by hand."""
+    columns = tables.system.queues.c
+    return select(columns.edit_count).where(
+        columns.table_prefix == tables.prefix, columns.name == tables.queue
+    )
+
+
+def delete_by_id(tables: QueueTables) -> Delete | Update:
+    """Remove one message, whoever holds it."""
+    return removal(tables).where(tables.live.c.id == number("p_id_0"))
+
+
+def delete_unclaimed(tables: QueueTables, with_claimed: bool) -> Delete | Update:
+    """Remove all messages, or all that nobody holds."""
+    statement = removal(tables)
+    return statement if with_claimed else statement.where(tables.live.c.consumer_id.is_(None))
+
+
+def select_counts(tables: QueueTables) -> Select[Any]:
+    """Count all messages at one moment, which one statement sees and two would not.
+
+    A row for each outcome in the archive, or one without: the live messages by status, the age of
+    the oldest ready one, the outcome, and how many ended so.
+    """
+    live, archived = _live_counts(tables).subquery("l"), _archive_counts(tables).subquery("a")
+    return select(*live.c, *archived.c).select_from(live.outerjoin(archived, true()))
+
+
+def _live_counts(tables: QueueTables) -> Select[Any]:
+    live, now = tables.live, tables.dialect.now()
+    unclaimed = live.c.consumer_id.is_(None)
+    ready = and_(unclaimed, live.c.available_at <= now)
+    return select(
+        _count_if(ready).label("ready"),
+        _count_if(and_(unclaimed, live.c.available_at > now)).label("delayed"),
+        _count_if(live.c.consumer_id.is_not(None)).label("claimed"),
+        _count_if(and_(unclaimed, live.c.available_at.is_(None))).label("held"),
+        (now - _min_if(live.c.available_at, ready)).label("age"),
+    ).where(*live_only(tables))
+
+
+def _archive_counts(tables: QueueTables) -> Select[Any]:
+    outcome = tables.archive.c.outcome
+    return (
+        select(outcome.label("outcome"), func.count().label("ended"))
+        .where(*finished_only(tables))
+        .group_by(outcome)
+    )
+
+
+def greatest_priority(tables: QueueTables) -> Select[Any]:
+    """The largest level number in use."""
+    return select(func.max(tables.live.c.priority)).where(*live_only(tables))
+
+
+def _count_if(condition: ColumnElement[bool]) -> ColumnElement[Any]:
+    return func.count(case((condition, literal_column("1"))))
+
+
+def _min_if(value: ColumnElement[Any], condition: ColumnElement[bool]) -> ColumnElement[Any]:
+    return func.min(case((condition, value)))
+
+
+def server_now(connection: Connection, sql: StatementCache) -> int:
+    """The database's clock in microseconds since the epoch."""
+    return int(sql.get(select_clock).run(connection).scalar_one())
+
+
+def delete_message(connection: Connection, sql: StatementCache, message_id: int) -> bool:
+    """Remove one message, whoever holds it; False where there is none."""
+    statement = sql.get(delete_by_id)
+    return statement.run(connection, {"p_id_0": message_id}).rowcount > 0
+
+
+def purge(connection: Connection, sql: StatementCache, *, with_claimed: bool) -> int:
+    """Remove all messages, or those that nobody holds; returns how many."""
+    with sql.subject.dialect.scanning(connection):
+        return sql.get(delete_unclaimed, with_claimed).run(connection).rowcount
+
+
+def counts(
+    connection: Connection, sql: StatementCache
+) -> tuple[tuple[int, int, int, int, int], dict[str, int]]:
+    """Count all messages at one moment.
+
+    Returns:
+        Ready, delayed, claimed, held, and the age of the oldest ready message in microseconds;
+        archived messages by outcome.
+    """
+    with sql.subject.dialect.scanning(connection):
+        rows: Sequence[Any] = sql.get(select_counts).run(connection).all()
+    ready, delayed, claimed, held, age = (int(value or 0) for value in rows[0][:5])
+    ended = {row[5]: int(row[6]) for row in rows if row[5] is not None}
+    return (ready, delayed, claimed, held, max(age, 0)), ended
+
+
+def highest_priority(connection: Connection, sql: StatementCache) -> int:
+    """The largest level number in use; 0 in an empty queue."""
+    return sql.get(greatest_priority).run(connection).scalar() or 0

@@ -1,0 +1,169 @@
+"""Acts that hand messages out, and take back what a consumer does not want."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from queue_over_sql.dialects.requests import Settlement, read_rows
+from queue_over_sql.dialects.statements import archive, claim, settle
+from queue_over_sql.dialects.statements import existing as adopted
+from queue_over_sql.dialects.statements.parameters import MAX_IDS, batches, bucket_of, id_values
+from queue_over_sql.message import Claim, Outcome
+from queue_over_sql.store import registry
+from queue_over_sql.store.keys import remember_locked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.dialects.requests import ClaimRequest, Where
+    from queue_over_sql.message import MessageRow
+    from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql.store.settle import Aside
+
+
+_NOBODY = Claim("", 0)
+
+
+def claim_messages(
+    connection: Connection, sql: StatementCache, request: ClaimRequest
+) -> list[MessageRow]:
+    """Claim up to ``request.count`` messages of one level, oldest first."""
+    return oldest_first(sql.subject.dialect.claim(connection, sql, request))
+
+
+def anything_to_claim(connection: Connection, sql: StatementCache, request: ClaimRequest) -> bool:
+    """Whether a claim would find something; writes nothing."""
+    found = (
+        sql.get(claim.anything_eligible, request.where).run(connection, request.wanted()).first()
+    )
+    return found is not None
+
+
+def exchanges_at_once(sql: StatementCache, settlements: Sequence[Settlement]) -> bool:
+    """Whether ack and claim are one statement, which needs no transaction around it."""
+    single = len(settlements) == 1 and len(settlements[0].ids) <= MAX_IDS
+    plain = single and settlements[0].dedup_us is None
+    return plain and sql.subject.dialect.exchanges_at_once
+
+
+def exchange(
+    connection: Connection,
+    sql: StatementCache,
+    settlement: Settlement,
+    request: ClaimRequest,
+    *,
+    keep: bool,
+) -> tuple[set[int], list[MessageRow]]:
+    """Ack and claim in one statement; only where ``exchanges_at_once`` says so.
+
+    Args:
+        connection: where.
+        sql: the queue's statements.
+        settlement: what is finished.
+        request: what is wanted next; nothing is claimed unless all finished ones were held.
+        keep: whether finished messages go to the archive.
+
+    Returns:
+        The finished ids that were still held, and the claimed messages, oldest first.
+    """
+    dialect = sql.subject.dialect
+    settled, rows = dialect.exchange(connection, sql, settlement, request, keep=keep)
+    return settled, oldest_first(rows)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TakenFate:
+    """What becomes of a message that was taken.
+
+    Attributes:
+        keep: whether it goes to the archive.
+        dedup_us: how long its key stays taken, in microseconds; None where it is free at once.
+        error: why it cannot be handed out, or None where it can.
+        aside: it is set aside instead, because it does not fit its kind here.
+    """
+
+    keep: bool
+    dedup_us: int | None = None
+    error: str | None = None
+    aside: Aside | None = None
+
+
+def take(
+    connection: Connection,
+    sql: StatementCache,
+    values: Mapping[str, Any],
+    *,
+    fate: Callable[[MessageRow], TakenFate],
+    where: Where | None,
+) -> tuple[int, list[MessageRow]]:
+    """Remove the oldest messages in the caller's transaction, which holds their row locks.
+
+    Those that cannot be handed out are buried or set aside in the same transaction.
+
+    Returns:
+        How many there were, and those that can be handed out.
+    """
+    sql.subject.dialect.lock_for_writing(connection, sql)
+    rows = read_rows(connection, sql, sql.get(claim.pick_rows, where).run(connection, values).all())
+    fates = [(row, fate(row)) for row in rows]
+    end_locked(connection, sql, fates)
+    handed_out = [row for row, end in fates if end.error is None and end.aside is None]
+    taken = [row._replace(attempt_count=row.attempt_count + 1, listed=True) for row in handed_out]
+    return len(rows), oldest_first(taken)
+
+
+def end_locked(
+    connection: Connection, sql: StatementCache, fates: Sequence[tuple[MessageRow, TakenFate]]
+) -> None:
+    """Let messages that this transaction has locked, and nobody holds, have their fates."""
+    groups: dict[TakenFate, list[MessageRow]] = {}
+    for row, fate in fates:
+        groups.setdefault(fate, []).append(row)
+    for end, same in groups.items():
+        if end.aside is not None:
+            for row in same:
+                values = id_values([row.id]) | end.aside.values()
+                sql.get(settle.set_locked_aside).run(connection, values)
+            continue
+        if end.dedup_us is not None:
+            ending = [(row.id, row.message_key) for row in same]
+            remember_locked(connection, sql, ending, end.dedup_us)
+        _remove_locked(connection, sql, [row.id for row in same], end)
+
+
+def _remove_locked(
+    connection: Connection, sql: StatementCache, ids: Sequence[int], end: TakenFate
+) -> None:
+    tables: QueueTables = sql.subject
+    if end.error is not None and not end.keep:
+        registry.count_discarded(connection, tables.system, tables.prefix, tables.queue, len(ids))
+    outcome = Outcome.DONE if end.error is None else Outcome.FAILED
+    how = Settlement(ids, _NOBODY, outcome, end.error).archive_values()
+    for batch in batches(ids):
+        size, values = bucket_of(len(batch)), id_values(batch)
+        if sql.subject.adoption is not None:
+            sql.get(adopted.finish_ids, size).run(connection, values | how)
+            continue
+        if end.keep:
+            sql.get(archive.copy_ids_to_archive, size).run(connection, values | how)
+        sql.get(claim.remove_ids, size).run(connection, values)
+
+
+def unclaim_round(connection: Connection, sql: StatementCache, stamp: Claim) -> int:
+    """Give back what one claim stamped; returns how many."""
+    values = {"p_consumer": stamp.consumer_id, "p_round": stamp.consumer_round}
+    return sql.get(claim.unclaim_round).run(connection, values).rowcount
+
+
+def unclaim_all(connection: Connection, sql: StatementCache, consumer_id: str) -> int:
+    """Give back all that a consumer holds; returns how many."""
+    return sql.get(claim.unclaim_all).run(connection, {"p_consumer": consumer_id}).rowcount
+
+
+def oldest_first(rows: list[MessageRow]) -> list[MessageRow]:
+    """Sort as promise 4 says: an UPDATE returns its rows in no order."""
+    return sorted(rows, key=lambda row: (row.priority, row.available_at or 0, row.id))

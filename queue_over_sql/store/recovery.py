@@ -1,0 +1,233 @@
+"""Statements that find the claims of the dead."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    MetaData,
+    Select,
+    Table,
+    and_,
+    delete,
+    exists,
+    func,
+    select,
+)
+from sqlalchemy.schema import DropTable
+
+from queue_over_sql.dialects.statements import archive
+from queue_over_sql.dialects.statements.parameters import (
+    among_ids,
+    batches,
+    bucket_of,
+    claimed,
+    id_values,
+    number,
+)
+from queue_over_sql.message import Claim
+from queue_over_sql.store.admin import server_now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql.dialects.base import QueueDialect
+    from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql.schema.system_tables import SystemTables
+
+
+def claims_with_expired_leases(tables: QueueTables, size: int) -> Select[Any]:
+    """Claims whose lease has passed."""
+    condition = and_(claimed(tables), tables.live.c.lease_expires_at <= tables.dialect.now())
+    return _claims(tables, condition, size)
+
+
+def claims_of_the_dead(tables: QueueTables, size: int) -> Select[Any]:
+    """Claims of consumers whose row is expired or gone."""
+    live, consumers = tables.live, tables.system.consumers
+    alive = exists().where(
+        consumers.c.consumer_id == live.c.consumer_id,
+        consumers.c.expires_at > tables.dialect.now(),
+    )
+    return _claims(tables, and_(claimed(tables), ~alive), size)
+
+
+def _claims(tables: QueueTables, condition: ColumnElement[bool], size: int) -> Select[Any]:
+    """Claims to take back: id, stamp, attempts and how many there may be, place in the queue.
+
+    Of size 0 it looks for them; of another size it locks those of the given ids that still match.
+    """
+    live, dialect = tables.live, tables.dialect
+    statement = select(
+        live.c.id,
+        live.c.consumer_id,
+        live.c.consumer_round,
+        live.c.attempt_count,
+        func.coalesce(live.c.max_attempts, number("p_max_attempts")),
+        live.c.available_at,
+    ).where(condition)
+    if size:
+        return statement.where(among_ids(live, size)).with_for_update()
+    statement = statement.limit(number("p_count"))
+    return statement.with_for_update(skip_locked=True) if dialect.skip_locked else statement
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeadClaim:
+    """A claim to be taken back."""
+
+    message_id: int
+    claim: Claim
+    attempts: int
+    max_attempts: int
+    available_at: int | None
+
+    @property
+    def out_of_attempts(self) -> bool:
+        """Whether the message has been delivered as often as it may."""
+        return self.attempts >= self.max_attempts
+
+
+def expired_leases(
+    connection: Connection, sql: StatementCache, max_attempts: int, limit: int
+) -> list[DeadClaim]:
+    """Claims whose lease has passed, locked where the engine can skip what others hold."""
+    recheck = not sql.subject.dialect.skip_locked
+    return _dead_claims(
+        connection, sql, claims_with_expired_leases, (max_attempts, limit), recheck=recheck
+    )
+
+
+def orphaned_claims(
+    connection: Connection, sql: StatementCache, max_attempts: int, limit: int
+) -> list[DeadClaim]:
+    """Claims of consumers that are expired or gone, locked likewise.
+
+    Looked at twice: a statement reads a row that it locks at its newest version but the consumers
+    as they were when it began, so the first look may miss who registered and claimed meanwhile.
+    """
+    return _dead_claims(connection, sql, claims_of_the_dead, (max_attempts, limit), recheck=True)
+
+
+def _dead_claims(
+    connection: Connection,
+    sql: StatementCache,
+    builder: Callable[..., Any],
+    bounds: tuple[int, int],
+    *,
+    recheck: bool,
+) -> list[DeadClaim]:
+    values = {"p_max_attempts": bounds[0], "p_count": bounds[1]}
+    rows: Sequence[Any] = sql.get(builder, 0).run(connection, values).all()
+    if rows and recheck:
+        # Now these alone, under a lock: a lease may have been renewed meanwhile.
+        locked: list[Any] = []
+        for batch in batches([row[0] for row in rows]):
+            again = sql.get(builder, bucket_of(len(batch)))
+            locked += again.run(connection, values | id_values(batch)).all()
+        rows = locked
+    return [DeadClaim(row[0], Claim(row[1], row[2]), row[3], row[4], row[5]) for row in rows]
+
+
+Place = tuple[int, int]
+"""When an archived message finished, in microseconds, and its id: its place in the history."""
+
+
+def last_to_prune(
+    connection: Connection,
+    sql: StatementCache,
+    outcome: str,
+    *,
+    ttl: int | None,
+    keep: int | None,
+) -> Place | None:
+    """The place up to which archived messages of an outcome are too old or too many.
+
+    Args:
+        connection: where.
+        sql: the queue's statements.
+        outcome: how they ended.
+        ttl: how long they are kept, in microseconds; None for ever.
+        keep: how many are kept; None for any number.
+    """
+    places: list[Place] = []
+    if ttl is not None:
+        places.append((server_now(connection, sql) - ttl, 0))
+    if keep is not None:
+        values = {"p_outcome": outcome, "p_keep": keep}
+        rows: Sequence[Any] = sql.get(archive.newest_to_go).run(connection, values).all()
+        places += [(int(row[0]), int(row[1])) for row in rows]
+    return max(places, default=None)
+
+
+def prune_archive(
+    connection: Connection, sql: StatementCache, outcome: str, up_to: Place, limit: int
+) -> int:
+    """Remove the oldest archived messages of an outcome, up to a place; returns how many."""
+    values = {"p_outcome": outcome, "p_at": up_to[0], "p_id_0": up_to[1], "p_count": limit}
+    ids = [row[0] for row in sql.get(archive.old_in_archive).run(connection, values)]
+    removed = 0
+    for batch in batches(ids):
+        remove_old = sql.get(archive.remove_from_archive, bucket_of(len(batch)))
+        removed += remove_old.run(connection, id_values(batch)).rowcount
+    return removed
+
+
+# -- what crashed writers of batches left behind
+
+WHOLE: Final = -1
+_STAGE_NAME: Final = re.compile(r"queue_over_sql_stage_[0-9a-f]{16}\Z")
+
+
+def prune_commits(connection: Connection, system: SystemTables, dialect: QueueDialect) -> int:
+    """Forget batches that cannot come again; returns how many."""
+    commits = system.commits
+    over = delete(commits).where(commits.c.expires_at <= dialect.now())
+    return connection.execute(over).rowcount
+
+
+def orphaned_stages(
+    connection: Connection, system: SystemTables, dialect: QueueDialect, *, patience: int
+) -> list[str]:
+    """Stages that nobody publishes any more: too old, or their batch is published.
+
+    Args:
+        connection: where.
+        system: the shared tables.
+        dialect: for the clock.
+        patience: how long the publisher of a batch has to drop its stages, in microseconds.
+    """
+    stages, commits, now = system.stages, system.commits, dialect.now()
+    published = (
+        select(commits.c.part)
+        .where(
+            *[
+                commits.c[name] == stages.c[name]
+                for name in ("table_prefix", "queue", "writer_id", "batch_id")
+            ],
+            commits.c.part == WHOLE,
+            commits.c.committed_at <= now - patience,
+        )
+        .exists()
+    )
+    found = connection.execute(select(stages.c.name).where(published))
+    late = connection.execute(select(stages.c.name).where(stages.c.expires_at <= now))
+    return sorted({row[0] for row in found} | {row[0] for row in late})
+
+
+def drop_stages(connection: Connection, system: SystemTables, names: Sequence[str]) -> None:
+    """Drop stages, where they are, and forget them; outside of transactions that matter."""
+    for name in names:
+        if not _STAGE_NAME.match(str(name)):
+            # What others wrote into the register must not let us drop their tables.
+            continue
+        table = Table(name, MetaData(schema=system.metadata.schema), Column("payload"))
+        connection.execute(DropTable(table, if_exists=True))
+        connection.execute(delete(system.stages).where(system.stages.c.name == name))

@@ -1,0 +1,234 @@
+"""Statements about topics."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sqlalchemy import Select, and_, delete, insert, select, update
+from sqlalchemy.exc import DBAPIError
+
+from queue_over_sql.dialects.statements.parameters import words
+from queue_over_sql.message import Published
+from queue_over_sql.store.publish import publish
+from queue_over_sql.store.tables import insert_unless_there
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import ColumnElement, Connection
+
+    from queue_over_sql.dialects.base import QueueDialect
+    from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.schema.system_tables import SystemTables
+    from queue_over_sql.store.publish import NewMessage
+
+
+def subscriptions_of_topic(system: SystemTables) -> Select[Any]:
+    """The subscriptions of a topic, by the primary keys of both tables.
+
+    One row of NULLs where it has none, and no row where there is no such topic.
+    """
+    topics, bound = system.topics, system.subscriptions
+    of_topic = and_(
+        bound.c.table_prefix == topics.c.table_prefix,
+        bound.c.topic == topics.c.name,
+    )
+    return (
+        select(bound.c.queue, bound.c.pattern, bound.c.filter, bound.c.created_at)
+        .select_from(topics.outerjoin(bound, of_topic))
+        .where(topics.c.table_prefix == words("p_prefix"), topics.c.name == words("p_topic"))
+    )
+
+
+class SubscriptionRow(NamedTuple):
+    """A row of the subscriptions; ``created_at`` in microseconds since the epoch."""
+
+    queue: str
+    pattern: str
+    filter: str | None
+    created_at: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Copy:
+    """What one queue gets of a message to a topic.
+
+    Attributes:
+        queue: its name.
+        sql: its statements.
+        message: encoded by its rules.
+    """
+
+    queue: str
+    sql: StatementCache
+    message: NewMessage
+
+
+# -- which topics there are
+
+
+def topic_names(connection: Connection, system: SystemTables, prefix: str) -> list[str]:
+    """The names of all topics under a table prefix, sorted."""
+    columns = system.topics.c
+    found = connection.execute(select(columns.name).where(columns.table_prefix == prefix))
+    return sorted(row[0] for row in found)
+
+
+def has_topic(connection: Connection, system: SystemTables, prefix: str, name: str) -> bool:
+    """Whether there is a topic of this name."""
+    found = select(system.topics.c.name).where(_is_topic(system, prefix, name))
+    return connection.execute(found).first() is not None
+
+
+def add_topic(
+    connection: Connection, system: SystemTables, dialect: QueueDialect, prefix: str, name: str
+) -> bool:
+    """Write down a new topic; False where it is there already. Not inside of a transaction."""
+    if has_topic(connection, system, prefix, name):
+        return False
+    values = {"table_prefix": prefix, "name": name, "created_at": dialect.now()}
+    return insert_unless_there(connection, dialect, system.topics, values)
+
+
+def remove_topic(connection: Connection, system: SystemTables, prefix: str, name: str) -> bool:
+    """Remove a topic and its subscriptions; False where there is none.
+
+    The topic goes first: who subscribes has it locked, and is seen afterwards.
+    """
+    removed = connection.execute(delete(system.topics).where(_is_topic(system, prefix, name)))
+    columns = system.subscriptions.c
+    of_topic = and_(columns.table_prefix == prefix, columns.topic == name)
+    connection.execute(delete(system.subscriptions).where(of_topic))
+    return removed.rowcount > 0
+
+
+def _is_topic(system: SystemTables, prefix: str, name: str) -> ColumnElement[bool]:
+    return and_(system.topics.c.table_prefix == prefix, system.topics.c.name == name)
+
+
+# -- who subscribed
+
+
+def subscriptions(
+    connection: Connection, sql: StatementCache, prefix: str, topic: str
+) -> list[SubscriptionRow] | None:
+    """The subscriptions of a topic by queue and pattern; None where there is no such topic.
+
+    Args:
+        connection: where.
+        sql: statements on the shared tables.
+        prefix: the table prefix of the topic.
+        topic: its name.
+    """
+    values = {"p_prefix": prefix, "p_topic": topic}
+    found = sql.get(subscriptions_of_topic).run(connection, values).all()
+    if not found:
+        return None
+    rows = [SubscriptionRow._make(row) for row in found if row[0] is not None]
+    # Whatever a row may hold; those of a queue stand together.
+    return sorted(rows, key=lambda row: (str(row.queue), str(row.pattern)))
+
+
+def hold_topic(connection: Connection, system: SystemTables, prefix: str, name: str) -> bool:
+    """Keep a topic from being dropped until the transaction ends; False where there is none."""
+    statement = select(system.topics.c.name).where(_is_topic(system, prefix, name))
+    return connection.execute(statement.with_for_update()).first() is not None
+
+
+def put_subscription(
+    connection: Connection,
+    system: SystemTables,
+    dialect: QueueDialect,
+    *,
+    prefix: str,
+    topic: str,
+    queue: str,
+    pattern: str,
+    where: str | None,
+) -> None:
+    """Subscribe a queue, or give the subscription that is there another filter.
+
+    The topic has to be held, so that there is one who subscribes.
+
+    Args:
+        connection: where.
+        system: the shared tables.
+        dialect: for the clock.
+        prefix: the table prefix of topic and queue.
+        topic: name of the topic.
+        queue: name of the queue.
+        pattern: which routing keys it is about.
+        where: the filter on payloads as JSON.
+    """
+    table = system.subscriptions
+    key = {"table_prefix": prefix, "topic": topic, "queue": queue, "pattern": pattern}
+    same = and_(*(table.c[name] == value for name, value in key.items()))
+    if connection.execute(update(table).where(same).values(filter=where)).rowcount:
+        return
+    new = {**key, "filter": where, "created_at": dialect.now()}
+    connection.execute(insert(table).values(new))
+
+
+def remove_subscriptions(
+    connection: Connection,
+    system: SystemTables,
+    prefix: str,
+    topic: str,
+    *,
+    queue: str,
+    pattern: str | None,
+) -> bool:
+    """End the subscriptions of a queue, or the one of a pattern; False where there is none."""
+    columns = system.subscriptions.c
+    wanted = [columns.table_prefix == prefix, columns.topic == topic, columns.queue == queue]
+    if pattern is not None:
+        wanted.append(columns.pattern == pattern)
+    return connection.execute(delete(system.subscriptions).where(*wanted)).rowcount > 0
+
+
+# -- the copies
+
+
+def publish_copies(
+    connection: Connection, copies: Sequence[Copy], on_conflict: str
+) -> list[Published]:
+    """Insert one message into each of several queues, in a transaction that fails as a whole.
+
+    Raises:
+        DuplicateKey: as in ``publish``.
+    """
+    return [
+        _of_queue(publish(connection, copy.sql, copy.message, on_conflict), copy) for copy in copies
+    ]
+
+
+def publish_copies_within(
+    connection: Connection, copies: Sequence[Copy], on_conflict: str
+) -> list[Published]:
+    """Do the same in a transaction of the caller's, which goes on as if nothing had been tried.
+
+    On SQLite it has to be writing already: its driver begins none for a savepoint.
+
+    Raises:
+        DuplicateKey: as in ``publish``.
+    """
+    savepoint = connection.begin_nested()
+    try:
+        published = publish_copies(connection, copies, on_conflict)
+    except DBAPIError:
+        # After an error such as a deadlock the savepoint may be gone as well.
+        with contextlib.suppress(DBAPIError):
+            savepoint.rollback()
+        raise
+    except BaseException:
+        # A refusal of ours must not hide that the undoing failed.
+        savepoint.rollback()
+        raise
+    savepoint.commit()
+    return published
+
+
+def _of_queue(published: Published, copy: Copy) -> Published:
+    return dataclasses.replace(published, queue=copy.queue)

@@ -1,0 +1,225 @@
+"""Topics: publish once, and each queue that subscribed gets a copy of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from queue_over_sql.durations import Duration, instant
+from queue_over_sql.errors import QueueNotFound, TopicNotFound
+from queue_over_sql.existing_tables.queue import AdoptedQueue
+from queue_over_sql.message import Publication, Published
+from queue_over_sql.queue import Queue, name_of
+from queue_over_sql.schema.queue_tables import may_be_name
+from queue_over_sql.store import registry
+from queue_over_sql.topics import store as topic_store
+from queue_over_sql.topics.fan_out import FanOut
+from queue_over_sql.topics.routing import check_filter, check_routing_text, filter_of, filter_text
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+    from sqlalchemy.orm import Session
+
+    from queue_over_sql.catalog import ServiceParts
+
+
+@dataclasses.dataclass(frozen=True)
+class Subscription:
+    """Which messages of a topic a queue gets.
+
+    Attributes:
+        queue: name of the queue.
+        pattern: which routing keys.
+        where: which payloads: paths to values; None for any.
+        created_at: when the queue subscribed with this pattern.
+    """
+
+    queue: str
+    pattern: str
+    where: Mapping[str, Any] | None
+    created_at: datetime
+
+
+class Topic:
+    """One topic. Made by ``QueueService``; may be used from any thread."""
+
+    def __init__(self, parts: ServiceParts, name: str) -> None:
+        self.name = name
+        self._parts = parts
+        self._fan_out = FanOut(parts, name)
+
+    def subscribe(
+        self,
+        queue: Queue | str,
+        pattern: str = "#",
+        where: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Let a queue get a copy of each message that fits, from now on.
+
+        A queue may subscribe with several patterns, and gets one copy of a message however many
+        fit. The same queue and pattern again replace ``where``.
+
+        Args:
+            queue: the queue or its name.
+            pattern: which routing keys: words joined by dots, ``*`` for exactly one word and ``#``
+                for any number of words, none included; up to 255 bytes of UTF-8.
+            where: which payloads: paths such as ``address.city`` or ``items.0.sku`` to values that
+                all must be there and equal, as in ``queue.messages(payload=…)``.
+
+        Raises:
+            QueueNotFound, TopicNotFound: as their names say.
+            TypeError, ValueError: an argument has no sensible value, or such a queue cannot
+                subscribe: it is over a table of your own, holds no JSON to filter by, or has
+                columns that a topic cannot fill.
+        """
+        parts, name = self._parts, name_of(queue)
+        pattern = check_routing_text("pattern", pattern)
+        text = None if where is None else filter_text(check_filter(where))
+        _check_subscriber(parts.queue(name), filtered=text is not None)
+        system, prefix = parts.system(), parts.settings.table_prefix
+
+        def act(target: Connection) -> None:
+            if not topic_store.hold_topic(target, system, prefix, self.name):
+                raise TopicNotFound(self.name)
+            if not registry.hold_queue(target, system, prefix, name):
+                raise QueueNotFound(name)
+            topic_store.put_subscription(
+                target,
+                system,
+                parts.connections.dialect,
+                prefix=prefix,
+                topic=self.name,
+                queue=name,
+                pattern=pattern,
+                where=text,
+            )
+
+        parts.connections.run(act, atomic=True)
+
+    def unsubscribe(self, queue: Queue | str, pattern: str | None = None) -> bool:
+        """End the subscription of a queue with a pattern, or all of that queue.
+
+        Args:
+            queue: the queue or its name.
+            pattern: of the subscription, exactly as it was given; None for all.
+
+        Returns:
+            False where there was none.
+        """
+        parts, name = self._parts, name_of(queue)
+        parts.check_open()
+        if pattern is not None:
+            pattern = check_routing_text("pattern", pattern)
+        system, prefix = parts.system(), parts.settings.table_prefix
+        return may_be_name(name) and parts.connections.run(
+            lambda target: topic_store.remove_subscriptions(
+                target, system, prefix, self.name, queue=name, pattern=pattern
+            )
+        )
+
+    def subscriptions(self) -> list[Subscription]:
+        """All subscriptions, by queue and pattern.
+
+        Raises:
+            TopicNotFound: the topic was dropped.
+        """
+        return [
+            Subscription(row.queue, row.pattern, filter_of(row.filter), instant(row.created_at))
+            for row in self._fan_out.subscriptions()
+        ]
+
+    def publish(
+        self,
+        payload: Any,
+        *,
+        routing_key: str,
+        key: str | None = None,
+        kind: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        max_attempts: int | None = None,
+        lease: Duration | None = None,
+        on_conflict: str = "raise",
+        connection: Connection | Session | None = None,
+    ) -> list[Published]:
+        """Put a copy into each queue whose subscription fits: in one transaction, all or none.
+
+        Each copy is a message of its queue like any other, and has the headers ``topic`` and
+        ``routing_key``, which win over given ones of these names.
+
+        Args:
+            payload: as each of the queues takes it.
+            routing_key: words joined by dots, such as ``orders.eu.paid``; up to 255 bytes of UTF-8.
+            key: as in ``Queue.publish``, in each queue.
+            kind: likewise.
+            headers: likewise.
+            priority: likewise.
+            delay: likewise.
+            at: likewise.
+            max_attempts: likewise.
+            lease: likewise.
+            on_conflict: likewise, for each queue by itself.
+            connection: the caller's own transaction; it is not committed here. Where this raises
+                what is wrong with the message, it can go on without any of the copies.
+
+        Returns:
+            One result per copy, by name of the queue, which is its ``queue``; none where no
+            subscription fits.
+
+        Raises:
+            TopicNotFound: the topic was dropped.
+            DuplicateKey: the key is taken in one of the queues and ``on_conflict`` is ``"raise"``.
+            PayloadInvalid, PayloadTooLarge: one of the queues does not take it.
+            WrongDatabase: ``connection`` leads to another database.
+            DatabaseUnavailable: when the connection broke, whether it was published is unknown.
+            QueueError: the subscriptions kept changing; nothing was published.
+            TypeError, ValueError: an option has no sensible value for one of the queues, or
+                ``connection`` commits each statement by itself.
+        """
+        publication = Publication(
+            payload,
+            key=key,
+            kind=kind,
+            headers=headers,
+            priority=priority,
+            delay=delay,
+            at=at,
+            max_attempts=max_attempts,
+            lease=lease,
+        )
+        return self._fan_out.publish(publication, routing_key, on_conflict, connection)
+
+    def __repr__(self) -> str:
+        return f"<Topic {self.name}>"
+
+
+def _check_subscriber(queue: Queue, *, filtered: bool) -> None:
+    """Refuse a queue that could not take the messages of a topic.
+
+    Raises:
+        ValueError: the text says why.
+    """
+    if isinstance(queue, AdoptedQueue):
+        msg = (
+            f"queue {queue.name!r} is over a table of yours, whose messages are rows: it cannot "
+            "subscribe. Subscribe another queue, and insert the rows in its handler."
+        )
+        raise ValueError(msg)  # noqa: TRY004 - of the right type, but not for this
+    settings = queue.settings
+    if filtered and settings.payload != "json":
+        msg = (
+            f"where looks into JSON, but queue {queue.name!r} holds {settings.payload!r} payloads: "
+            "subscribe it without where"
+        )
+        raise ValueError(msg)
+    needed = [column.name for column in settings.columns if not column.nullable]
+    if needed:
+        msg = (
+            f"queue {queue.name!r} needs a value of its column {', '.join(needed)} with each "
+            "message, which a topic does not give: it cannot subscribe"
+        )
+        raise ValueError(msg)

@@ -1,0 +1,206 @@
+"""Handlers: what a worker does with the messages of a queue, and what becomes of each."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from queue_over_sql.errors import ClaimLost, DatabaseUnavailable, QueueError
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement
+
+    from queue_over_sql.database.connections import Connections
+    from queue_over_sql.message import Message
+    from queue_over_sql.queue import Queue
+    from queue_over_sql.worker.lease_renewal import LeaseKeeper
+
+
+_log = logging.getLogger(__name__)
+
+HandlerFunction = Callable[..., Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Handler:
+    """One function for the messages of one queue.
+
+    Attributes:
+        queue: name of the queue.
+        function: ``function(message)``; with a batch ``function(messages)``; transactional
+            handlers get the connection as a second argument.
+        transactional: commit the function's writes and the ack together.
+        lease_keepalive: renew the leases while the function runs.
+        batch: at most so many messages per call; None for one message at a time.
+        where: which messages; None for all.
+    """
+
+    queue: str
+    function: HandlerFunction
+    transactional: bool
+    lease_keepalive: bool
+    batch: int | None
+    where: ColumnElement[bool] | None = None
+
+
+class HandlerStopped(asyncio.CancelledError):
+    """The handler was cancelled because its worker was told to stop: no failure of its own."""
+
+
+class _NotCalled(Exception):
+    """The database could not be reached before the handler was called: no failure of its own."""
+
+
+class HandlerRun:
+    """Runs one handler over claimed messages, so that each of them is settled or said lost.
+
+    One thread runs it, and closes it when it has no more messages at hand.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        queue: Queue,
+        connections: Connections,
+        keeper: LeaseKeeper,
+        insist: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self._handler = handler
+        self._queue = queue
+        self._connections = connections
+        self._keeper = keeper
+        self._insist = insist
+        self._connection = connections.keeping() if handler.transactional else None
+
+    def close(self) -> None:
+        """Give back the connection of a transactional handler."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def handle(self, messages: Sequence[Message], go_on: Callable[[], bool]) -> list[Message]:
+        """Work through messages.
+
+        Args:
+            messages: just claimed.
+            go_on: asked before each call; when it says no the rest is released.
+
+        Returns:
+            Those that are finished and still have to be acked.
+        """
+        size = self._handler.batch or 1
+        finished: list[Message] = []
+        with self._kept(messages):
+            for start in range(0, len(messages), size):
+                if not go_on():
+                    self._give_back(messages[start:])
+                    break
+                if not self._queue.holds(messages[start]):
+                    _log.warning("Queue %s: expired; the rest is others' work.", self._queue.name)
+                    break
+                finished += self._call(list(messages[start : start + size]))
+        return finished
+
+    def _kept(self, messages: Sequence[Message]) -> contextlib.AbstractContextManager[None]:
+        if not self._handler.lease_keepalive:
+            return contextlib.nullcontext()
+        return self._keeper.keeping(self._queue, messages)
+
+    def _call(self, messages: list[Message]) -> list[Message]:
+        argument: Any = messages if self._handler.batch else messages[0]
+        try:
+            if self._handler.transactional:
+                self._call_in_transaction(argument, messages)
+                return []
+            _refuse_awaitable(self._handler.function(argument))
+        except _NotCalled as error:
+            _log.info("Queue %s: %s", self._queue.name, error.__cause__)
+            self._give_back(messages)
+            return []
+        except HandlerStopped:
+            self._give_back(messages)
+            raise
+        except ClaimLost as error:
+            _log.warning("Queue %s: %s", self._queue.name, error)
+            self._fail([m for m in messages if m not in error.messages], error)
+            return []
+        except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
+            _log.warning(
+                "The handler of queue %s failed for %s.",
+                self._queue.name,
+                ", ".join(map(repr, messages)),
+                exc_info=error,
+            )
+            self._fail(messages, error)
+            return []
+        return [message for message in messages if not message.settled]
+
+    def _call_in_transaction(self, argument: Any, messages: list[Message]) -> None:
+        called = returned = False
+        try:
+            with self._connections.transaction(self._connection) as connection:
+                self._connections.reach(connection)
+                called = True
+                _refuse_awaitable(self._handler.function(argument, connection))
+                returned = True
+                unsettled = [message for message in messages if not message.settled]
+                if unsettled:
+                    self._queue.ack(unsettled, connection=connection)
+        except BaseException as error:
+            # Rolled back: whatever was settled inside is not settled after all.
+            for message in messages:
+                message.settled = False
+            if not called and isinstance(error, DatabaseUnavailable):
+                raise _NotCalled from error
+            if called == returned and isinstance(error, asyncio.CancelledError):
+                raise HandlerStopped from error
+            raise
+
+    def _fail(self, messages: Sequence[Message], error: BaseException) -> None:
+        if not messages:
+            return
+
+        def nack() -> None:
+            # Also of those that the handler settled: that may have been rolled back, and where it
+            # was not the fence refuses.
+            try:
+                self._queue.nack(list(messages), error=error)
+            except ClaimLost as lost:
+                _log.info("Queue %s: %s", self._queue.name, lost)
+
+        self._settle_at_last(nack)
+
+    def _give_back(self, messages: Sequence[Message]) -> None:
+        self._settle_at_last(lambda: self._queue.release(list(messages)))
+
+    def _settle_at_last(self, settle: Callable[[], None]) -> None:
+        """Settle after an outage too; a message that cannot be settled spoils none beside it."""
+        try:
+            self._insist(settle)
+        except ClaimLost as lost:
+            _log.info("Queue %s: %s", self._queue.name, lost)
+        except QueueError as error:
+            _log.warning("Queue %s: left to the lease's end: %s", self._queue.name, error)
+
+
+def is_asynchronous(function: HandlerFunction) -> bool:
+    """Whether calling the function would only make something to be awaited or iterated."""
+    called: Any = function
+    while isinstance(called, functools.partial):
+        called = called.func
+    if not inspect.isroutine(called):
+        called = type(called).__call__
+    return inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called)
+
+
+def _refuse_awaitable(result: object) -> None:
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        msg = "the handler returned an awaitable, which nobody awaits: it must do its work itself"
+        raise TypeError(msg)
