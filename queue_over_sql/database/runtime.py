@@ -13,10 +13,6 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent import futures
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from apscheduler.executors.pool import BasePoolExecutor
-from apscheduler.jobstores.base import JobLookupError
-from apscheduler.schedulers.background import BackgroundScheduler
-
 from queue_over_sql.database.sessions import Lane, Lanes, LanesOfThreads
 from queue_over_sql.dialects.engines import OpenedEngine, open_engine
 
@@ -64,7 +60,15 @@ class Background:
         Each job has a thread, and so a connection, of its own: a long pass of the reaper must not
         delay a heartbeat.
         """
-        executors = {name: _Thread() for name in JOBS}
+        # Loaded here: who only publishes has no jobs.
+        from apscheduler.executors.pool import BasePoolExecutor  # noqa: PLC0415
+        from apscheduler.schedulers.background import BackgroundScheduler  # noqa: PLC0415
+
+        class OneThread(BasePoolExecutor):  # type: ignore[misc] # its package has no types
+            def __init__(self) -> None:
+                super().__init__(_Work())
+
+        executors = {name: OneThread() for name in JOBS}
         return BackgroundScheduler(daemon=True, executors=executors, **OPTIONS)
 
     def _running(self) -> Any:
@@ -76,18 +80,11 @@ class Background:
         return self._scheduler
 
 
-class _Thread(BasePoolExecutor):  # type: ignore[misc] # its package has no types
-    """Runs a job in one thread, which does not keep the process from ending.
+class _Work(futures.Executor):
+    """Runs what it gets in one thread, which does not keep the process from ending.
 
     Those of a pool do: a process could not end while its job waits for a silent database.
     """
-
-    def __init__(self) -> None:
-        super().__init__(_Work())
-
-
-class _Work(futures.Executor):
-    """What one thread has to do, one after the other."""
 
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -125,6 +122,8 @@ class _Work(futures.Executor):
 
 def _alone(scheduler: Any, name: str, job: Callable[[], object]) -> None:
     """Run a job, paused meanwhile, so that a long run is not reported as a missed one."""
+    from apscheduler.jobstores.base import JobLookupError  # noqa: PLC0415 - as above
+
     with contextlib.suppress(JobLookupError):
         scheduler.pause_job(name)
     try:

@@ -160,6 +160,11 @@ class PsycopgCalls(DriverCalls):
     messages that took 0.2 ms.
     """
 
+    numbered = True
+    # The description makes an object for each column, which takes as long as the statement's own
+    # dispatch.
+    _tells_rows = "rownumber"
+
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         from psycopg import RawCursor  # noqa: PLC0415 - an extra

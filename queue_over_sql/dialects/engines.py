@@ -8,6 +8,7 @@ pool of theirs cannot stop our heartbeats.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import re
 import time
 from collections.abc import Mapping
@@ -16,19 +17,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import URL, Engine, create_engine, event, make_url
+from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import Pool, QueuePool, StaticPool
 
-import queue_over_sql.dialects.h2.driver  # noqa: F401 - registers the dialect of H2
 from queue_over_sql.dialects.base import QueueDialect
 from queue_over_sql.dialects.driver_calls import KEEPALIVES
-from queue_over_sql.dialects.h2.dialect import H2Dialect
-from queue_over_sql.dialects.h2.driver.dialect import database_file
-from queue_over_sql.dialects.mysql.dialect import MySQLDialect
-from queue_over_sql.dialects.mysql.mariadb import MariaDBDialect
-from queue_over_sql.dialects.postgresql.dialect import PostgreSQLDialect
-from queue_over_sql.dialects.sqlite.dialect import SQLiteDialect
 from queue_over_sql.dialects.sqlite.hooks import LANE_MARK, SQLiteHooks
 from queue_over_sql.errors import DatabaseUnavailable, UnsupportedByEngine
 
@@ -254,6 +249,10 @@ def insist_on_file(url: URL) -> None:
 
 def _missing_file(url: URL) -> Path | None:
     if url.get_backend_name() == "h2":
+        from queue_over_sql.dialects.h2.driver.dialect import (  # noqa: PLC0415 - only for H2
+            database_file,
+        )
+
         file = database_file(url)
         return None if file is None or file.exists() else file
     if url.get_backend_name() != "sqlite" or _in_memory(url):
@@ -338,30 +337,38 @@ def dialect_of(connection: Connection) -> QueueDialect:
         UnsupportedByEngine: the server is too old.
     """
     found = connection.dialect
-    if getattr(found, "is_mariadb", False):
-        dialect: QueueDialect = MariaDBDialect()
-    else:
-        dialect = _DIALECTS.get(found.name, QueueDialect)()
+    name = "mariadb" if getattr(found, "is_mariadb", False) else found.name
+    dialect = _dialect_named(name)()
     dialect.refine(connection)
     return dialect
 
 
 def hint_for(engine: Engine) -> str:
     """What to ask when the database of this engine cannot be reached."""
-    return _DIALECTS.get(engine.dialect.name, QueueDialect).unreachable_hint
+    return _dialect_named(engine.dialect.name).unreachable_hint
 
 
 def unfit_way(engine: Engine, error: BaseException | None) -> str | None:
     """Why the database of this engine can never be used over the way that it goes."""
-    return _DIALECTS.get(engine.dialect.name, QueueDialect).unfit_way(error)
+    return _dialect_named(engine.dialect.name).unfit_way(error)
 
 
-_DIALECTS: dict[str, type[QueueDialect]] = {
-    "sqlite": SQLiteDialect,
-    "postgresql": PostgreSQLDialect,
-    "mysql": MySQLDialect,
-    "h2": H2Dialect,
+# Where they are; only that of the engine in use is loaded.
+_DIALECTS: Final = {
+    "sqlite": ("queue_over_sql.dialects.sqlite.dialect", "SQLiteDialect"),
+    "postgresql": ("queue_over_sql.dialects.postgresql.dialect", "PostgreSQLDialect"),
+    "mysql": ("queue_over_sql.dialects.mysql.dialect", "MySQLDialect"),
+    "mariadb": ("queue_over_sql.dialects.mysql.mariadb", "MariaDBDialect"),
+    "h2": ("queue_over_sql.dialects.h2.dialect", "H2Dialect"),
 }
+for _name in ("h2", "h2.jaydebeapi"):
+    registry.register(_name, "queue_over_sql.dialects.h2.driver", "H2Dialect")
+
+
+def _dialect_named(name: str) -> type[QueueDialect]:
+    module, attribute = _DIALECTS.get(name, (QueueDialect.__module__, QueueDialect.__name__))
+    found: type[QueueDialect] = getattr(importlib.import_module(module), attribute)
+    return found
 
 
 def _in_memory(url: URL) -> bool:

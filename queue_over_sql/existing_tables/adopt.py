@@ -7,7 +7,6 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Table, inspect
-from sqlalchemy.orm import Mapper
 
 from queue_over_sql.dialects.base import engine_of
 from queue_over_sql.errors import QueueSchemaMismatch
@@ -55,8 +54,8 @@ def given_table(table: Any) -> GivenTable:
         schema, _, name = table.rpartition(".")
         return GivenTable(name, schema or None, None)
     if not isinstance(table, Table):
-        mapper = inspect(table, raiseerr=False)
-        table = mapper.local_table if isinstance(mapper, Mapper) else None
+        # Only a mapped class, or its mapper, has one.
+        table = getattr(inspect(table, raiseerr=False), "local_table", None)
     if not isinstance(table, Table):
         msg = "table must be an SQLAlchemy Table, a mapped class, or the name of a table"
         raise TypeError(msg)

@@ -6,12 +6,12 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import sys
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import InvalidRequestError, NoSuchTableError, PendingRollbackError
-from sqlalchemy.orm import Session, scoped_session
 
 from queue_over_sql import store
 from queue_over_sql.dialects.compiled import StatementCache
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from sqlalchemy import Table
+    from sqlalchemy.orm import Session
 
     from queue_over_sql.consumer import Consumer
     from queue_over_sql.database.connections import Connections
@@ -231,8 +232,11 @@ def callers(
 def _as_connection(connection: Any) -> Connection:
     if isinstance(connection, Connection):
         return connection
-    if isinstance(connection, Session | scoped_session):
-        return connection.connection()
+    # What is a session has loaded the ORM; to load it takes as long as all of this package.
+    orm = sys.modules.get("sqlalchemy.orm")
+    if orm is not None and isinstance(connection, orm.Session | orm.scoped_session):
+        found: Connection = connection.connection()
+        return found
     msg = (
         "connection must be an SQLAlchemy Connection or Session with your transaction, not "
         f"{type(connection).__name__}"

@@ -11,9 +11,6 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from apscheduler.triggers.combining import OrTrigger
-from apscheduler.triggers.cron import CronTrigger
-
 from queue_over_sql.durations import MICROSECOND, instant, instant_to_microseconds
 from queue_over_sql.errors import shown
 
@@ -266,6 +263,10 @@ class WallTrigger:
 
     @functools.cached_property
     def _calendar(self) -> Any:
+        # Loaded here: only who has schedules pays for it.
+        from apscheduler.triggers.combining import OrTrigger  # noqa: PLC0415
+        from apscheduler.triggers.cron import CronTrigger  # noqa: PLC0415
+
         line = self.line
         common = {
             "minute": _listed(line.minutes, 60),
