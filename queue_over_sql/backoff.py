@@ -1,9 +1,10 @@
-"""How often unasked work runs, and what the log says while the database is away."""
+"""Back-off, rate limits of unasked work, and what the log says while the database is away."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import random
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -15,7 +16,32 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class Outage:
+class Backoff:
+    """Pauses that grow from one try to the next.
+
+    Each is spread at random, so that many who failed together do not come back together.
+
+    Args:
+        first: about how long the first pause is, in seconds.
+        last: about how long the longest is.
+        factor: how much longer each is than the one before.
+    """
+
+    def __init__(self, first: float, last: float, *, factor: float = 2.0) -> None:
+        self._first, self._last, self._factor = first, last, factor
+        self._next = first
+
+    def pause(self) -> float:
+        """The next pause in seconds, to be slept by the caller."""
+        now, self._next = self._next, min(self._last, self._next * self._factor)
+        return now * random.uniform(0.75, 1.25)  # noqa: S311 - spreads, guards nothing
+
+    def reset(self) -> None:
+        """Begin with the first pause again, after a try that worked."""
+        self._next = self._first
+
+
+class OutageLog:
     """Tells of a database that went away once, however many threads and tries notice.
 
     Args:
@@ -48,7 +74,7 @@ class Outage:
 _SHARE = 19
 
 
-class Pace:
+class RateLimit:
     """When a job may run again: after its interval, and later where it is costly.
 
     One slow run may be the machine's fault, or have prepared what the next ones only use; so the

@@ -6,6 +6,7 @@ What a column of the database says of them may be anything, and is checked as it
 from __future__ import annotations
 
 import math
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
@@ -19,6 +20,19 @@ NEVER: Final = 253_402_300_799_999_999
 
 ALWAYS: Final = -(2**62)
 """An instant before all others, in microseconds."""
+
+UNITS: Final = {
+    "us": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+    "w": 604800.0,
+}
+"""Seconds of each unit in which durations are written."""
+_NUMBER: Final = re.compile(r"\d+(\.\d+)?", re.ASCII)
+_WITH_UNIT: Final = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)", re.ASCII)
 
 MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -58,6 +72,22 @@ def to_timedelta(value: Duration, argument: str, *, zero: bool = False) -> timed
         msg = f"{argument} must be {'zero or more' if zero else 'more than zero'}, not {value}"
         raise ValueError(msg)
     return value
+
+
+def parse_seconds(text: str) -> float:
+    """Read a duration as people write it: ``1.5``, ``250ms``, ``30 s``, ``1h30m``, ``7d``.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if _NUMBER.fullmatch(text.strip()):
+        return float(text)
+    compact = text.replace(" ", "").lower()
+    parts = _WITH_UNIT.findall(compact)
+    if not parts or "".join(number + unit for number, unit in parts) != compact:
+        msg = f"{shown(text)} is not a duration"
+        raise ValueError(msg)
+    return sum(float(number) * UNITS[unit] for number, unit in parts)
 
 
 def to_microseconds(value: Duration, argument: str, *, zero: bool = False) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from queue_over_sql.backoff import Outage, Pace
+from queue_over_sql.backoff import OutageLog, RateLimit
 from queue_over_sql.errors import DatabaseUnavailable, QueueError, QueueNotFound, ServiceClosed
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.recovery import ReaperReport
@@ -47,8 +47,8 @@ class Reaper:
         self._forget_consumer = forget_consumer
         self._chores = chores
         # The scheduler keeps the interval; here is only what a costly pass adds to it.
-        self._pace = Pace(0.0, ready=True)
-        self._outage = Outage("The reaper")
+        self._pace = RateLimit(0.0, ready=True)
+        self._outage = OutageLog("The reaper")
 
     def run_once(self, *, patient: bool = False) -> ReaperReport:
         """Make one pass over all queues.
@@ -130,7 +130,7 @@ class StagedWriteCleanup:
 
     def __init__(self, parts: ServiceParts) -> None:
         self._parts = parts
-        self._pace = Pace(_SWEEP_SECONDS, ready=True)
+        self._pace = RateLimit(_SWEEP_SECONDS, ready=True)
         self._refused: set[str] = set()
 
     def run_if_due(self) -> ReaperReport:

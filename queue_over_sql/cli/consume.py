@@ -18,6 +18,7 @@ from typing import IO, Annotated, Any, Protocol
 import typer
 
 from queue_over_sql import ClaimLost, DatabaseUnavailable, Message, Queue
+from queue_over_sql.backoff import Backoff
 from queue_over_sql.cli.lines import payload_bytes, payload_line
 from queue_over_sql.cli.options import (
     MESSAGES_PANEL,
@@ -290,7 +291,7 @@ class Consumption:
     def _claim(self, size: int) -> list[Message]:
         wait = math.inf if self._limits.wait is None else self._limits.wait
         deadline = time.monotonic() + wait
-        pause = 1.0
+        backoff = Backoff(1.0, LONGEST_PAUSE)
         while not self._stop.asked.is_set():
             left = max(0.0, deadline - time.monotonic())
             try:
@@ -299,9 +300,9 @@ class Consumption:
             except DatabaseUnavailable as error:
                 if self._limits.wait is not None:
                     raise
+                pause = backoff.pause()
                 self._warn(f"{error} Trying again in {pause:.0f} s.")
                 self._stop.asked.wait(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
                 continue
             if not messages:
                 self._look_for_a_pause()

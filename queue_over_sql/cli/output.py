@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,12 +25,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from queue_over_sql.dialects.engines import hide_passwords
 from queue_over_sql.queues.json_lines import UNSEEN, to_json
-
-PASSWORD_IN_URL = re.compile(r"(?P<before>\w[\w+]*://[^:/\s]*:)(?P<password>(?:(?!://)\S)+)(?=@)")
-PASSWORD_IN_QUERY = re.compile(
-    r"(?P<before>\b(?:password|passwd|pwd)=)(?P<password>[^&;\s'\"]+)", re.IGNORECASE
-)
 
 NARROWEST_CUT = 10
 UNBOUNDED = 1_000_000_000
@@ -45,11 +40,6 @@ def insist_on_output() -> None:
             "standard output is closed, so nothing was done; "
             "send it to /dev/null if nobody needs the result"
         )
-
-
-def hide_passwords(text: str) -> str:
-    """`text` with the password of every URL in it replaced by ``***``."""
-    return PASSWORD_IN_QUERY.sub(r"\g<before>***", PASSWORD_IN_URL.sub(r"\g<before>***", text))
 
 
 def printable(text: str, *, keep: str = "") -> str:

@@ -18,17 +18,8 @@ from sqlalchemy import BigInteger, Boolean, Column, Float, Integer, String, Text
 from sqlalchemy.types import TypeEngine
 
 from queue_over_sql import Delays, ExponentialBackoff, FixedDelay, NoRetry, RetryPolicy
+from queue_over_sql.durations import parse_seconds
 
-UNIT_SECONDS = {
-    "us": 1e-6,
-    "ms": 1e-3,
-    "s": 1.0,
-    "m": 60.0,
-    "h": 3600.0,
-    "d": 86400.0,
-    "w": 604800.0,
-}
-NUMBER_WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)")
 SHOWN_WITH_TENTHS = 10
 DURATION_HELP = "Seconds, or with units: 250ms, 90s, 1h30m, 7d."
 
@@ -40,15 +31,12 @@ def parse_duration(text: object) -> float:
     """
     if isinstance(text, int | float):
         return float(text)
-    if not isinstance(text, str):
-        raise typer.BadParameter(f"{text!r} is not a duration. {DURATION_HELP}")
-    if re.fullmatch(r"\d+(\.\d+)?", text.strip()):
-        return float(text)
-    compact = text.replace(" ", "")
-    parts = NUMBER_WITH_UNIT.findall(compact)
-    if not parts or "".join(number + unit for number, unit in parts) != compact:
-        raise typer.BadParameter(f"{text!r} is not a duration. {DURATION_HELP}")
-    return sum(float(number) * UNIT_SECONDS[unit] for number, unit in parts)
+    try:
+        if isinstance(text, str):
+            return parse_seconds(text)
+    except ValueError:
+        pass
+    raise typer.BadParameter(f"{text!r} is not a duration. {DURATION_HELP}")
 
 
 def parse_instant(text: str | datetime) -> datetime:

@@ -10,10 +10,11 @@ import typer
 
 from queue_over_sql import Worker
 from queue_over_sql.cli.options import RUNNING_PANEL, ConsumerTimeoutOption
-from queue_over_sql.cli.output import LAYOUT, hide_passwords, printable
+from queue_over_sql.cli.output import LAYOUT, printable
 from queue_over_sql.cli.session import URL_VARIABLE, Session, command
 from queue_over_sql.cli.signals import stop_on_signals
 from queue_over_sql.cli.values import import_object, parse_duration
+from queue_over_sql.dialects.engines import hide_passwords
 
 LogLevelOption = Annotated[
     str,

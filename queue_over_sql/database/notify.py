@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import TwoPhaseTransaction
 
+from queue_over_sql.backoff import Backoff
 from queue_over_sql.errors import QueueError, ServiceClosed
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ class WakeUps:
         return True
 
     def _run(self) -> None:
-        pause = _FIRST_PAUSE
+        backoff = Backoff(_FIRST_PAUSE, _LAST_PAUSE)
         while not self._closed:
             began = time.monotonic()
             try:
@@ -226,9 +227,8 @@ class WakeUps:
             except QueueError as error:
                 _log.debug("The watch for messages of others ended: %s", error)
             if time.monotonic() - began > _LAST_PAUSE:
-                pause = _FIRST_PAUSE
-            self._ended.wait(pause)
-            pause = min(_LAST_PAUSE, 2 * pause)
+                backoff.reset()
+            self._ended.wait(backoff.pause())
 
     def _follow(self, connection: Connection) -> bool:
         watch = self._connections.dialect.notifications.watch(

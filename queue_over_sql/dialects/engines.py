@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 
 # Drivers take a password as a parameter of the URL, too: password, passwd, sslpassword.
 _SECRET: Final = re.compile(r"passw|pwd", re.IGNORECASE)
+_PASSWORD_IN_URL = re.compile(r"(?P<before>\w[\w+]*://[^:/\s]*:)(?P<password>(?:(?!://)\S)+)(?=@)")
+_PASSWORD_IN_QUERY = re.compile(
+    r"(?P<before>\b(?:password|passwd|pwd)=)(?P<password>[^&;\s'\"]+)", re.IGNORECASE
+)
+
 _DRIVERS = {
     "postgresql": "postgresql+psycopg",
     "postgres": "postgresql+psycopg",
@@ -277,6 +282,11 @@ def shown_url(url: URL) -> str:
         return text
     before, password, behind = text.partition(":***@")
     return before + password + behind.replace("%40", "@").rpartition("@")[2]
+
+
+def hide_passwords(text: str) -> str:
+    """A text for people, with the password of every URL in it replaced by ``***``."""
+    return _PASSWORD_IN_QUERY.sub(r"\g<before>***", _PASSWORD_IN_URL.sub(r"\g<before>***", text))
 
 
 def shown_place(url: URL) -> str:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from queue_over_sql import store
-from queue_over_sql.backoff import Pace
+from queue_over_sql.backoff import RateLimit
 from queue_over_sql.durations import MICROSECOND
 from queue_over_sql.message import Claim, Outcome
 from queue_over_sql.queues.settle import Settlements
@@ -70,9 +70,9 @@ class Recovery:
         self._context = context
         self._settlements = Settlements(context, lambda _: None)
         # Of what a short claim does; put off where a pass has just done it.
-        self.pace = Pace(context.service.reaper_seconds, ready=False)
+        self.pace = RateLimit(context.service.reaper_seconds, ready=False)
         # Counting what is kept walks the whole history, so it has a share of the time of its own.
-        self._counting = {outcome: Pace(0.0, ready=True) for outcome in Outcome}
+        self._counting = {outcome: RateLimit(0.0, ready=True) for outcome in Outcome}
 
     def restore(self) -> int:
         """Take back what the dead hold, as a pass would; returns how many were given back."""

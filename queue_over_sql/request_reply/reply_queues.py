@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Protocol
 
 from queue_over_sql import store
-from queue_over_sql.backoff import Pace
+from queue_over_sql.backoff import RateLimit
 from queue_over_sql.errors import DatabaseUnavailable, QueueError, QueueNotFound, ServiceClosed
 from queue_over_sql.message import Publication, Published
 from queue_over_sql.queues.decoding import decoded
@@ -140,7 +140,7 @@ class ReplyQueues:
         self._boxes = boxes
         self._consumer = consumer
         self._own: ReplyBox | None = None
-        self._cleaning = Pace(min(1.0, settings.reaper_seconds), ready=True)
+        self._cleaning = RateLimit(min(1.0, settings.reaper_seconds), ready=True)
         self.waited_for: set[str] = set()
 
     def own(self) -> ReplyBox:

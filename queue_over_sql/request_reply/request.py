@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql.backoff import Outage
+from queue_over_sql.backoff import OutageLog
 from queue_over_sql.durations import Duration, to_timedelta
 from queue_over_sql.errors import (
     DatabaseUnavailable,
@@ -200,7 +200,7 @@ class Request:
 
     def _wait(self, inbox: ReplyBox) -> Message | None:
         deadline, pause = time.monotonic() + self.seconds, FIRST_LOOK
-        outage = Outage("A request")
+        outage = OutageLog("A request")
         arrivals = self.context.arrivals
         while True:
             seen = arrivals.count

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Self
 
-from queue_over_sql.durations import Duration, to_timedelta
+from queue_over_sql.durations import parse_seconds, to_timedelta
 from queue_over_sql.settings import check_choice, check_whole
 
 
@@ -99,21 +99,15 @@ def some_bytes(name: str, text: str) -> int:
     return int(digits) * unit
 
 
-_TIME_UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
-
-
 def some_seconds(name: str, text: str) -> float:
     """A duration in seconds, with or without a unit: ``200ms``, ``1.5``, ``30s``, ``7d``.
 
     Raises:
         ValueError: it is none, or zero.
     """
-    plain = text.strip().lower()
-    digits = plain.rstrip("mshd").strip()
     try:
-        seconds: Duration = float(digits) * _TIME_UNITS[plain[len(digits) :].strip() or "s"]
-        return to_timedelta(seconds, f"option {name}").total_seconds()
-    except (KeyError, ValueError):
+        return to_timedelta(parse_seconds(text), f"option {name}").total_seconds()
+    except ValueError:
         msg = f"option {name} must be a duration such as 200ms, 30s or 7d, not {text!r}"
         raise ValueError(msg) from None
 

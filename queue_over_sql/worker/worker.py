@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import random
 import signal
 import time
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from queue_over_sql.backoff import Outage
+from queue_over_sql.backoff import Backoff, OutageLog
 from queue_over_sql.errors import (
     ClaimLost,
     DatabaseUnavailable,
@@ -102,7 +101,7 @@ class Worker:
         self._handlers: list[Handler] = []
         runtime = self._runtime = parts.connections.runtime
         self._keeper = LeaseKeeper(runtime)
-        self._outage = Outage("The worker")
+        self._outage = OutageLog("The worker")
         self._draining = runtime.event()
         self._aborting = runtime.event()
         # By thread: what it is working on, for the case that it is not waited for.
@@ -286,11 +285,11 @@ class Worker:
             self._parts.reopen_queue(handler.queue)
         except QueueError as error:
             _log.warning("Queue %s: %s", handler.queue, error)
-            self._draining.wait(_FIRST_RECONNECT * random.uniform(0.5, 1.5))  # noqa: S311
+            self._draining.wait(Backoff(_FIRST_RECONNECT, _LAST_RECONNECT).pause())
         except Exception:  # noqa: BLE001 - whatever it is
             # A thread that died unseen would leave a worker that looks well and does nothing.
             _log.exception("Queue %s: the worker goes on after an unexpected error.", handler.queue)
-            self._draining.wait(_FIRST_RECONNECT * random.uniform(0.5, 1.5))  # noqa: S311
+            self._draining.wait(Backoff(_FIRST_RECONNECT, _LAST_RECONNECT).pause())
         return False
 
     def _serve(self, handler: Handler) -> bool:
@@ -352,15 +351,14 @@ class Worker:
 
     def _insist(self, act: Callable[[], None]) -> None:
         """Do it, however often the database goes away; gives up only when told to stop."""
-        pause = _FIRST_RECONNECT
+        backoff = Backoff(_FIRST_RECONNECT, _LAST_RECONNECT)
         while True:
             try:
                 act()
             except DatabaseUnavailable as error:
                 self._outage.began(error)
-                if self._draining.wait(pause * random.uniform(0.5, 1.0)):  # noqa: S311
+                if self._draining.wait(backoff.pause()):
                     raise
-                pause = min(_LAST_RECONNECT, pause * 2)
             else:
                 self._outage.ended()
                 return

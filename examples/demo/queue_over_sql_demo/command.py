@@ -9,10 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from queue_over_sql.cli.options import RUNNING_PANEL
-from queue_over_sql.cli.output import Output, hide_passwords
+from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Session, command
 from queue_over_sql.cli.signals import ExitCode, stop_on_signals
 from queue_over_sql.cli.values import counted, parse_duration
+from queue_over_sql.dialects.engines import hide_passwords
 from queue_over_sql_demo.account import Account
 from queue_over_sql_demo.course import DemoError, Progress
 from queue_over_sql_demo.databases import PRIVATE, is_private

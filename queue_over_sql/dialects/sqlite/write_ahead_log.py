@@ -6,7 +6,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from queue_over_sql.backoff import Pace
+from queue_over_sql.backoff import RateLimit
 from queue_over_sql.dialects.sqlite.hooks import LOG_BYTES
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class WriteAheadLog:
         self._connect = run
         self._where = where
         # To copy much of the log takes long, and must not take all of the reaper's time.
-        self._pace = Pace(0.0, ready=True)
+        self._pace = RateLimit(0.0, ready=True)
         self._lock = threading.Lock()
         self._warned = False
 

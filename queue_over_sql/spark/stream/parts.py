@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import random
 import socket
 import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
+from queue_over_sql.backoff import Backoff
 from queue_over_sql.dialects.requests import lease_of_round
 from queue_over_sql.durable import round_store as rounds
 from queue_over_sql.durable.consumer import durable_consumer
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
+_FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 2.0
 
 
@@ -174,13 +175,13 @@ def outlast(act: Callable[[], T], seconds: float) -> T:
         DatabaseUnavailable: it is away for longer than so many seconds.
     """
     deadline = time.monotonic() + seconds
-    pause = 0.1
+    backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
     while True:
         try:
             return act()
         except DatabaseUnavailable as error:
+            pause = backoff.pause()
             if time.monotonic() + pause > deadline:
                 raise
             _log.warning("Trying again in %.1f s: %s", pause, error)
-        time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - to spread the queries
-        pause = min(_LONGEST_PAUSE, pause * 2)
+        time.sleep(pause)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from queue_over_sql import store
-from queue_over_sql.backoff import Pace
+from queue_over_sql.backoff import RateLimit
 from queue_over_sql.durations import Duration, to_microseconds, to_timedelta
 from queue_over_sql.errors import QueueError
 from queue_over_sql.queue import core_of
@@ -281,7 +281,7 @@ class _Fleet:
         self._progress = progress
         self._stop = stop if stop is not None else threading.Event()
         self._told = False
-        self._pace = Pace(_PROGRESS_SECONDS, ready=True)
+        self._pace = RateLimit(_PROGRESS_SECONDS, ready=True)
         self._began = time.monotonic()
 
     def run(self, plan: FleetPlan, restarts: int) -> FleetReport:

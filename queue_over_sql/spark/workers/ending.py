@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from sqlalchemy import BigInteger, literal
 
 from queue_over_sql import store
-from queue_over_sql.backoff import Pace
+from queue_over_sql.backoff import RateLimit
 from queue_over_sql.durations import NEVER
 from queue_over_sql.errors import QueueError
 from queue_over_sql.queue import core_of
@@ -82,7 +82,7 @@ class Watch:
         self._queue = queue
         self._plan = plan
         self._tally = tally
-        self._looking = Pace(_TICK, ready=True)
+        self._looking = RateLimit(_TICK, ready=True)
         self._leader_at = float("-inf")
         self._calls = -1
         self._ended = threading.Event()

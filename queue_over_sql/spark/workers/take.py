@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import random
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.exc import DBAPIError
 
+from queue_over_sql.backoff import Backoff
 from queue_over_sql.dialects.base import ErrorKind
 from queue_over_sql.errors import DatabaseUnavailable, QueueError
 from queue_over_sql.message import row_of
@@ -69,15 +69,14 @@ class Taking:
 
     def run(self) -> None:
         """Take until told to stop."""
-        size, pause = self._plan.batch, self._plan.poll_interval[0]
+        size, backoff = self._plan.batch, Backoff(*self._plan.poll_interval, factor=1.5)
         try:
             while not self._over.is_set():
                 size, found = self._turn(size)
                 if found:
-                    pause = self._plan.poll_interval[0]
+                    backoff.reset()
                     continue
-                self._over.wait(pause * random.uniform(0.75, 1.25))  # noqa: S311
-                pause = min(self._plan.poll_interval[1], pause * 1.5)
+                self._over.wait(backoff.pause())
         finally:
             self._keeper.stop()
 
@@ -99,7 +98,7 @@ class Taking:
             return self._count(size), True
         except QueueError as error:
             _log.warning("Queue %s: %s", self._queue.name, error)
-            self._over.wait(_FIRST_PAUSE * random.uniform(0.5, 1.5))  # noqa: S311
+            self._over.wait(Backoff(_FIRST_PAUSE, _LAST_PAUSE).pause())
             return size, False
         return min(self._plan.batch, size * 2), found > 0
 
@@ -154,13 +153,12 @@ class Taking:
 
     def _insist(self, act: Callable[[], Any]) -> None:
         """Settle at last, however long the database is away; not longer than the worker."""
-        pause = _FIRST_PAUSE
+        backoff = Backoff(_FIRST_PAUSE, _LAST_PAUSE)
         while True:
             try:
                 act()
             except DatabaseUnavailable:
-                if self._over.wait(pause):
+                if self._over.wait(backoff.pause()):
                     raise
-                pause = min(_LAST_PAUSE, pause * 2)
             else:
                 return
