@@ -106,8 +106,8 @@ class QueueCore:
         def act(target: Connection) -> list[MessageRow]:
             # Only what does not fit its kind has to know the time.
             now = store.server_now(target, self.context.sql) if self.context.kinds else 0
-            fate = partial(self.decoder.fate, now=now)
-            return self.claimer.take(target, count, fate=fate, where=wanted)
+            disposition = partial(self.decoder.disposition, now=now)
+            return self.claimer.take(target, count, disposition=disposition, where=wanted)
 
         return self.decoder.messages(self.context.run_on(connection, act, atomic=True))
 

@@ -1,13 +1,13 @@
-"""Faces: asynchronous objects in front of synchronous ones, whose methods run in greenlets.
+"""Proxies: asynchronous objects in front of synchronous ones, whose methods run in greenlets.
 
-A face holds the synchronous object and has methods of the same names. What they take and do is
-written once, on the synchronous side: ``awaited`` and ``awaited_as`` take over a method with its
-whole signature, and ``twin`` declares one whose types differ, because it takes or gives faces or
-the caller's ``AsyncConnection``. Results that have a face are given as faces, and faces that are
-passed in stand for what they hold.
+A proxy holds the synchronous object and has methods of the same names. What they take and do is
+written once, on the synchronous side. ``awaited`` and ``awaited_as`` take over a method with its
+whole signature. ``proxied`` declares one whose types differ, because it takes or gives proxies or
+the caller's ``AsyncConnection``. Results that have a proxy are given as proxies, and proxies that
+are passed in stand for what they hold.
 
-To give a synchronous class an asynchronous face: write a subclass of ``Face``, decorate it with
-``@face_of(TheClass)``, and list its methods.
+To give a synchronous class a proxy: write a subclass of ``Proxy``, decorate it with
+``@proxy_of(TheClass)``, and list its methods.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
-C = TypeVar("C", bound="type[Face[Any]]")
+C = TypeVar("C", bound="type[Proxy[Any]]")
 
 _CONNECTIONS = (
     AsyncConnection,
@@ -37,10 +37,10 @@ _CONNECTIONS = (
     Session,
     scoped_session,
 )
-_faces: dict[type, Callable[[Any], Face[Any]]] = {}
+_proxies: dict[type, Callable[[Any], Proxy[Any]]] = {}
 
 
-class Face(Generic[S]):
+class Proxy(Generic[S]):
     """An asynchronous object in front of a synchronous one; equal to others in front of it."""
 
     __slots__ = ("__weakref__", "_sync")
@@ -49,7 +49,7 @@ class Face(Generic[S]):
         self._sync = sync
 
     def __eq__(self, other: object) -> bool:
-        return self._sync is (other._sync if isinstance(other, Face) else other)
+        return self._sync is (other._sync if isinstance(other, Proxy) else other)
 
     def __hash__(self) -> int:
         return hash(self._sync)
@@ -58,12 +58,12 @@ class Face(Generic[S]):
         return f"<Async{repr(self._sync).removeprefix('<')}"
 
 
-def face_of(sync: type) -> Callable[[C], C]:
-    """Make a class the face of a synchronous one: its instances are given as such faces."""
+def proxy_of(sync: type) -> Callable[[C], C]:
+    """Make a class the proxy of a synchronous one: its instances are given as such proxies."""
 
-    def register(face: C) -> C:
-        _faces[sync] = face
-        return face
+    def register(proxy: C) -> C:
+        _proxies[sync] = proxy
+        return proxy
 
     return register
 
@@ -76,57 +76,57 @@ class Fact(Generic[T]):
         self.__doc__ = getter.__doc__
 
     @overload
-    def __get__(self, face: None, owner: type[Any]) -> Fact[T]: ...
+    def __get__(self, proxy: None, owner: type[Any]) -> Fact[T]: ...
     @overload
-    def __get__(self, face: Face[Any], owner: type[Any]) -> T: ...
-    def __get__(self, face: Face[Any] | None, owner: type[Any]) -> Fact[T] | T:
-        return self if face is None else self._get(face._sync)  # noqa: SLF001 - it is our own
+    def __get__(self, proxy: Proxy[Any], owner: type[Any]) -> T: ...
+    def __get__(self, proxy: Proxy[Any] | None, owner: type[Any]) -> Fact[T] | T:
+        return self if proxy is None else self._get(proxy._sync)  # noqa: SLF001 - it is our own
 
 
 def awaited(
     method: Callable[Concatenate[Any, P], T],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """The asynchronous twin of a method, with its parameters and its result."""
-    return _twin_of(method)
+    """A method to be awaited, with the parameters and the result of the synchronous one."""
+    return _proxied(method)
 
 
 def awaited_as(
-    face: type[T], method: Callable[Concatenate[Any, P], Any]
+    proxy: type[T], method: Callable[Concatenate[Any, P], Any]
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """The asynchronous twin of a method whose result has a face."""
-    del face
-    return _twin_of(method)
+    """The same of a method whose result has a proxy."""
+    del proxy
+    return _proxied(method)
 
 
 def awaited_list(
-    face: type[T], method: Callable[Concatenate[Any, P], Any]
+    proxy: type[T], method: Callable[Concatenate[Any, P], Any]
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, list[T]]]:
-    """The asynchronous twin of a method that returns a list of what has a face."""
-    del face
-    return _twin_of(method)
+    """The same of a method that returns a list of what has a proxy."""
+    del proxy
+    return _proxied(method)
 
 
-def twin(method: Callable[..., Any]) -> Callable[[F], F]:
-    """Declare the asynchronous twin of a method whose types differ; its body is never run.
+def proxied(method: Callable[..., Any]) -> Callable[[F], F]:
+    """Declare a method to be awaited whose types differ; its body is never run.
 
     Its parameters must have the names and defaults of those of the method.
     """
 
     def decorate(declared: F) -> F:
-        twin_of: Any = _twin_of(method)
-        twin_of.__annotations__ = declared.__annotations__
-        twin_of.__wrapped__ = declared
-        done: F = twin_of
+        made: Any = _proxied(method)
+        made.__annotations__ = declared.__annotations__
+        made.__wrapped__ = declared
+        done: F = made
         return done
 
     return decorate
 
 
 async def run(act: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Any:
-    """Call a function of the synchronous core in a greenlet, with faces outside of it.
+    """Call a function of the synchronous core in a greenlet, with proxies outside of it.
 
     Raises:
-        ClaimLost: with faces as its ``messages``.
+        ClaimLost: with proxies as its ``messages``.
     """
     given = [inward(value) for value in args]
     named = {name: inward(value) for name, value in kwargs.items()}
@@ -139,23 +139,23 @@ async def run(act: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Any:
 
 
 def outward(value: Any) -> Any:
-    """The face of what has one, also inside a list or as the values of a dictionary."""
-    make = _faces.get(type(value))
+    """The proxy of what has one, also inside a list or as the values of a dictionary."""
+    make = _proxies.get(type(value))
     if make is not None:
         return make(value)
     if type(value) is list:
-        return [outward(each) for each in value] if value and type(value[0]) in _faces else value
+        return [outward(each) for each in value] if value and type(value[0]) in _proxies else value
     if type(value) is dict:
         return {name: outward(each) for name, each in value.items()}
     return value
 
 
 def inward(value: Any) -> Any:
-    """What a face holds, and the synchronous side of the caller's connection or session."""
-    if isinstance(value, Face):
+    """What a proxy holds, and the synchronous side of the caller's connection or session."""
+    if isinstance(value, Proxy):
         return value._sync  # noqa: SLF001 - it is our own
     if isinstance(value, list | tuple | set | frozenset):
-        if any(isinstance(each, Face) for each in value):
+        if any(isinstance(each, Proxy) for each in value):
             return [inward(each) for each in value]
         return value
     if isinstance(value, _CONNECTIONS):
@@ -187,12 +187,12 @@ def _sync_side(connection: Any) -> Any:
     return connection.sync_connection
 
 
-def _twin_of(method: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
+def _proxied(method: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
     name = method.__name__
 
     @functools.wraps(method)
-    async def call(face: Face[Any], /, *args: Any, **kwargs: Any) -> Any:
+    async def call(proxy: Proxy[Any], /, *args: Any, **kwargs: Any) -> Any:
         # Looked up on the object: it may be of a subclass.
-        return await run(getattr(face._sync, name), *args, **kwargs)  # noqa: SLF001
+        return await run(getattr(proxy._sync, name), *args, **kwargs)  # noqa: SLF001
 
     return call

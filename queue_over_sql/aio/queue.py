@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
 from queue_over_sql.aio.proxies import (
-    Face,
     Fact,
+    Proxy,
     awaited,
     awaited_list,
-    face_of,
     outward,
+    proxied,
+    proxy_of,
     run,
-    twin,
 )
 from queue_over_sql.durations import Duration
 from queue_over_sql.existing_tables.queue import AdoptedQueue
@@ -39,8 +39,8 @@ CallersConnection: TypeAlias = AsyncConnection | AsyncSession | async_scoped_ses
 """The caller's own transaction."""
 
 
-@face_of(Message)
-class AsyncMessage(Face[Message]):
+@proxy_of(Message)
+class AsyncMessage(Proxy[Message]):
     """A message as it was claimed, found or archived; ``Message`` with verbs to be awaited."""
 
     __slots__ = ()
@@ -91,10 +91,10 @@ class AsyncMessage(Face[Message]):
         """Whether one of its verbs but ``extend`` was called."""
         return self._sync.settled
 
-    @twin(Message.ack)
+    @proxied(Message.ack)
     async def ack(self, connection: CallersConnection | None = None) -> None: ...
 
-    @twin(Message.nack)
+    @proxied(Message.nack)
     async def nack(
         self,
         error: str | BaseException | None = None,
@@ -102,18 +102,18 @@ class AsyncMessage(Face[Message]):
         connection: CallersConnection | None = None,
     ) -> None: ...
 
-    @twin(Message.release)
+    @proxied(Message.release)
     async def release(self, connection: CallersConnection | None = None) -> None: ...
 
-    @twin(Message.reject)
+    @proxied(Message.reject)
     async def reject(self, reason: str, connection: CallersConnection | None = None) -> None: ...
 
-    @twin(Message.extend)
+    @proxied(Message.extend)
     async def extend(
         self, lease: Duration | None = None, connection: CallersConnection | None = None
     ) -> None: ...
 
-    @twin(Message.reply)
+    @proxied(Message.reply)
     async def reply(
         self,
         payload: Any,
@@ -127,7 +127,7 @@ class AsyncMessage(Face[Message]):
 S = TypeVar("S", bound=Selection)
 
 
-class AsyncSelection(Face[S]):
+class AsyncSelection(Proxy[S]):
     """Some messages of a queue or of its archive; ``Selection`` with verbs to be awaited."""
 
     __slots__ = ()
@@ -135,10 +135,10 @@ class AsyncSelection(Face[S]):
     list = awaited_list(AsyncMessage, Selection.list)
     count = awaited(Selection.count)
 
-    @twin(Selection.first)
+    @proxied(Selection.first)
     async def first(self) -> AsyncMessage | None: ...
 
-    @twin(Selection.remove)
+    @proxied(Selection.remove)
     async def remove(
         self,
         *,
@@ -147,13 +147,13 @@ class AsyncSelection(Face[S]):
     ) -> Edited: ...
 
 
-@face_of(LiveSelection)
+@proxy_of(LiveSelection)
 class AsyncLiveSelection(AsyncSelection[LiveSelection]):
     """Some live messages; ``LiveSelection`` with verbs to be awaited."""
 
     __slots__ = ()
 
-    @twin(LiveSelection.reschedule)
+    @proxied(LiveSelection.reschedule)
     async def reschedule(
         self,
         *,
@@ -162,7 +162,7 @@ class AsyncLiveSelection(AsyncSelection[LiveSelection]):
         connection: CallersConnection | None = None,
     ) -> Edited: ...
 
-    @twin(LiveSelection.prioritize)
+    @proxied(LiveSelection.prioritize)
     async def prioritize(
         self,
         *,
@@ -171,20 +171,20 @@ class AsyncLiveSelection(AsyncSelection[LiveSelection]):
         connection: CallersConnection | None = None,
     ) -> Edited: ...
 
-    @twin(LiveSelection.hold)
+    @proxied(LiveSelection.hold)
     async def hold(self, *, connection: CallersConnection | None = None) -> Edited: ...
 
-    @twin(LiveSelection.unhold)
+    @proxied(LiveSelection.unhold)
     async def unhold(self, *, connection: CallersConnection | None = None) -> Edited: ...
 
 
-@face_of(ArchiveSelection)
+@proxy_of(ArchiveSelection)
 class AsyncArchiveSelection(AsyncSelection[ArchiveSelection]):
     """Some finished messages; ``ArchiveSelection`` with verbs to be awaited."""
 
     __slots__ = ()
 
-    @twin(ArchiveSelection.requeue)
+    @proxied(ArchiveSelection.requeue)
     async def requeue(
         self,
         *,
@@ -193,8 +193,8 @@ class AsyncArchiveSelection(AsyncSelection[ArchiveSelection]):
     ) -> Edited: ...
 
 
-@face_of(Archive)
-class AsyncArchive(Face[Archive]):
+@proxy_of(Archive)
+class AsyncArchive(Proxy[Archive]):
     """The finished messages that a queue keeps; ``Archive`` with verbs to be awaited.
 
     ``export`` writes its file on the event loop, page by page.
@@ -221,8 +221,8 @@ class AsyncArchive(Face[Archive]):
         return found
 
 
-@face_of(Queue)
-class AsyncQueue(Face[Queue]):
+@proxy_of(Queue)
+class AsyncQueue(Proxy[Queue]):
     """One queue; ``Queue`` with verbs to be awaited. Made by ``AsyncQueueService``.
 
     A task that is cancelled in the middle of a verb leaves the same as a process that dies there:
@@ -258,7 +258,7 @@ class AsyncQueue(Face[Queue]):
         found: AsyncArchive = outward(self._sync.archive)
         return found
 
-    @twin(Queue.publish)
+    @proxied(Queue.publish)
     async def publish(
         self,
         payload: Any,
@@ -276,7 +276,7 @@ class AsyncQueue(Face[Queue]):
         **columns: Any,
     ) -> Published: ...
 
-    @twin(Queue.publish_many)
+    @proxied(Queue.publish_many)
     async def publish_many(
         self,
         items: Iterable[Any],
@@ -285,7 +285,7 @@ class AsyncQueue(Face[Queue]):
         connection: CallersConnection | None = None,
     ) -> list[Published]: ...
 
-    @twin(Queue.exchange)
+    @proxied(Queue.exchange)
     async def exchange(
         self,
         finished: AsyncMessage | Sequence[AsyncMessage],
@@ -295,7 +295,7 @@ class AsyncQueue(Face[Queue]):
         where: ColumnElement[bool] | None = None,
     ) -> list[AsyncMessage]: ...
 
-    @twin(Queue.take)
+    @proxied(Queue.take)
     async def take(
         self,
         count: int = 1,
@@ -304,7 +304,7 @@ class AsyncQueue(Face[Queue]):
         where: ColumnElement[bool] | None = None,
     ) -> list[AsyncMessage]: ...
 
-    @twin(Queue.ack)
+    @proxied(Queue.ack)
     async def ack(
         self,
         messages: AsyncMessage | Sequence[AsyncMessage],
@@ -312,7 +312,7 @@ class AsyncQueue(Face[Queue]):
         connection: CallersConnection | None = None,
     ) -> None: ...
 
-    @twin(Queue.nack)
+    @proxied(Queue.nack)
     async def nack(
         self,
         messages: AsyncMessage | Sequence[AsyncMessage],
@@ -322,7 +322,7 @@ class AsyncQueue(Face[Queue]):
         connection: CallersConnection | None = None,
     ) -> None: ...
 
-    @twin(Queue.release)
+    @proxied(Queue.release)
     async def release(
         self,
         messages: AsyncMessage | Sequence[AsyncMessage],
@@ -330,7 +330,7 @@ class AsyncQueue(Face[Queue]):
         connection: CallersConnection | None = None,
     ) -> None: ...
 
-    @twin(Queue.reject)
+    @proxied(Queue.reject)
     async def reject(
         self,
         messages: AsyncMessage | Sequence[AsyncMessage],
@@ -339,7 +339,7 @@ class AsyncQueue(Face[Queue]):
         connection: CallersConnection | None = None,
     ) -> None: ...
 
-    @twin(Queue.extend)
+    @proxied(Queue.extend)
     async def extend(
         self,
         messages: AsyncMessage | Sequence[AsyncMessage],
@@ -348,7 +348,7 @@ class AsyncQueue(Face[Queue]):
         connection: CallersConnection | None = None,
     ) -> None: ...
 
-    @twin(Queue.request)
+    @proxied(Queue.request)
     async def request(
         self,
         payload: Any,
@@ -363,7 +363,7 @@ class AsyncQueue(Face[Queue]):
         **columns: Any,
     ) -> AsyncMessage: ...
 
-    @twin(Queue.reply)
+    @proxied(Queue.reply)
     async def reply(
         self,
         message: AsyncMessage,
@@ -416,10 +416,10 @@ class AsyncQueue(Face[Queue]):
 
     def holds(self, message: AsyncMessage) -> bool:
         """Whether this consumer may still work on a message, as far as it knows by itself."""
-        return self._sync.holds(message._sync)  # noqa: SLF001 - faces know each other
+        return self._sync.holds(message._sync)  # noqa: SLF001 - proxies know each other
 
 
-@face_of(AdoptedQueue)
+@proxy_of(AdoptedQueue)
 class AsyncAdoptedQueue(AsyncQueue):
     """A queue over a table of the user's; ``AdoptedQueue`` with verbs to be awaited."""
 
@@ -427,7 +427,7 @@ class AsyncAdoptedQueue(AsyncQueue):
 
     count_new = awaited(AdoptedQueue.count_new)
 
-    @twin(AdoptedQueue.enqueue)
+    @proxied(AdoptedQueue.enqueue)
     async def enqueue(
         self,
         where: ColumnElement[bool] | None = None,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from queue_over_sql.database.runtime import Condition, Event, Lock, Running
-    from queue_over_sql.database.sessions import Lane, Lanes
+    from queue_over_sql.database.sessions import Session, Sessions
     from queue_over_sql.dialects.engines import OpenedEngine
 
 
@@ -184,27 +184,27 @@ _DRAIN_STEP = 0.01
 
 @dataclasses.dataclass
 class _Loan:
-    """A lane that is lent, of which kind, from which room, and how often it was borrowed."""
+    """A session that is lent, of which kind, from which room, and how often it was borrowed."""
 
-    lane: Lane
+    session: Session
     durable: bool
     room: asyncio.Semaphore | None
     depth: int = 0
 
 
-class LanesOfTasks:
-    """Lends lanes to tasks; when all are lent, the next task waits for its turn.
+class TaskSessions:
+    """Lends sessions to tasks; when all are lent, the next task waits for its turn.
 
     Args:
-        make: opens a lane, durable or not.
+        make: opens a session, durable or not.
         me: tells who is calling.
-        at_most: lanes of each kind.
+        at_most: sessions of each kind.
         beside: whether the caller is a job that must not wait behind the others.
     """
 
     def __init__(
         self,
-        make: Callable[[bool], Lane],
+        make: Callable[[bool], Session],
         me: Callable[[], Hashable],
         at_most: int,
         beside: Callable[[], bool],
@@ -212,16 +212,16 @@ class LanesOfTasks:
         self._make = make
         self._me = me
         self._beside = beside
-        self._free: dict[bool, list[Lane]] = {True: [], False: []}
+        self._free: dict[bool, list[Session]] = {True: [], False: []}
         self._room = {kind: asyncio.Semaphore(at_most) for kind in self._free}
         self._lent: dict[Hashable, _Loan] = {}
-        # Also those whose lane is just being opened or closed.
+        # Also those whose session is just being opened or closed.
         self._busy: set[Hashable] = set()
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def borrow(self, *, durable: bool) -> Lane:
-        """A lane that no other task uses; inside an act, the one that the act runs on.
+    def borrow(self, *, durable: bool) -> Session:
+        """A session that no other task uses; inside an act, the one that the act runs on.
 
         Raises:
             RuntimeError: the caller is in another event loop than the one before.
@@ -239,9 +239,9 @@ class LanesOfTasks:
                 _leave(room)
                 raise
         loan.depth += 1
-        return loan.lane
+        return loan.session
 
-    def give_back(self, lane: Lane) -> None:
+    def give_back(self, session: Session) -> None:
         """Lend it to the next task."""
         me = self._me()
         loan = self._lent[me]
@@ -251,9 +251,9 @@ class LanesOfTasks:
         del self._lent[me]
         try:
             if self._closed:
-                lane.close()
-            elif lane.usable:
-                self._free[loan.durable].append(lane)
+                session.close()
+            elif session.usable:
+                self._free[loan.durable].append(session)
         finally:
             self._busy.discard(me)
             _leave(loan.room)
@@ -271,9 +271,9 @@ class LanesOfTasks:
     def close(self) -> None:
         """Close what is not lent now; the rest is closed when it comes back."""
         self._closed = True
-        for lanes in self._free.values():
-            while lanes:
-                lanes.pop().close()
+        for sessions in self._free.values():
+            while sessions:
+                sessions.pop().close()
 
     def _enter(self, *, durable: bool) -> asyncio.Semaphore | None:
         if self._beside():
@@ -282,15 +282,15 @@ class LanesOfTasks:
         await_only(room.acquire())
         return room
 
-    def _next(self, *, durable: bool) -> Lane:
+    def _next(self, *, durable: bool) -> Session:
         if self._closed:
             raise ServiceClosed
-        lanes = self._free[durable]
-        while lanes:
-            lane = lanes.pop()
-            if lane.alive():
-                return lane
-            lane.close()
+        sessions = self._free[durable]
+        while sessions:
+            session = sessions.pop()
+            if session.alive():
+                return session
+            session.close()
         return self._make(durable)
 
     def _check_loop(self) -> None:
@@ -354,10 +354,10 @@ class EventLoop:
         """An engine of an asynchronous driver."""
         return open_async_engine(database)
 
-    def lanes(self, make: Callable[[bool], Lane], forked: Callable[[], None]) -> Lanes:
+    def sessions(self, make: Callable[[bool], Session], forked: Callable[[], None]) -> Sessions:
         """Lent to one task after the other."""
         del forked  # An event loop does not outlive a fork.
-        return LanesOfTasks(make, self.me, self._max_connections, self._is_job)
+        return TaskSessions(make, self.me, self._max_connections, self._is_job)
 
     def lock(self) -> Lock:
         """Held by a task."""

@@ -12,15 +12,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.util import await_only
 
 from queue_over_sql.aio.proxies import (
-    Face,
     Fact,
+    Proxy,
     awaited,
     awaited_as,
     awaited_list,
-    face_of,
     outward,
+    proxied,
+    proxy_of,
     run,
-    twin,
 )
 from queue_over_sql.aio.queue import AsyncAdoptedQueue, AsyncQueue
 from queue_over_sql.aio.runtime import EventLoop
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from queue_over_sql.settings import QueueSettings
 
 
-@face_of(Schedules)
-class AsyncSchedules(Face[Schedules]):
+@proxy_of(Schedules)
+class AsyncSchedules(Proxy[Schedules]):
     """The schedules of a service's queues; ``Schedules`` with verbs to be awaited."""
 
     __slots__ = ()
@@ -58,7 +58,7 @@ class AsyncSchedules(Face[Schedules]):
     pause = awaited(Schedules.pause)
     resume = awaited(Schedules.resume)
 
-    @twin(Schedules.add)
+    @proxied(Schedules.add)
     async def add(
         self,
         name: str,
@@ -73,8 +73,8 @@ class AsyncSchedules(Face[Schedules]):
     ) -> Schedule: ...
 
 
-@face_of(SqlApi)
-class AsyncSqlApi(Face[SqlApi]):
+@proxy_of(SqlApi)
+class AsyncSqlApi(Proxy[SqlApi]):
     """The SQL API of a service's queues; ``SqlApi`` with verbs to be awaited."""
 
     __slots__ = ()
@@ -84,8 +84,8 @@ class AsyncSqlApi(Face[SqlApi]):
     script = awaited(SqlApi.script)
 
 
-@face_of(Topic)
-class AsyncTopic(Face[Topic]):
+@proxy_of(Topic)
+class AsyncTopic(Proxy[Topic]):
     """One topic; ``Topic`` with verbs to be awaited. Made by ``AsyncQueueService``."""
 
     __slots__ = ()
@@ -97,7 +97,7 @@ class AsyncTopic(Face[Topic]):
         """The topic's name."""
         return self._sync.name
 
-    @twin(Topic.subscribe)
+    @proxied(Topic.subscribe)
     async def subscribe(
         self,
         queue: AsyncQueue | str,
@@ -105,10 +105,10 @@ class AsyncTopic(Face[Topic]):
         where: Mapping[str, Any] | None = None,
     ) -> None: ...
 
-    @twin(Topic.unsubscribe)
+    @proxied(Topic.unsubscribe)
     async def unsubscribe(self, queue: AsyncQueue | str, pattern: str | None = None) -> bool: ...
 
-    @twin(Topic.publish)
+    @proxied(Topic.publish)
     async def publish(
         self,
         payload: Any,
@@ -130,7 +130,7 @@ class AsyncTopic(Face[Topic]):
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 
 
-class AsyncWorker(Face[Worker]):
+class AsyncWorker(Proxy[Worker]):
     """Runs coroutine functions over the messages of queues. Made by ``service.worker()``."""
 
     __slots__ = ("_service",)
@@ -247,7 +247,7 @@ class _Core(QueueService):
         return self._event_loop
 
 
-class AsyncQueueService(Face[QueueService]):
+class AsyncQueueService(Proxy[QueueService]):
     """Queues in one database, and this process as one consumer of them, on an event loop.
 
     ``QueueService`` with verbs to be awaited; ``async with`` starts and stops it. May be used by
@@ -334,7 +334,7 @@ class AsyncQueueService(Face[QueueService]):
         """Installs the functions and procedures through which any SQL client can use the queues."""
         return AsyncSqlApi(self._sync.sql_api)
 
-    @twin(QueueService.create_queues)
+    @proxied(QueueService.create_queues)
     async def create_queues(self, queues: Mapping[str, QueueSettings]) -> dict[str, AsyncQueue]: ...
 
     async def __aenter__(self) -> Self:

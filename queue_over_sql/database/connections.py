@@ -1,8 +1,8 @@
-"""Connections of a service: long-held ones, retries, and errors put into our words.
+"""Connections of a service: sessions, retries, and errors put into our words.
 
 Checking a connection out of a pool for each operation costs more than a claim does. So acts run
-on connections that commit by themselves and are kept (*lanes*, one per thread), which are checked
-when they were idle and dropped when they broke.
+on connections that commit by themselves and stay open (*sessions*, one per thread). They are
+checked when they were idle and dropped when they broke.
 """
 
 from __future__ import annotations
@@ -26,7 +26,13 @@ from sqlalchemy.exc import (
 )
 
 from queue_over_sql.database.runtime import THREADS, Runtime
-from queue_over_sql.database.sessions import KeptConnection, Lane, Lanes, OneLane, committing
+from queue_over_sql.database.sessions import (
+    KeptConnection,
+    Session,
+    Sessions,
+    SharedSession,
+    committing,
+)
 from queue_over_sql.database.watchdog import Watchdog
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect
 from queue_over_sql.dialects.compiled import go_direct
@@ -98,10 +104,10 @@ class Connections:
         if not self._opened.borrowed:
             self.watchdog.follow(self._opened.engine)
         shared = self._opened.shared
-        self._lanes: Lanes = (
-            OneLane(self._new_lane, runtime.lock)
+        self._sessions: Sessions = (
+            SharedSession(self._new_session, runtime.lock)
             if shared
-            else runtime.lanes(self._new_lane, self._forked)
+            else runtime.sessions(self._new_session, self._forked)
         )
         # To break off on the only connection of a database in memory would be the end of it.
         self._once = self._run_undisturbed if shared else self._run_once
@@ -266,13 +272,13 @@ class Connections:
             ServiceClosed: the service was stopped.
         """
         self._check_open()
-        lane = self._new_lane(False)  # noqa: FBT003 - what waits does not write
+        session = self._new_session(False)  # noqa: FBT003 - what waits does not write
         try:
             with self.translated():
-                yield lane.connection
+                yield session.connection
         finally:
             # What was set in its session must not go back into the pool.
-            self._drop(lane)
+            self._drop(session)
 
     def reach(self, connection: Connection) -> None:
         """Make sure that a connection of ``transaction()`` is there, beginning nothing on it.
@@ -328,7 +334,7 @@ class Connections:
     def close_to_others(self, seconds: float) -> None:
         """Let only this caller work from now on, and wait so long for acts of others that run."""
         self._left_to = self.runtime.me()
-        self._lanes.drain(min(_DRAIN_SECONDS, seconds))
+        self._sessions.drain(min(_DRAIN_SECONDS, seconds))
 
     def within(self, seconds: float, act: Callable[[], object]) -> bool:
         """Do something for which the database may take so long; whether it was done.
@@ -349,7 +355,7 @@ class Connections:
     def close(self) -> None:
         """Give all connections back, and dispose the engine where it is ours."""
         self.refuse()
-        self._lanes.close()
+        self._sessions.close()
         if self._opened.owned:
             self.engine.dispose(close=self._pid == os.getpid())
 
@@ -361,27 +367,29 @@ class Connections:
         watchdog, wait = self.watchdog, object()
         watchdog.waits.add(wait)
         try:
-            lane = self._lanes.borrow(durable=durable and self.dialect.separate_durable_lanes)
+            session = self._sessions.borrow(
+                durable=durable and self.dialect.separate_durable_sessions
+            )
             try:
                 if self._closed:
                     # It was opened while the others were closed, and nobody else would close it.
-                    self._drop(lane)
+                    self._drop(session)
                 self._check_open()
-                result = self._in_transaction(lane, act) if atomic else act(lane.connection)
-                lane.used_at = time.monotonic()
+                result = self._in_transaction(session, act) if atomic else act(session.connection)
+                session.used_at = time.monotonic()
             except QueueError:
                 raise
             except DBAPIError as error:
                 if self.dialect.classify(error) is ErrorKind.DISCONNECT:
-                    self._drop(lane)
+                    self._drop(session)
                 raise
             except BaseException:
                 # A signal in the middle of the driver's work leaves a connection that nobody may
                 # use again: half a command on the wire, or a transaction that holds a lock.
-                self._drop(lane)
+                self._drop(session)
                 raise
             finally:
-                self._lanes.give_back(lane)
+                self._sessions.give_back(session)
         finally:
             watchdog.waits.discard(wait)
         watchdog.answers += 1
@@ -390,8 +398,8 @@ class Connections:
     def _run_undisturbed(self, act: Callable[[Connection], T], *, atomic: bool, durable: bool) -> T:
         return self.runtime.undisturbed(lambda: self._run_once(act, atomic=atomic, durable=durable))
 
-    def _in_transaction(self, lane: Lane, act: Callable[[Connection], T]) -> T:
-        dialect, connection = self.dialect, lane.connection
+    def _in_transaction(self, session: Session, act: Callable[[Connection], T]) -> T:
+        dialect, connection = self.dialect, session.connection
         try:
             dialect.begin(connection)
             result = act(connection)
@@ -400,7 +408,7 @@ class Connections:
             try:
                 dialect.rollback(connection)
             except SQLAlchemyError:
-                self._drop(lane)
+                self._drop(session)
             raise
         return result
 
@@ -415,32 +423,32 @@ class Connections:
             raise ServiceClosed
 
     def _guard(self) -> contextlib.AbstractContextManager[object]:
-        return self._lock if self._opened.borrowed else self._lanes.guard()
+        return self._lock if self._opened.borrowed else self._sessions.guard()
 
-    def _new_lane(self, durable: bool) -> Lane:
+    def _new_session(self, durable: bool) -> Session:
         dialect, connection = self.dialect, self._connect()
         try:
             with self.translated():
                 self._set_options(connection)
-                dialect.prepare_lane(connection, durable=durable)
+                dialect.prepare_session(connection, durable=durable)
             go_direct(connection)
         except BaseException:
             with contextlib.suppress(SQLAlchemyError):
                 connection.invalidate()
             connection.close()
             raise
-        return Lane(connection, dialect.restore_session)
+        return Session(connection, dialect.restore_session)
 
     def _set_options(self, connection: Connection) -> None:
         # SQLAlchemy leaves an error of the driver as it is here.
         with driver_errors(connection, "AUTOCOMMIT"):
-            connection.execution_options(**self._opened.lane_options)
+            connection.execution_options(**self._opened.session_options)
 
-    def _drop(self, lane: Lane) -> None:
+    def _drop(self, session: Session) -> None:
         self._breaks += 1
         with contextlib.suppress(SQLAlchemyError):
-            lane.connection.invalidate()
-        lane.close()
+            session.connection.invalidate()
+        session.close()
 
     def _ask(self) -> None:
         with self._connect() as connection, self.translated():

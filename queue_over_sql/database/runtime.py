@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent import futures
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from queue_over_sql.database.sessions import Lane, Lanes, LanesOfThreads
+from queue_over_sql.database.sessions import Session, Sessions, ThreadSessions
 from queue_over_sql.dialects.engines import OpenedEngine, open_engine
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class Runtime(Protocol):
         """Make the engine that the service works with."""
         ...
 
-    def lanes(self, make: Callable[[bool], Lane], forked: Callable[[], None]) -> Lanes:
+    def sessions(self, make: Callable[[bool], Session], forked: Callable[[], None]) -> Sessions:
         """The long-held connections, which ``make`` opens."""
         ...
 
@@ -251,9 +251,9 @@ class Threads:
         """An engine of a synchronous driver."""
         return open_engine(database)
 
-    def lanes(self, make: Callable[[bool], Lane], forked: Callable[[], None]) -> Lanes:
+    def sessions(self, make: Callable[[bool], Session], forked: Callable[[], None]) -> Sessions:
         """Each thread has its own."""
-        return LanesOfThreads(make, forked)
+        return ThreadSessions(make, forked)
 
     def lock(self) -> Lock:
         """Held by a thread."""

@@ -108,13 +108,13 @@ def _close(connection: Connection) -> None:
 
 _log = logging.getLogger(__name__)
 
-# A lane that was idle for longer is asked whether it still lives before it is used.
+# A session that was idle for longer is asked whether it still lives before it is used.
 _IDLE_SECONDS = 5.0
 # How long the stop of a service waits for a thread that is using its connection.
 _CLOSE_SECONDS = 1.0
 
 
-class Lane:
+class Session:
     """One long-held connection, and who may use it now."""
 
     def __init__(
@@ -172,19 +172,19 @@ class Lane:
             self.connection.close()
 
 
-class Lanes(Protocol):
+class Sessions(Protocol):
     """The long-held connections of a service, each lent to one caller at a time."""
 
-    def borrow(self, *, durable: bool) -> Lane:
-        """A lane for the caller alone, who must give it back; again the same one until then."""
+    def borrow(self, *, durable: bool) -> Session:
+        """A session for the caller alone, who must give it back; again the same one until then."""
         ...
 
-    def give_back(self, lane: Lane) -> None:
+    def give_back(self, session: Session) -> None:
         """End what ``borrow`` began."""
         ...
 
     def guard(self) -> contextlib.AbstractContextManager[object]:
-        """What keeps others off while the caller uses a connection that is no lane."""
+        """What keeps others off while the caller uses a connection that is no session."""
         ...
 
     def drain(self, seconds: float) -> None:
@@ -196,54 +196,54 @@ class Lanes(Protocol):
         ...
 
 
-class ThreadLanes:
-    """The lanes of one thread; they are given back when it ends and this object dies."""
+class SessionsOfThread:
+    """The sessions of one thread; they are given back when it ends and this object dies."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.lanes: dict[bool, Lane] = {}
+        self.sessions: dict[bool, Session] = {}
 
     def __del__(self) -> None:
         if self.pid == os.getpid():
-            for lane in list(self.lanes.values()):
-                lane.close()
+            for session in list(self.sessions.values()):
+                session.close()
 
 
-class LanesOfThreads:
-    """Each thread has its own lanes, which it keeps.
+class ThreadSessions:
+    """Each thread has its own sessions, which it keeps.
 
     Args:
-        make: opens a lane, durable or not.
-        forked: called before the first lane of a process that was forked.
+        make: opens a session, durable or not.
+        forked: called before the first session of a process that was forked.
     """
 
-    def __init__(self, make: Callable[[bool], Lane], forked: Callable[[], None]) -> None:
+    def __init__(self, make: Callable[[bool], Session], forked: Callable[[], None]) -> None:
         self._make = make
         self._forked = forked
         self._local = threading.local()
-        self._all: weakref.WeakSet[ThreadLanes] = weakref.WeakSet()
+        self._all: weakref.WeakSet[SessionsOfThread] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._pid = os.getpid()
         # Kept for ever in a forked child: to free them would send a rollback down the sockets
         # that the parent still uses.
-        self._inherited: list[ThreadLanes] = []
+        self._inherited: list[SessionsOfThread] = []
 
-    def borrow(self, *, durable: bool) -> Lane:
-        """The thread's own lane, asked whether it still lives where it was idle."""
-        lanes = getattr(self._local, "lanes", None)
-        if lanes is None or lanes.pid != os.getpid():
-            lanes = self._new_thread_lanes()
-        lane: Lane | None = lanes.lanes.get(durable)
-        if lane is None or not lane.alive():
-            if lane is not None:
-                lane.close()
-            lane = lanes.lanes[durable] = self._make(durable)
-        lane.lock.acquire()
-        return lane
+    def borrow(self, *, durable: bool) -> Session:
+        """The thread's own session, asked whether it still lives where it was idle."""
+        sessions = getattr(self._local, "sessions", None)
+        if sessions is None or sessions.pid != os.getpid():
+            sessions = self._new_thread()
+        session: Session | None = sessions.sessions.get(durable)
+        if session is None or not session.alive():
+            if session is not None:
+                session.close()
+            session = sessions.sessions[durable] = self._make(durable)
+        session.lock.acquire()
+        return session
 
-    def give_back(self, lane: Lane) -> None:
-        """Let those who close lanes have it."""
-        lane.lock.release()
+    def give_back(self, session: Session) -> None:
+        """Let those who close sessions have it."""
+        session.lock.release()
 
     def guard(self) -> contextlib.AbstractContextManager[object]:
         """Nobody has to be kept off: every other connection has one user."""
@@ -252,55 +252,55 @@ class LanesOfThreads:
     def drain(self, seconds: float) -> None:
         """Wait for the acts of other threads."""
         deadline = time.monotonic() + seconds
-        for lane in self._own():
-            if lane.lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
-                lane.lock.release()
+        for session in self._own():
+            if session.lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                session.lock.release()
 
     def close(self) -> None:
-        """Close the lanes of all threads of this process."""
-        for lane in self._own():
-            lane.close()
+        """Close the sessions of all threads of this process."""
+        for session in self._own():
+            session.close()
 
-    def _own(self) -> list[Lane]:
+    def _own(self) -> list[Session]:
         with self._lock:
             everybody = list(self._all)
         return [
-            lane
-            for lanes in everybody
-            if lanes.pid == os.getpid()
-            for lane in list(lanes.lanes.values())
+            session
+            for sessions in everybody
+            if sessions.pid == os.getpid()
+            for session in list(sessions.sessions.values())
         ]
 
-    def _new_thread_lanes(self) -> ThreadLanes:
+    def _new_thread(self) -> SessionsOfThread:
         with self._lock:
             if self._pid != os.getpid():
                 self._forked()
                 self._pid = os.getpid()
-        inherited = getattr(self._local, "lanes", None)
+        inherited = getattr(self._local, "sessions", None)
         if inherited is not None:
             self._inherited.append(inherited)
-        lanes = self._local.lanes = ThreadLanes()
+        sessions = self._local.sessions = SessionsOfThread()
         with self._lock:
-            self._all.add(lanes)
-        return lanes
+            self._all.add(sessions)
+        return sessions
 
 
-class OneLane:
-    """One lane for all callers, of a database that is no more than its connection.
+class SharedSession:
+    """One session for all callers, of a database that is no more than its connection.
 
     Args:
         make: opens it.
         lock: makes the locks that keep callers off each other.
     """
 
-    def __init__(self, make: Callable[[bool], Lane], lock: Callable[[], Any]) -> None:
+    def __init__(self, make: Callable[[bool], Session], lock: Callable[[], Any]) -> None:
         self._make = make
         self._making = lock()
         self._using = lock()
-        self._lane: Lane | None = None
+        self._session: Session | None = None
 
-    def borrow(self, *, durable: bool) -> Lane:
-        """The lane, once everybody else has given it back."""
+    def borrow(self, *, durable: bool) -> Session:
+        """The session, once everybody else has given it back."""
         del durable
         self._using.acquire()
         try:
@@ -309,9 +309,9 @@ class OneLane:
             self._using.release()
             raise
 
-    def give_back(self, lane: Lane) -> None:
+    def give_back(self, session: Session) -> None:
         """Let the next one have it."""
-        del lane
+        del session
         self._using.release()
 
     def guard(self) -> contextlib.AbstractContextManager[object]:
@@ -326,11 +326,11 @@ class OneLane:
 
     def close(self) -> None:
         """Close it."""
-        if self._lane is not None:
-            self._lane.close()
+        if self._session is not None:
+            self._session.close()
 
-    def _opened(self) -> Lane:
+    def _opened(self) -> Session:
         with self._making:
-            if self._lane is None:
-                self._lane = self._make(True)  # noqa: FBT003 - there is no other kind
-            return self._lane
+            if self._session is None:
+                self._session = self._make(True)  # noqa: FBT003 - there is no other kind
+            return self._session

@@ -189,7 +189,7 @@ class QueueDialect(SqlDialect):
     """How long what creates and drops tables waits for transactions that use them."""
     look_first = False
     """An idle claim should look before it writes, because writing takes the only write lock."""
-    separate_durable_lanes = False
+    separate_durable_sessions = False
     """Publishing needs a connection with a stricter durability than claiming."""
     routines: str | None = None
     """The language of the server's stored routines, as the SQL API has them; None: it has none."""
@@ -270,11 +270,11 @@ class QueueDialect(SqlDialect):
 
     # -- connections
 
-    def prepare_lane(self, connection: Connection, *, durable: bool) -> None:
+    def prepare_session(self, connection: Connection, *, durable: bool) -> None:
         """Set what the session of a long-held connection needs."""
 
     def restore_session(self, connection: Connection) -> None:
-        """Undo what ``prepare_lane`` set that others must not find."""
+        """Undo what ``prepare_session`` set that others must not find."""
 
     @contextlib.contextmanager
     def scanning(self, connection: Connection) -> Iterator[None]:

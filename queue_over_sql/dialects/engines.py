@@ -24,7 +24,7 @@ from sqlalchemy.pool import Pool, QueuePool, StaticPool
 
 from queue_over_sql.dialects.base import QueueDialect
 from queue_over_sql.dialects.driver_calls import KEEPALIVES
-from queue_over_sql.dialects.sqlite.hooks import LANE_MARK, SQLiteHooks
+from queue_over_sql.dialects.sqlite.hooks import SESSION_MARK, SQLiteHooks
 from queue_over_sql.errors import DatabaseUnavailable, UnsupportedByEngine
 
 if TYPE_CHECKING:
@@ -78,14 +78,14 @@ class OpenedEngine:
 
     Attributes:
         engine: opens the connections.
-        lane_options: execution options that make a connection commit each statement.
+        session_options: execution options that make a connection commit each statement.
         owned: whether it is ours to dispose.
         shared: whether there is one connection for all threads.
         borrowed: whether that connection is the user's, so that nothing may run beside it.
     """
 
     engine: Engine
-    lane_options: Mapping[str, Any] = dataclasses.field(default_factory=lambda: _AUTOCOMMIT)
+    session_options: Mapping[str, Any] = dataclasses.field(default_factory=lambda: _AUTOCOMMIT)
     owned: bool = True
     shared: bool = False
     borrowed: bool = False
@@ -179,7 +179,7 @@ class EngineForm:
             options |= {"poolclass": self.pool, **_POOL}
         engine = self.create(url, **options)
         SQLiteHooks(self.pause).listen(engine)
-        return OpenedEngine(engine, {LANE_MARK: True}, shared=in_memory)
+        return OpenedEngine(engine, {SESSION_MARK: True}, shared=in_memory)
 
 
 def open_engine(database: str | URL | Engine) -> OpenedEngine:

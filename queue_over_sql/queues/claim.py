@@ -15,7 +15,7 @@ from queue_over_sql.message import AGE
 from queue_over_sql.queues.decoding import as_where
 from queue_over_sql.queues.low_watermark import LowWatermark
 from queue_over_sql.settings import check_whole
-from queue_over_sql.store import ANY_EDITS, ClaimRequest, Settlement, TakenFate, Where, registry
+from queue_over_sql.store import ANY_EDITS, ClaimRequest, Disposition, Settlement, Where, registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -244,10 +244,10 @@ class Claimer:
         connection: Connection,
         count: int,
         *,
-        fate: Callable[[MessageRow], TakenFate],
+        disposition: Callable[[MessageRow], Disposition],
         where: Where | None,
     ) -> list[MessageRow]:
-        """Remove messages inside the caller's transaction; ``fate`` says what becomes of each."""
+        """Remove messages inside the caller's transaction, each as ``disposition`` says."""
         count = check_whole("count", count)
         rows: list[MessageRow] = []
         for level in range(self._context.settings.priorities):
@@ -259,7 +259,7 @@ class Claimer:
                     "p_count": left,
                 }
                 found, taken = store.take(
-                    connection, self._context.sql, wanted, fate=fate, where=where
+                    connection, self._context.sql, wanted, disposition=disposition, where=where
                 )
                 rows += taken
                 # Else there may be more: not all that were found could be handed out.

@@ -13,7 +13,7 @@ from queue_over_sql.message import UNFIT_SINCE, Message, Unreadable
 from queue_over_sql.payloads import codec as payloads
 from queue_over_sql.payloads.types import UnfitPayload
 from queue_over_sql.schema.conditions import check_condition
-from queue_over_sql.store import Aside, TakenFate, Where
+from queue_over_sql.store import Aside, Disposition, Where
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -87,7 +87,7 @@ class Decoder:
                 self._give_back(row, error)
         return messages
 
-    def fate(self, row: MessageRow, now: int) -> TakenFate:
+    def disposition(self, row: MessageRow, now: int) -> Disposition:
         """What becomes of a taken message: done, or buried or set aside where it is unreadable.
 
         Args:
@@ -102,10 +102,10 @@ class Decoder:
             reason = self._reason(row, error)
             message = decoded_plainly(self._context, row, self._settler)
             waits = deferral(message, reason, now, settings.kind_timeout)
-            return TakenFate(keep_dead, dedup, None if waits else reason, waits)
+            return Disposition(keep_dead, dedup, None if waits else reason, waits)
         except UNDECODABLE as error:
-            return TakenFate(keep_dead, dedup, self._reason(row, error))
-        return TakenFate(settings.archive == "all", dedup)
+            return Disposition(keep_dead, dedup, self._reason(row, error))
+        return Disposition(settings.archive == "all", dedup)
 
     def _give_back(self, row: MessageRow, error: Exception) -> None:
         reason = self._reason(row, error)

@@ -13,7 +13,7 @@ from queue_over_sql.backoff import RateLimit
 from queue_over_sql.durations import MICROSECOND
 from queue_over_sql.message import Claim, Outcome
 from queue_over_sql.queues.settle import Settlements
-from queue_over_sql.store import Settlement, TakenFate
+from queue_over_sql.store import Disposition, Settlement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -106,15 +106,15 @@ class Recovery:
         context.declare_kinds()
         reason = f"no server knew its kind for {settings.kind_timeout}"
 
-        def fate(row: MessageRow) -> TakenFate:
+        def disposition(row: MessageRow) -> Disposition:
             _log.warning("Message %d of queue %s (%s): %s", row.id, context.name, row.kind, reason)
             error = f"{reason}: {row.kind}"
-            return TakenFate(settings.archive != "none", settings.dedup_us, error)
+            return Disposition(settings.archive != "none", settings.dedup_us, error)
 
         def bury(connection: Connection, level: int) -> int:
             due_for = settings.kind_timeout // MICROSECOND
-            return store.bury_unknown(
-                connection, sql, level=level, due_for=due_for, limit=BATCH, fate=fate
+            return store.dead_letter_unknown(
+                connection, sql, level=level, due_for=due_for, limit=BATCH, disposition=disposition
             )
 
         buried = sum(

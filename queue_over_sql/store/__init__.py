@@ -11,7 +11,7 @@ from queue_over_sql.store.acts import Act
 from queue_over_sql.store.admin import counts, delete_message, highest_priority, purge, server_now
 from queue_over_sql.store.archive import Span, archive_span, remove_exported
 from queue_over_sql.store.claim import (
-    TakenFate,
+    Disposition,
     anything_to_claim,
     claim_messages,
     exchange,
@@ -23,7 +23,7 @@ from queue_over_sql.store.claim import (
 )
 from queue_over_sql.store.consumers import ConsumerInfo
 from queue_over_sql.store.keys import prune_keys
-from queue_over_sql.store.kinds import bury_unknown, declare_kinds
+from queue_over_sql.store.kinds import dead_letter_unknown, declare_kinds
 from queue_over_sql.store.publish import (
     NewMessage,
     PlainMessages,
@@ -80,21 +80,21 @@ __all__ = [
     "ClaimRequest",
     "ConsumerInfo",
     "DeadClaim",
+    "Disposition",
     "Edited",
     "NewMessage",
     "PlainMessages",
     "PlainPayloads",
     "Settlement",
     "Span",
-    "TakenFate",
     "Where",
     "anything_to_claim",
     "archive_messages",
     "archive_span",
-    "bury_unknown",
     "claim_messages",
     "count_messages",
     "counts",
+    "dead_letter_unknown",
     "declare_kinds",
     "delete_message",
     "due_first",

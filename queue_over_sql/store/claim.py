@@ -76,7 +76,7 @@ def exchange(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class TakenFate:
+class Disposition:
     """What becomes of a message that was taken.
 
     Attributes:
@@ -97,7 +97,7 @@ def take(
     sql: StatementCache,
     values: Mapping[str, Any],
     *,
-    fate: Callable[[MessageRow], TakenFate],
+    disposition: Callable[[MessageRow], Disposition],
     where: Where | None,
 ) -> tuple[int, list[MessageRow]]:
     """Remove the oldest messages in the caller's transaction, which holds their row locks.
@@ -109,20 +109,22 @@ def take(
     """
     sql.subject.dialect.lock_for_writing(connection, sql)
     rows = read_rows(connection, sql, sql.get(claim.pick_rows, where).run(connection, values).all())
-    fates = [(row, fate(row)) for row in rows]
-    end_locked(connection, sql, fates)
-    handed_out = [row for row, end in fates if end.error is None and end.aside is None]
+    dispositions = [(row, disposition(row)) for row in rows]
+    end_locked(connection, sql, dispositions)
+    handed_out = [row for row, end in dispositions if end.error is None and end.aside is None]
     taken = [row._replace(attempt_count=row.attempt_count + 1, listed=True) for row in handed_out]
     return len(rows), oldest_first(taken)
 
 
 def end_locked(
-    connection: Connection, sql: StatementCache, fates: Sequence[tuple[MessageRow, TakenFate]]
+    connection: Connection,
+    sql: StatementCache,
+    dispositions: Sequence[tuple[MessageRow, Disposition]],
 ) -> None:
-    """Let messages that this transaction has locked, and nobody holds, have their fates."""
-    groups: dict[TakenFate, list[MessageRow]] = {}
-    for row, fate in fates:
-        groups.setdefault(fate, []).append(row)
+    """End messages that this transaction has locked, and nobody holds, as is said of each."""
+    groups: dict[Disposition, list[MessageRow]] = {}
+    for row, disposition in dispositions:
+        groups.setdefault(disposition, []).append(row)
     for end, same in groups.items():
         if end.aside is not None:
             for row in same:
@@ -136,7 +138,7 @@ def end_locked(
 
 
 def _remove_locked(
-    connection: Connection, sql: StatementCache, ids: Sequence[int], end: TakenFate
+    connection: Connection, sql: StatementCache, ids: Sequence[int], end: Disposition
 ) -> None:
     tables: QueueTables = sql.subject
     if end.error is not None and not end.keep:

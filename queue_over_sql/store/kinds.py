@@ -9,7 +9,7 @@ from sqlalchemy import Insert, Select, exists, insert, or_, select
 from queue_over_sql.dialects.requests import ANY_EDITS, message_columns, read_rows
 from queue_over_sql.dialects.statements.claim import may_claim
 from queue_over_sql.dialects.statements.parameters import number
-from queue_over_sql.store.claim import TakenFate, end_locked
+from queue_over_sql.store.claim import Disposition, end_locked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -90,14 +90,14 @@ def declare_kinds(
         connection.execute(declare_names(sql.subject, consumer_id, missing))
 
 
-def bury_unknown(
+def dead_letter_unknown(
     connection: Connection,
     sql: StatementCache,
     *,
     level: int,
     due_for: int,
     limit: int,
-    fate: Callable[[MessageRow], TakenFate],
+    disposition: Callable[[MessageRow], Disposition],
 ) -> int:
     """End messages of one level that nobody can read and that are due for too long.
 
@@ -107,7 +107,7 @@ def bury_unknown(
         level: their priority.
         due_for: for how long, in microseconds.
         limit: at most so many.
-        fate: what becomes of each.
+        disposition: what becomes of each.
 
     Returns:
         How many.
@@ -116,5 +116,5 @@ def bury_unknown(
     wanted = {"p_priority": level, "p_due_for": due_for, "p_count": limit, "p_edits": ANY_EDITS}
     found: Sequence[Any] = sql.get(unknown).run(connection, wanted).all()
     rows = read_rows(connection, sql, found)
-    end_locked(connection, sql, [(row, fate(row)) for row in rows])
+    end_locked(connection, sql, [(row, disposition(row)) for row in rows])
     return len(rows)

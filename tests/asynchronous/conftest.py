@@ -1,4 +1,4 @@
-"""What tests of the asynchronous face share: the URL of a fresh database, for its drivers."""
+"""What tests of the asynchronous proxy share: the URL of a fresh database, for its drivers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The asynchronous face under the synchronous names, so that one contract suite tests both.
+"""The asynchronous proxy under the synchronous names, so that one contract suite tests both.
 
 An event loop runs in a thread of its own. What a test calls goes to it and is waited for, from
 whatever thread the test calls. A test may also use an asynchronous engine as if it were a
@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 
 from queue_over_sql import ClaimLost
 from queue_over_sql.aio import AsyncQueueService, AsyncWorker
-from queue_over_sql.aio.proxies import Face
+from queue_over_sql.aio.proxies import Proxy
 
 
 class Bridge:
@@ -82,31 +82,31 @@ class _Bridged(greenlet):  # type: ignore[misc] # it has no types here
 
 
 class Outer:
-    """A face that looks like the synchronous object behind it."""
+    """A proxy that looks like the synchronous object behind it."""
 
-    def __init__(self, bridge: Bridge, face: Face[Any]) -> None:
+    def __init__(self, bridge: Bridge, proxy: Proxy[Any]) -> None:
         object.__setattr__(self, "bridge", bridge)
-        object.__setattr__(self, "face", face)
+        object.__setattr__(self, "proxy", proxy)
 
     @property  # type: ignore[misc] # so that isinstance() sees the synchronous class
     def __class__(self) -> type:
-        return type(self.face._sync)
+        return type(self.proxy._sync)
 
     @property
     def settings(self) -> Any:
         """Read now: on the asynchronous side that has to be awaited before."""
-        self.bridge.call(self.face.refresh)
-        return self.face.settings
+        self.bridge.call(self.proxy.refresh)
+        return self.proxy.settings
 
     def __getattr__(self, name: str) -> Any:
-        source = self.face if hasattr(self.face, name) and name[0] != "_" else self.face._sync
+        source = self.proxy if hasattr(self.proxy, name) and name[0] != "_" else self.proxy._sync
         found = getattr(source, name)
-        if not callable(found) or (source is not self.face and name[0] == "_"):
+        if not callable(found) or (source is not self.proxy and name[0] == "_"):
             return self._outer(found)
 
         @functools.wraps(found)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if isinstance(self.face, AsyncWorker) and name == "handle":
+            if isinstance(self.proxy, AsyncWorker) and name == "handle":
                 return self._handle(*args, **kwargs)
             given = [self._inner(value) for value in args]
             named = {key: self._inner(value) for key, value in kwargs.items()}
@@ -119,27 +119,27 @@ class Outer:
         return call
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self.face._sync, name, value)
+        setattr(self.proxy._sync, name, value)
 
     def __enter__(self) -> Any:
-        return self._outer(self.bridge.call(self.face.__aenter__))
+        return self._outer(self.bridge.call(self.proxy.__aenter__))
 
     def __exit__(self, *failure: object) -> Any:
-        return self.bridge.call(self.face.__aexit__, *failure)
+        return self.bridge.call(self.proxy.__aexit__, *failure)
 
     def __eq__(self, other: object) -> bool:
-        theirs = object.__getattribute__(other, "face") if type(other) is Outer else other
-        return bool(self.face == theirs)
+        theirs = object.__getattribute__(other, "proxy") if type(other) is Outer else other
+        return bool(self.proxy == theirs)
 
     def __hash__(self) -> int:
-        return hash(self.face)
+        return hash(self.proxy)
 
     def __repr__(self) -> str:
-        return repr(self.face._sync)
+        return repr(self.proxy._sync)
 
     def _outer(self, value: Any) -> Any:
-        """What a test sees of what the face gave."""
-        if isinstance(value, Face):
+        """What a test sees of what the proxy gave."""
+        if isinstance(value, Proxy):
             return Outer(self.bridge, value)
         if type(value) is list:
             return [self._outer(each) for each in value]
@@ -152,9 +152,9 @@ class Outer:
         return value
 
     def _inner(self, value: Any) -> Any:
-        """What the face gets of what a test gave."""
+        """What the proxy gets of what a test gave."""
         if type(value) is Outer:
-            return object.__getattribute__(value, "face")
+            return object.__getattribute__(value, "proxy")
         if type(value) in {list, tuple} and any(type(each) is Outer for each in value):
             return [self._inner(each) for each in value]
         if isinstance(value, Connection) and value.dialect.is_async:
@@ -177,7 +177,7 @@ class Outer:
             self.bridge.call(messages.aclose)
 
     def _handle(self, queue: Any, **options: Any) -> Callable[[Any], Any]:
-        register = self.face.handle(self._inner(queue), **options)
+        register = self.proxy.handle(self._inner(queue), **options)
 
         def decorate(function: Any) -> Any:
             async def handler(messages: Any, *connection: AsyncConnection) -> None:

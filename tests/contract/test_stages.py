@@ -192,7 +192,9 @@ def test_checks_are_left_out_only_where_stages_had_them(
     """What a stage has checked is not checked again; what somebody added to the table is."""
     publisher.publish(BATCH, [staged(publisher, payload=["1"])])
     asked = "SELECT @@check_constraint_checks"
-    assert 1 == core_of(queue).context.run(lambda lane: lane.exec_driver_sql(asked).scalar_one())
+    assert 1 == core_of(queue).context.run(
+        lambda session: session.exec_driver_sql(asked).scalar_one()
+    )
     with engine.begin() as connection:
         small = "ALTER TABLE queue_jobs ADD CONSTRAINT small CHECK (priority < 5)"
         connection.execute(text(small))

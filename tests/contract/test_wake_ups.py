@@ -115,7 +115,7 @@ def test_a_transaction_in_two_phases_tells_nobody(
     def refuse(*_: object) -> None:
         raise AssertionError("somebody was told")
 
-    monkeypatch.setattr(type(dialect), "tell", refuse)
+    monkeypatch.setattr(type(dialect.notifications), "tell", refuse)
     engine = create_engine(database.url)
     with engine.connect() as connection:
         transaction = connection.begin_twophase()

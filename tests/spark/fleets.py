@@ -11,7 +11,7 @@ from sqlalchemy import Connection, text
 
 from queue_over_sql import Message, QueueService
 from queue_over_sql.spark.options import Location
-from queue_over_sql.spark.workers.plan import FleetPlan, WorkerReport
+from queue_over_sql.spark.workers.plan import WorkerReport, WorkersPlan
 from queue_over_sql.spark.workers.task import work_as
 from queue_over_sql.testing.plugin import MakeService
 
@@ -57,7 +57,7 @@ def work(
     leader = make_service(consumer_timeout=30.0)
     leader.start()
     url = service._parts.connections.engine.url.render_as_string(hide_password=False)
-    plan = FleetPlan(
+    plan = WorkersPlan(
         location=Location(url=url),
         queue="jobs",
         handler=handler,

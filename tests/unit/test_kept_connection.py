@@ -85,7 +85,7 @@ def test_it_goes_back_when_others_broke(
     """An outage: the handler must not meet it."""
     first = kept.take()
     kept.leave(first)
-    broken.append("a lane")
+    broken.append("a session")
     second = kept.take()
     assert first.closed
     kept.leave(second)

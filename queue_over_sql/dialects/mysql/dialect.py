@@ -169,7 +169,7 @@ class MySQLDialect(QueueDialect):
         where = "''" if table.schema else "DATABASE()"
         return f"SELECT CONCAT_WS(' ', @@hostname, @@port, @@datadir, {where})"
 
-    def prepare_lane(self, connection: Connection, *, durable: bool) -> None:
+    def prepare_session(self, connection: Connection, *, durable: bool) -> None:
         """READ COMMITTED: no gap locks between claims and publishers."""
         del durable
         connection.exec_driver_sql("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")

@@ -243,7 +243,7 @@ class PostgreSQLDialect(QueueDialect):
             f" || ' ' || COALESCE(CAST(to_regclass('{name}') AS oid), 0)"
         )
 
-    def prepare_lane(self, connection: Connection, *, durable: bool) -> None:
+    def prepare_session(self, connection: Connection, *, durable: bool) -> None:
         """Only plans by an index and in its order, for the server keeps those it has prepared.
 
         One that it made for a nearly empty queue reads and sorts the whole table, until the next

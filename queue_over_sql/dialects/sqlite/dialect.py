@@ -63,7 +63,7 @@ class SQLiteDialect(QueueDialect):
     look_first = True
     unreachable_hint = "does its folder exist, and may this process write there?"
     locked_hint = " (by a transaction of your own? then pass its connection=)"
-    separate_durable_lanes = True
+    separate_durable_sessions = True
     rows_at_once = 100_000
     # Without AUTOINCREMENT the id of a finished message would be given out again.
     table_options: ClassVar[Mapping[str, Any]] = {}
@@ -137,7 +137,7 @@ class SQLiteDialect(QueueDialect):
         del table
         return _MAIN_FILE
 
-    def prepare_lane(self, connection: Connection, *, durable: bool) -> None:
+    def prepare_session(self, connection: Connection, *, durable: bool) -> None:
         """A publish waits for the disk; a claim or ack lost with the power is only redelivered."""
         connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
 

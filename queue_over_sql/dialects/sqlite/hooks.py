@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 # SQLite's own transactions are begun by a hook, which leaves connections so marked alone.
-LANE_MARK: Final = "queue_over_sql_lane"
+SESSION_MARK: Final = "queue_over_sql_session"
 _PATIENCE = 30.0
 LOG_BYTES: Final = 16 * 2**20
 """How large the write-ahead log may stay once nobody reads from it; SQLite aims at 4 MiB."""
@@ -52,12 +52,12 @@ class SQLiteHooks:
             raise
 
     def wait_for_the_disk(self, connection: DBAPIConnection, *_: object) -> None:
-        """Full durability for each new user of a connection; a claim's lane lowers its own."""
+        """Full durability for each new user of a connection; a claim's session lowers its own."""
         _execute(connection, "PRAGMA synchronous=FULL")
 
     def begin_immediate(self, connection: Connection) -> None:
         """Take the write lock at once: one taken after reading may fail for good."""
-        if not connection.get_execution_options().get(LANE_MARK):
+        if not connection.get_execution_options().get(SESSION_MARK):
             raw: Any = connection.connection.dbapi_connection
             self._patiently(lambda: _execute(raw, "BEGIN IMMEDIATE"))
 

@@ -25,14 +25,14 @@ from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.settings import check_choice, check_whole
 from queue_over_sql.spark.databases import location_of, url_of
 from queue_over_sql.spark.reasons import in_short
-from queue_over_sql.spark.workers.job import FleetFailed, FleetJob, JobEnded, lost_workers
+from queue_over_sql.spark.workers.job import FleetFailed, JobEnded, WorkersJob, lost_workers
 from queue_over_sql.spark.workers.plan import (
     BATCHES,
     FORMS,
     TAKEN,
-    FleetPlan,
     Form,
     WorkerReport,
+    WorkersPlan,
 )
 from queue_over_sql.store import consumers
 from queue_over_sql.worker.handlers import is_asynchronous
@@ -174,7 +174,7 @@ def run_workers(
     check_whole("restarts", restarts, 0)
     _check_handler(handler, form, concurrency)
     location = location_of(url, url_env, url_file, schema, table_prefix)
-    plan = FleetPlan(
+    plan = WorkersPlan(
         location=location,
         queue=queue,
         handler=handler,
@@ -191,15 +191,15 @@ def run_workers(
         poll_interval=poll_interval,
         retry_policies=dict(retry_policies or {}),
     )
-    with contextlib.closing(_Office(plan)) as office:
-        ending = dataclasses.replace(plan, ends_at=office.instant(until))
-        return _Fleet(spark, office, workers, progress, stop).run(ending, restarts)
+    with contextlib.closing(_Coordinator(plan)) as coordinator:
+        ending = dataclasses.replace(plan, ends_at=coordinator.instant(until))
+        return _Workers(spark, coordinator, workers, progress, stop).run(ending, restarts)
 
 
-class _Office:
+class _Coordinator:
     """The driver's dealings with the database, on a service that is no consumer."""
 
-    def __init__(self, plan: FleetPlan) -> None:
+    def __init__(self, plan: WorkersPlan) -> None:
         self._plan = plan
         self._service = self._new_service("fleet's driver")
         try:
@@ -264,19 +264,19 @@ class _Office:
         )
 
 
-class _Fleet:
+class _Workers:
     """The driver's side of a fleet."""
 
     def __init__(
         self,
         spark: SparkSession,
-        office: _Office,
+        coordinator: _Coordinator,
         workers: int,
         progress: Callable[[FleetProgress], object] | None,
         stop: StopAsked | None,
     ) -> None:
         self._spark = spark
-        self._office = office
+        self._coordinator = coordinator
         self._workers = workers
         self._progress = progress
         self._stop = stop if stop is not None else threading.Event()
@@ -284,7 +284,7 @@ class _Fleet:
         self._pace = RateLimit(_PROGRESS_SECONDS, ready=True)
         self._began = time.monotonic()
 
-    def run(self, plan: FleetPlan, restarts: int) -> FleetReport:
+    def run(self, plan: WorkersPlan, restarts: int) -> FleetReport:
         """Run Spark's job until the work is done; again where workers were lost."""
         while True:
             try:
@@ -302,7 +302,7 @@ class _Fleet:
             if self._told or not any(report.ended == "told" for report in reports):
                 return self._report(plan, reports)
 
-    def _report(self, plan: FleetPlan, reports: Sequence[WorkerReport]) -> FleetReport:
+    def _report(self, plan: WorkersPlan, reports: Sequence[WorkerReport]) -> FleetReport:
         return FleetReport(
             handled=sum(report.handled for report in reports),
             failed=sum(report.failed for report in reports),
@@ -312,10 +312,10 @@ class _Fleet:
             workers=tuple(reports),
         )
 
-    def _run_once(self, plan: FleetPlan) -> list[WorkerReport]:
-        leader = self._office.leader()
+    def _run_once(self, plan: WorkersPlan) -> list[WorkerReport]:
+        leader = self._coordinator.leader()
         try:
-            job = FleetJob(
+            job = WorkersJob(
                 self._spark,
                 dataclasses.replace(plan, leader=str(leader.consumer_id)),
                 self._workers,
@@ -332,7 +332,7 @@ class _Fleet:
         finally:
             leader.stop()
 
-    def _wait(self, job: FleetJob, leader: QueueService) -> None:
+    def _wait(self, job: WorkersJob, leader: QueueService) -> None:
         while job.running(_TICK):
             if self._told:
                 continue
@@ -340,7 +340,7 @@ class _Fleet:
                 self._tell(leader)
             elif self._progress is not None and self._pace.due():
                 with self._pace.running():
-                    state = self._office.progress(self._began)
+                    state = self._coordinator.progress(self._began)
                 self._progress(state)
 
     def _tell(self, leader: QueueService) -> None:
@@ -352,14 +352,14 @@ class _Fleet:
             # Spark may kill a task in the moment in which it becomes a worker. One that it does not
             # kill registers anew whenever it was buried: the reaper looks after that.
             for _ in range(_MOST_BURIALS):
-                if not self._office.bury_lost():
+                if not self._coordinator.bury_lost():
                     break
                 time.sleep(_TICK)
         except QueueError as error:
             _log.warning("The reaper will give back what the lost workers held: %s", error)
 
 
-def _finish(job: FleetJob) -> None:
+def _finish(job: WorkersJob) -> None:
     try:
         while job.running(_TICK):
             pass

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from queue_over_sql.queue import Queue
     from queue_over_sql.service import QueueService
-    from queue_over_sql.spark.workers.plan import Ending, FleetPlan
+    from queue_over_sql.spark.workers.plan import Ending, WorkersPlan
 
 
 _log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Work(Protocol):
         ...
 
 
-class Tally:
+class Counters:
     """Counts of one worker; its threads share it."""
 
     def __init__(self) -> None:
@@ -77,11 +77,13 @@ class Tally:
 class Watch:
     """Stops a worker when nothing is left, its time is over, or its driver is gone."""
 
-    def __init__(self, service: QueueService, queue: Queue, plan: FleetPlan, tally: Tally) -> None:
+    def __init__(
+        self, service: QueueService, queue: Queue, plan: WorkersPlan, counters: Counters
+    ) -> None:
         self._service = service
         self._queue = queue
         self._plan = plan
-        self._tally = tally
+        self._counters = counters
         self._looking = RateLimit(_TICK, ready=True)
         self._leader_at = float("-inf")
         self._calls = -1
@@ -142,8 +144,8 @@ class Watch:
         )
 
     def _idle(self) -> bool:
-        calls, self._calls = self._calls, self._tally.calls
-        return calls == self._tally.calls and not self._tally.busy and self._looking.due()
+        calls, self._calls = self._calls, self._counters.calls
+        return calls == self._counters.calls and not self._counters.busy and self._looking.due()
 
     def _nothing_left(self) -> bool:
         """Whether no message is due, being worked on by whomever, or waiting to be tried again.

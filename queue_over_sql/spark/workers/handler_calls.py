@@ -14,8 +14,8 @@ from queue_over_sql.queues.settle import reason_of
 
 if TYPE_CHECKING:
     from queue_over_sql.queue import Queue
-    from queue_over_sql.spark.workers.ending import Tally
-    from queue_over_sql.spark.workers.plan import FleetPlan
+    from queue_over_sql.spark.workers.ending import Counters
+    from queue_over_sql.spark.workers.plan import WorkersPlan
 
 
 _Failure = tuple[Message, str | BaseException]
@@ -32,19 +32,19 @@ def send_by_value(name: str) -> None:
     cloudpickle.register_pickle_by_value(sys.modules[name])  # type: ignore[no-untyped-call]
 
 
-def calling(plan: FleetPlan, queue: Queue, tally: Tally) -> Callable[..., None]:
+def calling(plan: WorkersPlan, queue: Queue, counters: Counters) -> Callable[..., None]:
     """The function that a worker calls with claimed messages, and perhaps a connection."""
     call = _as_arrow(plan.handler, queue) if plan.form == "arrow" else _as_messages(plan.handler)
 
     def handle(given: Message | Sequence[Message], *connection: Any) -> None:
         messages = [given] if isinstance(given, Message) else given
-        with tally.calling():
+        with counters.calling():
             try:
                 failed = call(given, *connection)
             except BaseException as error:
-                tally.count(0, len(messages), _dead(queue, [(m, error) for m in messages]))
+                counters.count(0, len(messages), _dead(queue, [(m, error) for m in messages]))
                 raise
-        tally.count(len(messages) - len(failed), len(failed), _dead(queue, failed))
+        counters.count(len(messages) - len(failed), len(failed), _dead(queue, failed))
 
     return handle
 

@@ -13,7 +13,7 @@ from queue_over_sql.spark.workers.task import work_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from queue_over_sql.spark.workers.plan import FleetPlan
+    from queue_over_sql.spark.workers.plan import WorkersPlan
 
 
 # What Spark says of a job that ended for no reason of ours: by its error class, where it has one.
@@ -40,7 +40,7 @@ class JobEnded(Exception):
         self.reason = reason
 
 
-class FleetJob:
+class WorkersJob:
     """A job whose tasks are workers.
 
     Args:
@@ -49,7 +49,7 @@ class FleetJob:
         workers: how many.
     """
 
-    def __init__(self, spark: SparkSession, plan: FleetPlan, workers: int) -> None:
+    def __init__(self, spark: SparkSession, plan: WorkersPlan, workers: int) -> None:
         self._spark = spark
         self._plan = plan
         self._workers = workers

@@ -24,7 +24,7 @@ Ending = Literal["empty", "time", "told"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FleetPlan:
+class WorkersPlan:
     """The work of one worker; pickled to the executors.
 
     Attributes:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from queue_over_sql.queue import Queue
     from queue_over_sql.service import QueueService
-    from queue_over_sql.spark.workers.ending import Tally
-    from queue_over_sql.spark.workers.plan import FleetPlan
+    from queue_over_sql.spark.workers.ending import Counters
+    from queue_over_sql.spark.workers.plan import WorkersPlan
 
 
 _log = logging.getLogger(__name__)
@@ -55,14 +55,14 @@ class Taking:
         self,
         service: QueueService,
         queue: Queue,
-        plan: FleetPlan,
-        tally: Tally,
+        plan: WorkersPlan,
+        counters: Counters,
         counted: Callable[..., None],
     ) -> None:
         self._connections = parts_of(service).connections
         self._queue = queue
         self._plan = plan
-        self._tally = tally
+        self._counters = counters
         self._counted = counted
         self._keeper = LeaseKeeper()
         self._over = threading.Event()
@@ -114,11 +114,11 @@ class Taking:
             if self._connections.dialect.classify(error) is ErrorKind.DISCONNECT:
                 raise DatabaseUnavailable(str(error.orig)) from error
             raise _HandlerFailed from error
-        self._tally.count(batch.num_rows, 0)
+        self._counters.count(batch.num_rows, 0)
         return int(batch.num_rows)
 
     def _call(self, batch: pa.RecordBatch, connection: Connection) -> None:
-        with self._tally.calling():
+        with self._counters.calling():
             try:
                 reasons = reasons_of(self._plan.handler(batch, connection), batch.num_rows)
             except BaseException as error:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.spark.databases import url_of
-from queue_over_sql.spark.workers.ending import Tally, Watch, Work
+from queue_over_sql.spark.workers.ending import Counters, Watch, Work
 from queue_over_sql.spark.workers.handler_calls import calling
 from queue_over_sql.spark.workers.plan import REPORT_SCHEMA, WorkerReport
 from queue_over_sql.spark.workers.take import Taking
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from queue_over_sql.queue import Queue
-    from queue_over_sql.spark.workers.plan import FleetPlan
+    from queue_over_sql.spark.workers.plan import WorkersPlan
 
 
 # The driver's service has a reaper; those of many workers would only be in each other's way.
@@ -30,7 +30,7 @@ _REAPER_SECONDS: Final = 60.0
 _CAUTION: Final = 10
 
 
-def work_of(plan: FleetPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def work_of(plan: WorkersPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What a task of Spark runs: it gets the worker's number and yields the worker's report."""
 
     def work(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -55,25 +55,25 @@ def _report_schema() -> pa.Schema:
     return pa.schema([(name, kinds[kind]) for name, kind in pairs])
 
 
-def work_as(number: int, plan: FleetPlan) -> WorkerReport:
+def work_as(number: int, plan: WorkersPlan) -> WorkerReport:
     """Be a worker until there is a reason to end.
 
     Raises:
         QueueError: the database cannot be reached at the start, or the queue is not there.
     """
-    began, tally = time.monotonic(), Tally()
+    began, counters = time.monotonic(), Counters()
     with _consumer(plan) as service:
         queue = service.queue(plan.queue)
-        work = _work(service, queue, plan, tally)
-        ended = Watch(service, queue, plan, tally).over(work)
+        work = _work(service, queue, plan, counters)
+        ended = Watch(service, queue, plan, counters).over(work)
     return WorkerReport(
         worker=number,
         host=socket.gethostname(),
         pid=os.getpid(),
-        handled=tally.handled,
-        failed=tally.failed,
-        dead=tally.dead,
-        calls=tally.calls,
+        handled=counters.handled,
+        failed=counters.failed,
+        dead=counters.dead,
+        calls=counters.calls,
         seconds=time.monotonic() - began,
         ended=ended,
     )
@@ -83,7 +83,7 @@ class _Working:
     """The run-loop of every worker."""
 
     def __init__(
-        self, service: QueueService, queue: Queue, plan: FleetPlan, function: Callable[..., Any]
+        self, service: QueueService, queue: Queue, plan: WorkersPlan, function: Callable[..., Any]
     ) -> None:
         self._worker = service.worker(
             concurrency=plan.concurrency, batch=plan.batch, poll_interval=plan.poll_interval
@@ -102,17 +102,17 @@ class _Working:
         self._worker.stop()
 
 
-def _work(service: QueueService, queue: Queue, plan: FleetPlan, tally: Tally) -> Work:
-    function = calling(plan, queue, tally)
+def _work(service: QueueService, queue: Queue, plan: WorkersPlan, counters: Counters) -> Work:
+    function = calling(plan, queue, counters)
     # Who was lost while it took messages left no trace on them: from then on attempts are counted.
     takes = plan.form == "arrow" and plan.transactional and not plan.losses
     if takes and parts_of(service).connections.dialect.skip_locked:
-        return Taking(service, queue, plan, tally, function)
+        return Taking(service, queue, plan, counters, function)
     return _Working(service, queue, plan, function)
 
 
 @contextlib.contextmanager
-def _consumer(plan: FleetPlan) -> Iterator[QueueService]:
+def _consumer(plan: WorkersPlan) -> Iterator[QueueService]:
     service = QueueService(
         url_of(plan.location),
         schema=plan.location.schema,
@@ -126,6 +126,6 @@ def _consumer(plan: FleetPlan) -> Iterator[QueueService]:
         yield service
 
 
-def _careful(plan: FleetPlan, attempt: int) -> FleetPlan:
+def _careful(plan: WorkersPlan, attempt: int) -> WorkersPlan:
     losses = plan.losses + attempt
     return dataclasses.replace(plan, losses=losses, batch=max(1, plan.batch // _CAUTION**losses))

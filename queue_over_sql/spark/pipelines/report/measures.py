@@ -175,8 +175,12 @@ def _failures(finished: DataFrame, live: DataFrame, top: int) -> DataFrame:
     grouped = failed.groupBy("queue", reason_of(sql.col("last_error")).alias("reason")).agg(
         sql.count("*").alias("messages"),
         *[
-            sql.count_if(sql.col("fate") == fate).alias(name)
-            for fate, name in (("dead", "dead"), ("done later", "done_later"), ("live", "live"))
+            sql.count_if(sql.col("fate") == disposition).alias(name)
+            for disposition, name in (
+                ("dead", "dead"),
+                ("done later", "done_later"),
+                ("live", "live"),
+            )
         ],
         sql.min(at).alias("first_at"),
         sql.max(at).alias("last_at"),

@@ -1,4 +1,4 @@
-"""The asynchronous face has the names and arguments of the synchronous one, and documents them."""
+"""The asynchronous proxy has the names and arguments of the synchronous one, and documents them."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def test_every_public_name_has_its_twin() -> None:
     """Nothing that a synchronous object offers is missing on the event loop."""
     missing = []
     for name in aio.__all__:
-        sync, face = pair(name)
-        lacking = public(sync) - public(face)
+        sync, proxy = pair(name)
+        lacking = public(sync) - public(proxy)
         missing += [f"{name}.{member}" for member in lacking]
     assert [] == missing
 
@@ -47,9 +47,9 @@ def test_every_public_name_has_its_twin() -> None:
 def test_twins_take_the_same_arguments() -> None:
     """By the same names, in the same order, with the same defaults."""
     for name in aio.__all__:
-        sync, face = pair(name)
-        for member in sorted(public(sync) & public(face)):
-            theirs, ours = getattr(sync, member), getattr(face, member)
+        sync, proxy = pair(name)
+        for member in sorted(public(sync) & public(proxy)):
+            theirs, ours = getattr(sync, member), getattr(proxy, member)
             if inspect.isfunction(theirs) and inspect.isfunction(ours):
                 assert parameters(theirs) == parameters(ours), f"{name}.{member}"
 
