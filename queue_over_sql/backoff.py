@@ -19,11 +19,11 @@ _log = logging.getLogger(__name__)
 class Backoff:
     """Pauses that grow from one try to the next.
 
-    Each is spread at random, so that many who failed together do not come back together.
+    Each is cut at random by up to half, so that many who failed together do not come back together.
 
     Args:
-        first: about how long the first pause is, in seconds.
-        last: about how long the longest is.
+        first: how long the first pause is at most, in seconds.
+        last: how long any is at most.
         factor: how much longer each is than the one before.
     """
 
@@ -34,7 +34,7 @@ class Backoff:
     def pause(self) -> float:
         """The next pause in seconds, to be slept by the caller."""
         now, self._next = self._next, min(self._last, self._next * self._factor)
-        return now * random.uniform(0.75, 1.25)  # noqa: S311 - spreads, guards nothing
+        return now * random.uniform(0.5, 1.0)  # noqa: S311 - spreads, guards nothing
 
     def reset(self) -> None:
         """Begin with the first pause again, after a try that worked."""

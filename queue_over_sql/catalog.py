@@ -312,8 +312,8 @@ class Catalog:
             raise QueueSchemaMismatch(msg)
 
     def _check_levels(self, queue: Queue, priorities: int) -> None:
-        sql = core_of(queue).context.sql
-        highest = self.connections.run(lambda connection: store.highest_priority(connection, sql))
+        context = core_of(queue).context
+        highest = context.run(lambda connection: store.highest_priority(connection, context.sql))
         if highest >= priorities:
             msg = (
                 f"priorities cannot be lowered to {priorities}: queue {queue.name!r} holds "

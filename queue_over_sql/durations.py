@@ -32,7 +32,7 @@ UNITS: Final = {
 }
 """Seconds of each unit in which durations are written."""
 _NUMBER: Final = re.compile(r"\d+(\.\d+)?", re.ASCII)
-_WITH_UNIT: Final = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)", re.ASCII)
+_WITH_UNIT: Final = re.compile(r"(\d+\.?\d*|\.\d+)(us|ms|s|m|h|d|w)", re.ASCII)
 
 MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -82,7 +82,7 @@ def parse_seconds(text: str) -> float:
     """
     if _NUMBER.fullmatch(text.strip()):
         return float(text)
-    compact = text.replace(" ", "").lower()
+    compact = text.replace(" ", "")
     parts = _WITH_UNIT.findall(compact)
     if not parts or "".join(number + unit for number, unit in parts) != compact:
         msg = f"{shown(text)} is not a duration"

@@ -62,7 +62,9 @@ class Claimer:
         where: ColumnElement[bool] | None,
     ) -> list[Message]:
         """Claim and decode, and while there is nothing look again; see ``Queue.consume``."""
-        seconds = to_timedelta(wait, "wait", zero=True).total_seconds() if wait else 0.0
+        seconds = 0.0
+        if type(wait) is not float or wait != 0.0:
+            seconds = to_timedelta(wait, "wait", zero=True).total_seconds()
         wanted = None if where is None else as_where(where)
         deadline = time.monotonic() + seconds
         arrivals, pause = self._context.arrivals, FIRST_POLL
@@ -77,6 +79,7 @@ class Claimer:
                 if messages or unreadable.issuperset(row.id for row in rows):
                     return messages
                 unreadable.update(row.id for row in rows)
+                pause = FIRST_POLL
                 continue
             left = deadline - time.monotonic()
             if left <= 0:

@@ -105,8 +105,10 @@ def some_seconds(name: str, text: str) -> float:
     Raises:
         ValueError: it is none, or zero.
     """
+    plain = text.strip().lower()
     try:
-        return to_timedelta(parse_seconds(text), f"option {name}").total_seconds()
+        seconds = float(plain) if plain[-1:].isdigit() else parse_seconds(plain)
+        return to_timedelta(seconds, f"option {name}").total_seconds()
     except ValueError:
         msg = f"option {name} must be a duration such as 200ms, 30s or 7d, not {text!r}"
         raise ValueError(msg) from None

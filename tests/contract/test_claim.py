@@ -319,3 +319,11 @@ def lease_is_over(queue: Queue) -> bool:
     (listed,) = queue.messages().list()
     expires_at = listed.lease_expires_at
     return expires_at is not None and expires_at.timestamp() * 1_000_000 < now
+
+
+@pytest.mark.engines("sqlite")
+def test_a_wait_must_be_a_duration(queue: Queue) -> None:
+    """None would mean to wait for ever, or not at all; nobody can tell."""
+    for odd in (None, "", False, "1"):
+        with pytest.raises(TypeError, match="wait must be seconds"):
+            queue.consume(wait=odd)  # type: ignore[arg-type]

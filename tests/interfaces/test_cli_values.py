@@ -34,7 +34,7 @@ def test_durations() -> None:
 
 def test_what_is_no_duration_is_refused() -> None:
     """Nothing is guessed."""
-    for text in ("", "h", "1x", "-1", "1h-30m", "1e3", "ten", "1 2", "nan"):
+    for text in ("", "h", "1x", "-1", "1h-30m", "1e3", "ten", "1 2", "nan", "6M"):
         with refused(text, typer.BadParameter, match="not a duration"):
             parse_duration(text)
 

@@ -152,7 +152,7 @@ def test_a_url_is_read_where_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_durations_may_have_units() -> None:
     """As at the command line."""
-    seconds = {"200ms": 0.2, "1.5": 1.5, "30s": 30, "7d": 7 * 86_400}
+    seconds = {"200ms": 0.2, "1.5": 1.5, "30 S": 30, "7d": 7 * 86_400, ".5s": 0.5, "1e3": 1000}
     assert seconds == {text: some_seconds("pollInterval", text) for text in seconds}
 
 
