@@ -20,7 +20,6 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.engines("sqlite")
-@pytest.mark.timeout(300)
 def test_a_queue_is_read_through_spark_connect(
     database: TestDatabase, service: QueueService
 ) -> None:

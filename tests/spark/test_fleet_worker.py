@@ -25,7 +25,6 @@ from tests.spark.fleets import (
     write_message,
 )
 
-pytestmark = pytest.mark.timeout(120)
 twice = pytest.mark.default_on("sqlite", "postgresql")
 FORMS = ("message", "batch", "arrow")
 COUNT = 57

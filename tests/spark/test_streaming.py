@@ -14,8 +14,6 @@ from queue_over_sql import QueueService
 from queue_over_sql.testing.plugin import TestDatabase
 from tests.refusing import refused
 
-pytestmark = pytest.mark.timeout(300)
-
 
 def source_of(spark: SparkSession, database: TestDatabase, **options: str) -> DataFrame:
     """The queue `jobs` as a stream."""
