@@ -133,7 +133,7 @@ def test_leases_are_kept_while_a_handler_awaits(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with AsyncQueueService(database(tmp_path), reaper_interval=0.2) as service:
-            queue = await service.create_queue("jobs", lease=3.0)
+            queue = await service.create_queue("jobs", lease=12.0)
             await queue.publish("x")
             worker = service.worker(concurrency=2, poll_interval=(0.01, 0.05))
             attempts: list[int] = []
