@@ -92,7 +92,7 @@ class RateLimit:
         self._lock = threading.Lock()
 
     def due(self) -> bool:
-        """Whether the job may run; who is told so runs it, and others are told no meanwhile."""
+        """Whether the caller may run the job now; until the interval is over, others get False."""
         with self._lock:
             now = time.monotonic()
             if now < self._next_at:

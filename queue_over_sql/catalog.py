@@ -159,7 +159,7 @@ class Catalog:
         return self._open(record, connection)
 
     def forget(self, name: str) -> None:
-        """Open a queue anew when it is asked for next."""
+        """Forget a queue, so that the next call that needs it opens it again."""
         self._queues.pop(name, None)
 
     def all(self, *, temporary: bool = False) -> list[Queue]:
@@ -477,7 +477,7 @@ class ServiceParts:
         return self.catalog.get(name, connection)
 
     def reopen_queue(self, name: str) -> None:
-        """Forget a queue that was dropped and created anew elsewhere."""
+        """Forget a queue that another process dropped and created again."""
         self.catalog.forget(name)
 
     def wake(self) -> None:
@@ -500,7 +500,7 @@ class ReplyBoxesOfCatalog:
         return core_of(self._parts.queue(name, connection)).reply_box
 
     def forget(self, name: str) -> None:
-        """Open a queue anew when it is asked for next."""
+        """Forget a queue, so that the next call that needs it opens it again."""
         self._parts.reopen_queue(name)
 
     def drop(self, name: str) -> bool:

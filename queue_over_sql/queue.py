@@ -611,7 +611,7 @@ class Queue:
         return count_messages(self._core.context)
 
     def delete(self, message_id: int) -> bool:
-        """Remove a message, whoever holds it; the holder loses it. False where there is none."""
+        """Remove a message; a consumer that holds it loses it. False where there is none."""
         message_id = check_whole("message_id", message_id, 0)
         sql = self._core.context.sql
         return self._core.context.run(

@@ -466,8 +466,8 @@ class QueueService:
     def release_consumer(self, consumer_id: str) -> int:
         """Give back, uncounted, what a durable consumer holds, and fence the query that has it.
 
-        For a query that died and will not come back; one that still runs ends with
-        ``ConsumerFenced``. Its registration stays, so a query may take it over anew.
+        Call it when the query has died and will not be started again. A query that still runs
+        ends with ``ConsumerFenced``. The registration stays, so a later query can take it over.
 
         Args:
             consumer_id: the query's ``consumerId``.

@@ -120,7 +120,7 @@ class ReplyBoxes(Protocol):
         """Open a queue; see ``ReplyQueues.find``."""
 
     def forget(self, name: str) -> None:
-        """Open a queue anew when it is asked for next."""
+        """Forget a queue, so that the next call that needs it opens it again."""
 
     def drop(self, name: str) -> bool:
         """Drop a queue unless a reply to it is under way."""
