@@ -51,18 +51,21 @@ class PublishOutcome(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Publication:
-    """One message to be published, for ``publish_many`` and ``load``.
+    """One message to be published, with its options.
+
+    ``publish`` and ``request`` take the options as keywords; ``publish_many`` and ``load`` take
+    this object.
 
     Args:
-        payload: JSON value, ``str`` or ``bytes``, by the queue's payload type.
+        payload: a JSON value, a ``str`` or ``bytes``, by the queue's payload type.
         key: at most one live message of the queue has it; up to 200 characters.
         kind: name of the payload's type, up to 100 characters.
         headers: string keys to JSON values, up to 64 KiB.
-        priority: 0 (most urgent) up to the queue's ``priorities`` - 1.
-        delay: how long it stays invisible.
-        at: when it becomes visible; instead of ``delay``.
-        max_attempts: overrides the queue's.
-        lease: overrides the queue's.
+        priority: 0 is the most urgent; up to the queue's ``priorities`` - 1.
+        delay: stays invisible for so long.
+        at: stays invisible until then; instead of ``delay``.
+        max_attempts: deliveries before it is a dead letter, instead of the queue's.
+        lease: how long a claim holds, instead of the queue's.
         columns: values of the queue's own columns, by name.
     """
 
@@ -77,6 +80,10 @@ class Publication:
     max_attempts: int | None = None
     lease: Duration | None = None
     columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+OPTIONS: Final = tuple(field.name for field in dataclasses.fields(Publication))[1:]
+"""The options of a publication by name, in their order; the queue's own columns are the last."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -183,7 +183,7 @@ class Queue:
 
     # -- publish
 
-    def publish(
+    def publish(  # noqa: D417 - Publication describes its options
         self,
         payload: Any,
         *,
@@ -203,14 +203,7 @@ class Queue:
 
         Args:
             payload: a JSON value, a ``str`` or ``bytes``, by the queue's payload type.
-            key: at most one live message has it.
-            kind: name of the payload's type.
-            headers: string keys to JSON values, up to 64 KiB.
-            priority: 0 is the most urgent; up to the queue's ``priorities`` - 1.
-            delay: stays invisible for so long.
-            at: stays invisible until then; instead of ``delay``.
-            max_attempts: deliveries before it is a dead letter, instead of the queue's.
-            lease: how long a claim holds, instead of the queue's.
+            key, kind, headers, priority, delay, at, max_attempts, lease: see ``Publication``.
             on_conflict: what to do when the key is taken: ``"raise"``, ``"skip"`` the new one,
                 or ``"replace"`` the content of the live one, whose holder then loses it. Where
                 the key is only kept by the ``dedup_window``, both leave out the new one.
@@ -506,7 +499,7 @@ class Queue:
 
     # -- ask and answer
 
-    def request(
+    def request(  # noqa: D417 - Publication describes its options
         self,
         payload: Any,
         *,
@@ -527,12 +520,8 @@ class Queue:
         Args:
             payload: as in ``publish``.
             timeout: how long to wait for the reply.
-            key: as in ``publish``.
-            kind: as in ``publish``.
-            headers: as in ``publish``; ``reply_to`` and ``correlation_id`` are set here.
-            priority: as in ``publish``.
-            max_attempts: as in ``publish``.
-            lease: as in ``publish``.
+            key, kind, headers, priority, max_attempts, lease: see ``Publication``; the headers
+                ``reply_to`` and ``correlation_id`` are set here.
             columns: values of the queue's own columns.
 
         Returns:
@@ -546,9 +535,8 @@ class Queue:
             DatabaseUnavailable: whether it was published, or is done, is unknown.
             TypeError, ValueError: an option has no sensible value, or has no place here.
         """
-        return self._core.requests.request(
+        publication = Publication(
             payload,
-            timeout,
             key=key,
             kind=kind,
             headers=headers,
@@ -557,6 +545,7 @@ class Queue:
             lease=lease,
             columns=columns,
         )
+        return self._core.requests.request(publication, timeout)
 
     def reply(
         self,

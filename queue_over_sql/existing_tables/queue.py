@@ -11,7 +11,6 @@ from sqlalchemy import BigInteger, and_, literal
 from queue_over_sql.errors import PayloadInvalid
 from queue_over_sql.existing_tables import store as existing_store
 from queue_over_sql.message import Publication, Published
-from queue_over_sql.payloads import codec as payloads
 from queue_over_sql.queue import Queue
 from queue_over_sql.queues.publish import (
     Publisher,
@@ -19,8 +18,7 @@ from queue_over_sql.queues.publish import (
     as_publication,
     batched,
     due,
-    optional_duration,
-    optional_whole,
+    encode_options,
 )
 from queue_over_sql.schema.conditions import check_condition, rebased
 from queue_over_sql.settings import check_function, check_whole
@@ -218,14 +216,9 @@ class RowPublisher(Publisher):
             _refuse("kind", "the rows of a table are all of one kind")
         if publication.columns:
             _refuse("columns as keywords", "give them in the payload, a mapping of columns")
-        settings = self._context.settings
         columns = self._columns(publication.payload)
-        options = {
-            "p_headers": payloads.encode_headers(publication.headers),
-            "p_priority": check_whole("priority", publication.priority, 0, settings.priorities - 1),
-            "p_max_attempts": optional_whole("max_attempts", publication.max_attempts),
-            "p_lease_us": optional_duration("lease", publication.lease),
-        }
+        encoded = encode_options(publication, self._context.settings.priorities)
+        options = {f"p_{name}": value for name, value in encoded.items()}
         names = self._context.tables.parameters
         given = {names[key]: value for key, value in columns.items()}
         times = _when(publication.delay, publication.at)

@@ -18,7 +18,7 @@ from queue_over_sql.settings import check_choice, check_function, check_whole
 from queue_over_sql.store import NewMessage, PlainMessages, PlainPayloads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Container, Iterator
     from datetime import datetime
 
     from sqlalchemy import Connection
@@ -122,10 +122,7 @@ class Publisher:
             "payload": payloads.encode(
                 settings.payload, publication.payload, settings.max_payload_bytes, nul=nul
             ),
-            "headers": payloads.encode_headers(publication.headers),
-            "priority": self._level(publication.priority),
-            "max_attempts": optional_whole("max_attempts", publication.max_attempts),
-            "lease_us": optional_duration("lease", publication.lease),
+            **encode_options(publication, settings.priorities),
             **self._own_values(publication.columns),
         }
         delay, at = due(publication.delay, publication.at)
@@ -136,12 +133,6 @@ class Publisher:
             at=at,
             dedup=publication.key is not None and settings.dedup_window is not None,
         )
-
-    def _level(self, priority: Any) -> int:
-        # Most have none; bool is no number here.
-        if priority is _DEFAULT_PRIORITY:
-            return _DEFAULT_PRIORITY
-        return check_whole("priority", priority, 0, self._context.settings.priorities - 1)
 
     def _encode_all(self, items: list[Any]) -> list[NewMessage] | PlainMessages:
         plain = self._plain_payloads(items)
@@ -213,6 +204,55 @@ class Publisher:
         return {name: values.get(name) for name in own}
 
 
+def encode_options(publication: Publication, priorities: int) -> dict[str, Any]:
+    """Check the options that the messages of any table have, and encode them by column.
+
+    Raises:
+        PayloadInvalid, PayloadTooLarge: of the headers.
+        TypeError, ValueError: one has no sensible value.
+    """
+    # Most have none; bool is no number here.
+    priority = publication.priority
+    if priority is not _DEFAULT_PRIORITY:
+        priority = check_whole("priority", priority, 0, priorities - 1)
+    return {
+        "headers": payloads.encode_headers(publication.headers),
+        "priority": priority,
+        "max_attempts": _optional_whole("max_attempts", publication.max_attempts),
+        "lease_us": _optional_duration("lease", publication.lease),
+    }
+
+
+def check_options(publication: Publication) -> None:
+    """Refuse options that no queue takes; how many priorities there are, each says for itself.
+
+    Raises:
+        PayloadInvalid, PayloadTooLarge: of the headers.
+        TypeError, ValueError: one has no sensible value.
+    """
+    due(publication.delay, publication.at)
+    payloads.check_text("key", publication.key, KEY_LENGTH)
+    payloads.check_text("kind", publication.kind, KIND_LENGTH)
+    encode_options(dataclasses.replace(publication, priority=_DEFAULT_PRIORITY), 1)
+
+
+def refuse_options(what: str, given: Container[str], refused: Mapping[str, str]) -> None:
+    """Refuse options that have no place here.
+
+    Args:
+        what: the publication, in words.
+        given: names of options.
+        refused: the reasons by name.
+
+    Raises:
+        TypeError: one was given; the text has the reason.
+    """
+    for name, reason in refused.items():
+        if name in given:
+            msg = f"a {what} takes no {name}: {reason}"
+            raise TypeError(msg)
+
+
 def due(delay: Duration | None, at: datetime | None) -> tuple[int, int | None]:
     """When a message is due, in microseconds: a delay, or the instant that stands instead of it.
 
@@ -250,11 +290,11 @@ def batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
         yield batch
 
 
-def optional_whole(argument: str, value: Any) -> int | None:
+def _optional_whole(argument: str, value: Any) -> int | None:
     """Read a whole number that may be left out."""
     return None if value is None else check_whole(argument, value, 1, 2**31 - 1)
 
 
-def optional_duration(argument: str, value: Any) -> int | None:
+def _optional_duration(argument: str, value: Any) -> int | None:
     """Read a duration that may be left out, as microseconds."""
     return None if value is None else to_microseconds(value, argument)

@@ -19,6 +19,7 @@ from queue_over_sql.errors import (
     RequestTimeout,
 )
 from queue_over_sql.message import CORRELATION_ID, REPLY_TO, Message, Publication, Published
+from queue_over_sql.queues.publish import refuse_options
 from queue_over_sql.request_reply import store as replies
 
 if TYPE_CHECKING:
@@ -57,28 +58,16 @@ class Requests:
         self._settlements = settlements
         self._reply_queues = reply_queues
 
-    def request(
-        self,
-        payload: Any,
-        timeout: Duration,
-        *,
-        headers: Mapping[str, Any] | None,
-        columns: Mapping[str, Any],
-        **options: Any,
-    ) -> Message:
+    def request(self, publication: Publication, timeout: Duration) -> Message:
         """Publish a message and wait for the reply; see ``Queue.request``."""
         seconds = to_timedelta(timeout, "timeout").total_seconds()
-        _refuse_unanswerable(columns)
-        own_headers = _as_headers(headers)
+        refuse_options("request", publication.columns, _UNANSWERABLE)
+        own_headers = _as_headers(publication.headers)
         inbox, correlation_id = self._reply_queues.own(), str(uuid.uuid4())
-        publication = Publication(
-            payload,
-            headers={**own_headers, REPLY_TO: inbox.name, CORRELATION_ID: correlation_id},
-            columns=columns,
-            **options,
-        )
+        headers = {**own_headers, REPLY_TO: inbox.name, CORRELATION_ID: correlation_id}
+        asking = dataclasses.replace(publication, headers=headers)
         with self._waiting_for(correlation_id):
-            published = self._publisher.publish(publication, "raise", None)
+            published = self._publisher.publish(asking, "raise", None)
             request = Request(
                 self._context, self._reply_queues, published.id, correlation_id, seconds
             )
@@ -261,13 +250,6 @@ class Request:
             f"somebody dropped it), so no reply to message {self.message_id} of queue "
             f"{self.context.name!r} can come any more. {fate}",
         )
-
-
-def _refuse_unanswerable(options: Mapping[str, Any]) -> None:
-    for name, reason in _UNANSWERABLE.items():
-        if name in options:
-            msg = f"a request takes no {name}: {reason}"
-            raise TypeError(msg)
 
 
 def _as_headers(headers: Any) -> Mapping[str, Any]:

@@ -13,9 +13,10 @@ from uuid import UUID
 
 from queue_over_sql.durations import MICROSECOND, Duration, instant, to_timedelta
 from queue_over_sql.errors import UNREADABLE, QueueError, shown
-from queue_over_sql.message import SCHEDULE, Publication
+from queue_over_sql.message import OPTIONS, SCHEDULE, Publication
 from queue_over_sql.payloads import codec as payloads
 from queue_over_sql.payloads.codec import encode_json
+from queue_over_sql.queues.publish import refuse_options
 from queue_over_sql.schedules.calendar import (
     MISSED,
     EveryTrigger,
@@ -80,13 +81,13 @@ _NAME_LENGTH: Final = 150
 _SHORTEST: Final = timedelta(seconds=0.1)
 # The longest form of an instant in a key.
 _SOME_INSTANT: Final = instant(1)
-_OF_PUBLICATION: Final = ("kind", "headers", "priority", "delay", "max_attempts", "lease")
 _REFUSED: Final = {
     "key": "each message of a schedule has a key of its own",
     "on_conflict": "each message of a schedule has a key of its own",
     "at": "cron= or every= says when",
     "connection": "a schedule is added in a transaction of its own",
 }
+_OF_PUBLICATION: Final = tuple(name for name in OPTIONS if name not in {"columns", *_REFUSED})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,7 +238,7 @@ def define(
         TypeError, ValueError: an argument has no sensible value.
     """
     name = check_schedule_name(name)
-    _check_options(options)
+    refuse_options("schedule", options, _REFUSED)
     definition = Definition(
         cron=" ".join(cron.split()) if isinstance(cron, str) else cron,
         every=_checked_every(cron, every),
@@ -292,12 +293,6 @@ def _checked_every(cron: Any, every: Any) -> timedelta | None:
         msg = f"every must be at least {_SHORTEST.total_seconds()} seconds, not {shown(every)}"
         raise ValueError(msg)
     return interval
-
-
-def _check_options(options: Mapping[str, Any]) -> None:
-    for refused in options.keys() & _REFUSED.keys():
-        msg = f"a schedule takes no {refused}: {_REFUSED[refused]}"
-        raise TypeError(msg)
 
 
 def _options(plain: Publication) -> dict[str, Any]:

@@ -31,8 +31,7 @@ from queue_over_sql.message import ROUTING_KEY, TOPIC, Published
 from queue_over_sql.payloads import codec as payloads
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.context import callers
-from queue_over_sql.queues.publish import ON_CONFLICT, due, optional_duration, optional_whole
-from queue_over_sql.schema.system_tables import KEY_LENGTH, KIND_LENGTH
+from queue_over_sql.queues.publish import ON_CONFLICT, check_options
 from queue_over_sql.settings import check_choice
 from queue_over_sql.store import registry
 from queue_over_sql.topics import store as topic_store
@@ -134,12 +133,7 @@ class FanOut:
         return published
 
     def _addressed(self, publication: Publication, routing_key: str) -> Mail:
-        due(publication.delay, publication.at)
-        optional_whole("max_attempts", publication.max_attempts)
-        optional_duration("lease", publication.lease)
-        payloads.check_text("key", publication.key, KEY_LENGTH)
-        payloads.check_text("kind", publication.kind, KIND_LENGTH)
-        payloads.encode_headers(publication.headers)
+        check_options(publication)
         headers = {**(publication.headers or {}), TOPIC: self._topic, ROUTING_KEY: routing_key}
         return Mail(dataclasses.replace(publication, headers=headers), routing_key)
 

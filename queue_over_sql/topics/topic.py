@@ -130,7 +130,7 @@ class Topic:
             for row in self._fan_out.subscriptions()
         ]
 
-    def publish(
+    def publish(  # noqa: D417 - Publication describes its options
         self,
         payload: Any,
         *,
@@ -154,15 +154,9 @@ class Topic:
         Args:
             payload: as each of the queues takes it.
             routing_key: words joined by dots, such as ``orders.eu.paid``; up to 255 bytes of UTF-8.
-            key: as in ``Queue.publish``, in each queue.
-            kind: likewise.
-            headers: likewise.
-            priority: likewise.
-            delay: likewise.
-            at: likewise.
-            max_attempts: likewise.
-            lease: likewise.
-            on_conflict: likewise, for each queue by itself.
+            key, kind, headers, priority, delay, at, max_attempts, lease: see ``Publication``; each
+                copy has them.
+            on_conflict: as in ``Queue.publish``, for each queue by itself.
             connection: the caller's own transaction; it is not committed here. Where this raises
                 what is wrong with the message, it can go on without any of the copies.
 
