@@ -82,7 +82,7 @@ class Publication:
     columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-OPTIONS: Final = tuple(field.name for field in dataclasses.fields(Publication))[1:]
+PUBLISH_OPTIONS: Final = tuple(field.name for field in dataclasses.fields(Publication))[1:]
 """The options of a publication by name, in their order; the queue's own columns are the last."""
 
 

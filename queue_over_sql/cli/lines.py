@@ -19,7 +19,7 @@ from rich.progress import Progress, TaskID
 from queue_over_sql import Message, Publication
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.values import counted, parse_duration, parse_instant
-from queue_over_sql.message import OPTIONS
+from queue_over_sql.message import PUBLISH_OPTIONS
 from queue_over_sql.queues.json_lines import (
     DELIVERY_FIELDS,
     ENCODING_FIELD,
@@ -120,7 +120,7 @@ def _as_given(value: Any) -> Any:
 
 
 READERS: Mapping[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(OPTIONS, _as_given),
+    **dict.fromkeys(PUBLISH_OPTIONS, _as_given),
     "delay": parse_duration,
     "at": parse_instant,
     "lease": parse_duration,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from queue_over_sql.cli.signals import ExitCode
-from queue_over_sql.cli.values import RETRY_HELP, parse_duration, parse_instant
+from queue_over_sql.cli.values import RETRY_HELP, parse_duration, parse_instant, parse_pairs
 
 QUEUES_PANEL = "Queues"
 MESSAGES_PANEL = "Messages"
@@ -66,6 +66,18 @@ PrioritiesOption = Annotated[
         help="Number of priority levels, 0 being most urgent.",
     ),
 ]
+KeyOption = Annotated[
+    str | None,
+    typer.Option("--key", metavar="KEY", help="At most one live message per queue has this key."),
+]
+OnConflictOption = Annotated[
+    str,
+    typer.Option(
+        "--on-conflict",
+        metavar="raise|skip|replace",
+        help="When a live message has the key: fail, keep that one, or replace its content.",
+    ),
+]
 KindOption = Annotated[
     str | None, typer.Option("--kind", metavar="KIND", help="The payload's type name.")
 ]
@@ -100,6 +112,10 @@ AtOption = Annotated[
         help="Deliver only from this instant on: ISO 8601 with an offset.",
     ),
 ]
+MessageMaxAttemptsOption = Annotated[
+    int | None,
+    typer.Option("--max-attempts", metavar="N", min=1, help="Deliveries before a message is dead."),
+]
 ConsumerTimeoutOption = Annotated[
     float,
     typer.Option(
@@ -111,6 +127,22 @@ ConsumerTimeoutOption = Annotated[
         "come back.",
     ),
 ]
+
+
+def message_options(
+    *, header: list[str] | None, column: list[str] | None = None, **given: Any
+) -> dict[str, Any]:
+    """What a command was told of a message, by the names of `Publication`; without the rest."""
+    given["headers"] = parse_pairs(header or (), "--header") or None
+    given["columns"] = parse_pairs(column or (), "--column") or None
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def message_keywords(**given: Any) -> dict[str, Any]:
+    """The same for a verb that takes the queue's own columns as keywords."""
+    options = message_options(**given)
+    columns = options.pop("columns", {})
+    return {**options, **columns}
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, BinaryIO
 
 import typer
 from rich.progress import Progress
@@ -37,15 +37,21 @@ from queue_over_sql.cli.options import (
     ColumnOption,
     DelayOption,
     HeaderOption,
+    KeyOption,
     KindOption,
     LeaseOption,
+    MessageMaxAttemptsOption,
+    OnConflictOption,
     PriorityOption,
     QueueName,
+    message_keywords,
+    message_options,
 )
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Session, command, in_words
 from queue_over_sql.cli.signals import ExitCode
-from queue_over_sql.cli.values import counted, parse_duration, parse_pairs
+from queue_over_sql.cli.values import counted, parse_duration
+from queue_over_sql.message import PUBLISH_OPTIONS
 from queue_over_sql.queues.json_lines import message_fields
 from queue_over_sql.service import parts_of
 
@@ -260,8 +266,8 @@ PAYLOAD_HELP = (
 )
 FORMAT_HELP = (
     "What the argument or a line is. payload: the payload as JSON (bytes: a JSON string of "
-    "Base64). text: the payload as plain text. message: a JSON object with payload, key, kind, "
-    "headers, priority, delay, at, max_attempts, lease, columns, as peek --json writes it. "
+    "Base64). text: the payload as plain text. message: a JSON object with payload, "
+    f"{', '.join(PUBLISH_OPTIONS)}, as peek --json writes it. "
     "Unless given, text for an argument to a queue of text or bytes, payload otherwise."
 )
 
@@ -288,29 +294,14 @@ def publish(
             "--format", metavar="payload|text|message", show_default=False, help=FORMAT_HELP
         ),
     ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option("--key", metavar="KEY", help="At most one live message has this key."),
-    ] = None,
-    on_conflict: Annotated[
-        str,
-        typer.Option(
-            "--on-conflict",
-            metavar="raise|skip|replace",
-            help="When a live message has the key: fail, keep that one, or replace its content.",
-        ),
-    ] = "raise",
+    key: KeyOption = None,
+    on_conflict: OnConflictOption = "raise",
     kind: KindOption = None,
     header: HeaderOption = None,
     priority: PriorityOption = 0,
     delay: DelayOption = None,
     at: AtOption = None,
-    max_attempts: Annotated[
-        int | None,
-        typer.Option(
-            "--max-attempts", metavar="N", min=1, help="Deliveries before the message is dead."
-        ),
-    ] = None,
+    max_attempts: MessageMaxAttemptsOption = None,
     lease: LeaseOption = None,
     column: ColumnOption = None,
     batch: Annotated[
@@ -323,18 +314,17 @@ def publish(
     where it can, and says from which line on to send again. It says so after SIGINT and SIGTERM,
     too.
     """
-    given = {
-        "key": key,
-        "kind": kind,
-        "headers": parse_pairs(header or (), "--header") or None,
-        "priority": priority or None,
-        "delay": delay,
-        "at": at,
-        "max_attempts": max_attempts,
-        "lease": lease,
-        "columns": parse_pairs(column or (), "--column") or None,
-    }
-    defaults = {name: value for name, value in given.items() if value is not None}
+    defaults = message_options(
+        key=key,
+        kind=kind,
+        header=header,
+        priority=priority,
+        delay=delay,
+        at=at,
+        max_attempts=max_attempts,
+        lease=lease,
+        column=column,
+    )
     if payload is not None and file is not None:
         raise typer.BadParameter("give either a PAYLOAD or --file, not both")
     with session.connect() as service:
@@ -408,12 +398,7 @@ def request(
     """
     if line_format is LineFormat.MESSAGE:
         raise typer.BadParameter("a request is a payload or text", param_hint="--format")
-    options: dict[str, Any] = {
-        "kind": kind,
-        "headers": parse_pairs(header or (), "--header"),
-        "priority": priority,
-        **parse_pairs(column or (), "--column"),
-    }
+    options = message_keywords(kind=kind, header=header, priority=priority, column=column)
     with session.queue(queue) as asked:
         reader = LineReader(asked.settings.payload, line_format or argument_format(asked), {})
         question = read_argument(reader, payload).payload

@@ -19,13 +19,15 @@ from queue_over_sql.cli.options import (
     HeaderOption,
     KindOption,
     LeaseOption,
+    MessageMaxAttemptsOption,
     PriorityOption,
     QueueName,
+    message_keywords,
 )
 from queue_over_sql.cli.publish import argument_format, read_argument, wrong_columns_told
 from queue_over_sql.cli.session import Session, command
 from queue_over_sql.cli.signals import ExitCode
-from queue_over_sql.cli.values import exact_duration, format_instant, parse_duration, parse_pairs
+from queue_over_sql.cli.values import exact_duration, format_instant, parse_duration
 from queue_over_sql.queues.json_lines import ENCODING_FIELD, in_base64, to_json
 from queue_over_sql.schedules.calendar import zone_named
 
@@ -102,12 +104,7 @@ def add(
     header: HeaderOption = None,
     priority: PriorityOption = 0,
     delay: DelayOption = None,
-    max_attempts: Annotated[
-        int | None,
-        typer.Option(
-            "--max-attempts", metavar="N", min=1, help="Deliveries before a message is dead."
-        ),
-    ] = None,
+    max_attempts: MessageMaxAttemptsOption = None,
     lease: LeaseOption = None,
     column: ColumnOption = None,
 ) -> None:
@@ -119,15 +116,15 @@ def add(
     Example: queue-over-sql schedule add report mails '{"to": "ada"}' --cron '30 6 * * 1-5'
     --timezone Europe/Zagreb
     """
-    options = {
-        "kind": kind,
-        "headers": parse_pairs(header or (), "--header") or None,
-        "priority": priority,
-        "delay": delay,
-        "max_attempts": max_attempts,
-        "lease": lease,
-        **parse_pairs(column or (), "--column"),
-    }
+    options = message_keywords(
+        kind=kind,
+        header=header,
+        priority=priority,
+        delay=delay,
+        max_attempts=max_attempts,
+        lease=lease,
+        column=column,
+    )
     with session.connect() as service:
         target = service.queue(queue)
         with wrong_columns_told():

@@ -11,11 +11,14 @@ from queue_over_sql.cli.lines import LineFormat, LineReader
 from queue_over_sql.cli.options import (
     DelayOption,
     HeaderOption,
+    KeyOption,
     KindOption,
+    OnConflictOption,
     PriorityOption,
     QueueName,
     YesOption,
     confirm,
+    message_options,
 )
 from queue_over_sql.cli.publish import read_argument
 from queue_over_sql.cli.session import Session, command
@@ -128,20 +131,8 @@ def publish(
     text: Annotated[
         bool, typer.Option("--text", help="PAYLOAD is a plain text, as it stands.")
     ] = False,
-    key: Annotated[
-        str | None,
-        typer.Option(
-            "--key", metavar="KEY", help="At most one live message per queue has this key."
-        ),
-    ] = None,
-    on_conflict: Annotated[
-        str,
-        typer.Option(
-            "--on-conflict",
-            metavar="raise|skip|replace",
-            help="Where a live message has the key: fail, keep that one, or replace its content.",
-        ),
-    ] = "raise",
+    key: KeyOption = None,
+    on_conflict: OnConflictOption = "raise",
     kind: KindOption = None,
     header: HeaderOption = None,
     priority: PriorityOption = 0,
@@ -154,16 +145,10 @@ def publish(
     Example: queue-over-sql topic publish orders '{"id": 7}' --routing-key orders.eu.paid
     """
     content = _content(payload, text=text)
+    options = message_options(key=key, kind=kind, header=header, priority=priority, delay=delay)
     with session.connect() as service:
         published = service.topic(topic).publish(
-            content,
-            routing_key=routing_key,
-            key=key,
-            on_conflict=on_conflict,
-            kind=kind,
-            headers=parse_pairs(header or (), "--header") or None,
-            priority=priority,
-            delay=delay,
+            content, routing_key=routing_key, on_conflict=on_conflict, **options
         )
     _report(session, topic, published)
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from queue_over_sql.durations import MICROSECOND, Duration, instant, to_timedelta
 from queue_over_sql.errors import UNREADABLE, QueueError, shown
-from queue_over_sql.message import OPTIONS, SCHEDULE, Publication
+from queue_over_sql.message import PUBLISH_OPTIONS, SCHEDULE, Publication
 from queue_over_sql.payloads import codec as payloads
 from queue_over_sql.payloads.codec import encode_json
 from queue_over_sql.queues.publish import refuse_options
@@ -87,7 +87,9 @@ _REFUSED: Final = {
     "at": "cron= or every= says when",
     "connection": "a schedule is added in a transaction of its own",
 }
-_OF_PUBLICATION: Final = tuple(name for name in OPTIONS if name not in {"columns", *_REFUSED})
+_OF_PUBLICATION: Final = tuple(
+    name for name in PUBLISH_OPTIONS if name not in {"columns", *_REFUSED}
+)
 
 
 @dataclasses.dataclass(frozen=True)

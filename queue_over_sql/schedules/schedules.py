@@ -109,7 +109,7 @@ class Schedules:
             missed: what becomes of instants at which no server was there: ``"one"`` message for the
                 latest of them, ``"all"`` of them, or ``"skip"`` them.
             publish_options: ``kind``, ``headers``, ``priority``, ``delay`` (after each instant),
-                ``max_attempts``, ``lease`` and the queue's own columns, as in ``publish``.
+                ``max_attempts`` and ``lease``, see ``Publication``; and the queue's own columns.
 
         Raises:
             QueueNotFound: there is no such queue.
