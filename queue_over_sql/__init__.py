@@ -63,64 +63,14 @@ from queue_over_sql.topics import Subscription, Topic
 from queue_over_sql.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from queue_over_sql.aio import (
-        AsyncAdoptedQueue as AsyncAdoptedQueue,
-    )
-    from queue_over_sql.aio import (
-        AsyncArchive as AsyncArchive,
-    )
-    from queue_over_sql.aio import (
-        AsyncArchiveSelection as AsyncArchiveSelection,
-    )
-    from queue_over_sql.aio import (
-        AsyncLiveSelection as AsyncLiveSelection,
-    )
-    from queue_over_sql.aio import (
-        AsyncMessage as AsyncMessage,
-    )
-    from queue_over_sql.aio import (
-        AsyncQueue as AsyncQueue,
-    )
-    from queue_over_sql.aio import (
-        AsyncQueueService as AsyncQueueService,
-    )
-    from queue_over_sql.aio import (
-        AsyncSchedules as AsyncSchedules,
-    )
-    from queue_over_sql.aio import (
-        AsyncSelection as AsyncSelection,
-    )
-    from queue_over_sql.aio import (
-        AsyncSqlApi as AsyncSqlApi,
-    )
-    from queue_over_sql.aio import (
-        AsyncTopic as AsyncTopic,
-    )
-    from queue_over_sql.aio import (
-        AsyncWorker as AsyncWorker,
-    )
+    from queue_over_sql.aio import *  # noqa: F403 - all that it lists
 
 __version__ = "0.1.0"
-
-_OF_ASYNCIO = (
-    "AsyncAdoptedQueue",
-    "AsyncArchive",
-    "AsyncArchiveSelection",
-    "AsyncLiveSelection",
-    "AsyncMessage",
-    "AsyncQueue",
-    "AsyncQueueService",
-    "AsyncSchedules",
-    "AsyncSelection",
-    "AsyncSqlApi",
-    "AsyncTopic",
-    "AsyncWorker",
-)
 
 
 def __getattr__(name: str) -> Any:
     # They need the extra `asyncio`, which not everybody has.
-    if name in _OF_ASYNCIO:
+    if name.startswith("Async"):
         return getattr(importlib.import_module("queue_over_sql.aio"), name)
     msg = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(msg)

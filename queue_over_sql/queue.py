@@ -501,6 +501,7 @@ class Queue:
 
     def request(  # noqa: D417 - Publication describes its options
         self,
+        /,  # else `self` might be one of the columns, and no proxy could have these types
         payload: Any,
         *,
         timeout: Duration,

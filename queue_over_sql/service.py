@@ -523,8 +523,8 @@ class QueueService:
         """Make a worker; give it handlers with ``@worker.handle(queue)``.
 
         Args:
-            concurrency: threads that handle messages.
-            batch: messages that a thread claims at once.
+            concurrency: threads that handle messages; on an event loop, tasks.
+            batch: messages that each of them claims at once.
             poll_interval: shortest and longest pause in seconds between two looks at empty queues.
         """
         return Worker(

@@ -1,10 +1,10 @@
 """Proxies: asynchronous objects in front of synchronous ones, whose methods run in greenlets.
 
 A proxy holds the synchronous object and has methods of the same names. What they take and do is
-written once, on the synchronous side. ``awaited`` and ``awaited_as`` take over a method with its
-whole signature. ``proxied`` declares one whose types differ, because it takes or gives proxies or
-the caller's ``AsyncConnection``. Results that have a proxy are given as proxies, and proxies that
-are passed in stand for what they hold.
+written once, on the synchronous side. ``awaited``, ``awaited_as`` and ``returned_as`` take over a
+method with its whole signature. ``proxied`` declares one whose types differ, because it takes
+proxies or the caller's ``AsyncConnection``. Results that have a proxy are given as proxies, and
+proxies that are passed in stand for what they hold.
 
 To give a synchronous class a proxy: write a subclass of ``Proxy``, decorate it with
 ``@proxy_of(TheClass)``, and list its methods.
@@ -104,6 +104,20 @@ def awaited_list(
     """The same of a method that returns a list of what has a proxy."""
     del proxy
     return _proxied(method)
+
+
+def returned_as(
+    proxy: type[T], method: Callable[Concatenate[Any, P], Any]
+) -> Callable[Concatenate[Any, P], T]:
+    """A method that does not ask the database, so is not awaited, and whose result has a proxy."""
+    del proxy
+    name = method.__name__
+
+    @functools.wraps(method)
+    def call(proxy: Proxy[Any], /, *args: Any, **kwargs: Any) -> Any:
+        return outward(getattr(proxy._sync, name)(*args, **kwargs))  # noqa: SLF001
+
+    return call
 
 
 def proxied(method: Callable[..., Any]) -> Callable[[F], F]:

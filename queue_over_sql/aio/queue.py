@@ -13,10 +13,12 @@ from queue_over_sql.aio.proxies import (
     Fact,
     Proxy,
     awaited,
+    awaited_as,
     awaited_list,
     outward,
     proxied,
     proxy_of,
+    returned_as,
     run,
 )
 from queue_over_sql.durations import Duration
@@ -203,22 +205,8 @@ class AsyncArchive(Proxy[Archive]):
     __slots__ = ()
 
     table = Fact(Archive.table)
+    messages = returned_as(AsyncArchiveSelection, Archive.messages)
     export = awaited(Archive.export)
-
-    def messages(
-        self,
-        *,
-        status: str | None = None,
-        key: str | None = None,
-        kind: str | None = None,
-        payload: Mapping[str, Any] | None = None,
-        where: ColumnElement[bool] | None = None,
-    ) -> AsyncArchiveSelection:
-        """Select archived messages; see ``Archive.messages``. Nothing is asked before a verb."""
-        found: AsyncArchiveSelection = outward(
-            self._sync.messages(status=status, key=key, kind=kind, payload=payload, where=where)
-        )
-        return found
 
 
 @proxy_of(Queue)
@@ -237,6 +225,8 @@ class AsyncQueue(Proxy[Queue]):
 
     load = awaited(Queue.load)
     consume = awaited_list(AsyncMessage, Queue.consume)
+    request = awaited_as(AsyncMessage, Queue.request)
+    messages = returned_as(AsyncLiveSelection, Queue.messages)
     delete = awaited(Queue.delete)
     stats = awaited(Queue.stats)
     pause = awaited(Queue.pause)
@@ -348,21 +338,6 @@ class AsyncQueue(Proxy[Queue]):
         connection: CallersConnection | None = None,
     ) -> None: ...
 
-    @proxied(Queue.request)
-    async def request(
-        self,
-        payload: Any,
-        *,
-        timeout: Duration,  # noqa: ASYNC109 - the name on both sides
-        key: str | None = None,
-        kind: str | None = None,
-        headers: Mapping[str, Any] | None = None,
-        priority: int = 0,
-        max_attempts: int | None = None,
-        lease: Duration | None = None,
-        **columns: Any,
-    ) -> AsyncMessage: ...
-
     @proxied(Queue.reply)
     async def reply(
         self,
@@ -398,21 +373,6 @@ class AsyncQueue(Proxy[Queue]):
                 yield message
         finally:
             await run(messages.close)
-
-    def messages(
-        self,
-        *,
-        status: str | None = None,
-        key: str | None = None,
-        kind: str | None = None,
-        payload: Mapping[str, Any] | None = None,
-        where: ColumnElement[bool] | None = None,
-    ) -> AsyncLiveSelection:
-        """Select live messages; see ``Queue.messages``. Nothing is asked before a verb."""
-        found: AsyncLiveSelection = outward(
-            self._sync.messages(status=status, key=key, kind=kind, payload=payload, where=where)
-        )
-        return found
 
     def holds(self, message: AsyncMessage) -> bool:
         """Whether this consumer may still work on a message, as far as it knows by itself."""

@@ -20,6 +20,7 @@ from queue_over_sql.aio.proxies import (
     outward,
     proxied,
     proxy_of,
+    returned_as,
     run,
 )
 from queue_over_sql.aio.queue import AsyncAdoptedQueue, AsyncQueue
@@ -130,14 +131,11 @@ class AsyncTopic(Proxy[Topic]):
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 
 
+@proxy_of(Worker)
 class AsyncWorker(Proxy[Worker]):
     """Runs coroutine functions over the messages of queues. Made by ``service.worker()``."""
 
-    __slots__ = ("_service",)
-
-    def __init__(self, core: Worker, service: QueueService) -> None:
-        super().__init__(core)
-        self._service = service
+    __slots__ = ()
 
     def handle(
         self,
@@ -217,7 +215,7 @@ class AsyncWorker(Proxy[Worker]):
         self._sync.abort()
 
     def _bridge(self, function: Callable[..., Awaitable[Any]]) -> Callable[..., None]:
-        engine = AsyncEngine(parts_of(self._service).connections.engine)
+        engine = AsyncEngine(self._sync._parts.connections.engine)  # noqa: SLF001 - our own
 
         def handler(argument: Any, *connection: Connection) -> None:
             lent = [AsyncConnection(engine, sync) for sync in connection]
@@ -323,6 +321,7 @@ class AsyncQueueService(Proxy[QueueService]):
     release_consumer = awaited(QueueService.release_consumer)
     drop_consumer = awaited(QueueService.drop_consumer)
     reap = awaited(QueueService.reap)
+    worker = returned_as(AsyncWorker, QueueService.worker)
 
     @property
     def schedules(self) -> AsyncSchedules:
@@ -348,23 +347,6 @@ class AsyncQueueService(Proxy[QueueService]):
         traceback: TracebackType | None,
     ) -> None:
         await self.stop()
-
-    def worker(
-        self,
-        *,
-        concurrency: int = 4,
-        batch: int = 1,
-        poll_interval: tuple[float, float] = (0.01, 1.0),
-    ) -> AsyncWorker:
-        """Make a worker; give it handlers with ``@worker.handle(queue)``.
-
-        Args:
-            concurrency: tasks that handle messages.
-            batch: messages that a task claims at once.
-            poll_interval: shortest and longest pause in seconds between two looks at empty queues.
-        """
-        core = self._sync.worker(concurrency=concurrency, batch=batch, poll_interval=poll_interval)
-        return AsyncWorker(core, self._sync)
 
     def __repr__(self) -> str:
         return f"<AsyncQueueService {parts_of(self._sync).connections.where}>"

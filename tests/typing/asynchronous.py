@@ -1,0 +1,97 @@
+"""The types that users of the asynchronous API see: mypy checks this module, nothing runs it.
+
+``type: ignore`` marks what mypy must refuse: strict mode complains about one that is not needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, assert_type
+
+import queue_over_sql
+from queue_over_sql import Edited, Published, QueueStats, Schedule
+from queue_over_sql.aio import (
+    AsyncAdoptedQueue,
+    AsyncArchiveSelection,
+    AsyncLiveSelection,
+    AsyncMessage,
+    AsyncQueue,
+    AsyncQueueService,
+    AsyncTopic,
+    AsyncWorker,
+)
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+
+async def service(made: queue_over_sql.AsyncQueueService) -> None:
+    """What a service gives."""
+    assert_type(made, AsyncQueueService)
+    assert_type(made.consumer_id, str | None)
+    assert_type(await made.create_queue("jobs", priorities=3), AsyncQueue)
+    assert_type(await made.queue("jobs"), AsyncQueue)
+    assert_type(await made.queues(), list[AsyncQueue])
+    assert_type(await made.create_topic("orders"), AsyncTopic)
+    assert_type(made.worker(concurrency=2), AsyncWorker)
+    made.worker(concurrency="2")  # type: ignore[arg-type]
+    await made.queue(7)  # type: ignore[arg-type]
+    added = await made.schedules.add("nightly", "jobs", {}, cron="@daily", kind="report")
+    assert_type(added, Schedule)
+
+
+async def publishing(queue: AsyncQueue, topic: AsyncTopic, mine: AsyncConnection) -> None:
+    """The options are typed, and the connection is an asynchronous one."""
+    assert_type(await queue.publish({}, key="a", delay=3, connection=mine, tenant=7), Published)
+    assert_type(await queue.publish_many([{}], on_conflict="skip"), list[Published])
+    assert_type(await queue.load([{}]), int)
+    assert_type(await topic.publish({}, routing_key="a.b", connection=mine), list[Published])
+    await queue.publish({}, priority="high")  # type: ignore[arg-type]
+    await topic.publish({}, routing_key="a.b", headers=7)  # type: ignore[arg-type]
+    await topic.publish({})  # type: ignore[call-arg]
+
+
+async def asking(queue: AsyncQueue) -> None:
+    """A request has the options of the synchronous one, and the reply is asynchronous."""
+    reply = await queue.request({}, timeout=5, kind="price", headers={"a": 1}, tenant=7)
+    assert_type(reply, AsyncMessage)
+    assert_type(reply.headers, dict[str, Any])
+    await queue.request({})  # type: ignore[call-arg]
+    await queue.request({}, timeout=5, priority="high")  # type: ignore[arg-type]
+
+
+async def consuming(queue: AsyncQueue, mine: AsyncConnection, theirs: Connection) -> None:
+    """Messages are asynchronous ones everywhere."""
+    [message] = await queue.consume(1, wait=5)
+    assert_type(message, AsyncMessage)
+    assert_type(message.id, int)
+    assert_type(message.key, str | None)
+    assert_type(message.columns, Mapping[str, Any])
+    assert_type(await queue.exchange(message, 2), list[AsyncMessage])
+    assert_type(await queue.take(2, connection=mine), list[AsyncMessage])
+    assert_type(queue.receive(), AbstractAsyncContextManager[AsyncMessage | None])
+    assert_type(queue.holds(message), bool)
+    assert_type(await message.reply({}), Published)
+    async for each in queue.stream():
+        assert_type(each, AsyncMessage)
+    await message.ack(mine)
+    await message.ack(theirs)  # type: ignore[arg-type]
+    await queue.nack([message], error="late", delay=3)
+    await queue.reject(message)  # type: ignore[call-arg]
+
+
+async def looking(queue: AsyncQueue, adopted: AsyncAdoptedQueue) -> None:
+    """Selections know which messages they have."""
+    live = queue.messages(status="ready", key="a")
+    assert_type(live, AsyncLiveSelection)
+    assert_type(await live.list(), list[AsyncMessage])
+    assert_type(await live.first(), AsyncMessage | None)
+    assert_type(await live.hold(), Edited)
+    archived = queue.archive.messages(kind="b")
+    assert_type(archived, AsyncArchiveSelection)
+    assert_type(await archived.requeue(), Edited)
+    queue.messages(state="ready")  # type: ignore[call-arg]
+    assert_type(await queue.stats(), QueueStats)
+    assert_type(await adopted.enqueue(priority=1), int)
