@@ -1,0 +1,109 @@
+"""`Publication` declares the options of a message, and every way to publish offers them likewise.
+
+A new option must be given to each of them, or its place below must say who goes without it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Any, Final, get_args, get_type_hints
+
+from queue_over_sql import Publication, Queue, Topic
+from queue_over_sql.aio import AsyncQueue, AsyncTopic
+from queue_over_sql.cli import options, publish, schedules, topics
+from queue_over_sql.cli.lines import READERS
+from queue_over_sql.message import PUBLISH_OPTIONS
+from queue_over_sql.schedules import definition
+
+# Nobody could answer a request before it is due, and topics know no columns.
+VERBS: Final[tuple[tuple[Any, set[str]], ...]] = (
+    (Queue.publish, set()),
+    (AsyncQueue.publish, set()),
+    (Topic.publish, {"columns"}),
+    (AsyncTopic.publish, {"columns"}),
+    (Queue.request, {"delay", "at"}),
+    (AsyncQueue.request, {"delay", "at"}),
+)
+# A schedule makes its own keys, and says when.
+COMMANDS: Final[tuple[tuple[Any, set[str]], ...]] = (
+    (publish.publish, set()),
+    (publish.request, {"key", "delay", "at", "max_attempts", "lease"}),
+    (topics.publish, {"at", "max_attempts", "lease", "columns"}),
+    (schedules.add, {"key", "at"}),
+)
+ALIASES: Final = {
+    "key": options.KeyOption,
+    "kind": options.KindOption,
+    "headers": options.HeaderOption,
+    "priority": options.PriorityOption,
+    "delay": options.DelayOption,
+    "at": options.AtOption,
+    "max_attempts": options.MessageMaxAttemptsOption,
+    "lease": options.LeaseOption,
+    "columns": options.ColumnOption,
+}
+REPEATABLE: Final = {"headers": "header", "columns": "column"}
+DEFAULTS: Final = {field.name: field.default for field in dataclasses.fields(Publication)}
+
+
+def test_verbs_offer_the_options_of_a_publication() -> None:
+    """By the same names, in the same order, with the same defaults and types."""
+    declared = {
+        field.name: (field.type, field.default) for field in dataclasses.fields(Publication)[1:]
+    }
+    declared["columns"] = ("Any", inspect.Parameter.empty)
+    for verb, without in VERBS:
+        offered = {
+            name: (parameter.annotation, parameter.default)
+            for name, parameter in inspect.signature(verb).parameters.items()
+            if name in declared
+        }
+        wanted = [(name, said) for name, said in declared.items() if name not in without]
+        assert wanted == list(offered.items()), verb.__qualname__
+
+
+def test_the_publishing_verbs_agree_on_conflicts() -> None:
+    """Which are no option of a single message, since a batch has one rule for all."""
+    verbs = Queue.publish, Queue.publish_many, Topic.publish
+    assert {("str", "raise")} == {_said(verb, "on_conflict") for verb in verbs}
+    for command in (publish.publish, topics.publish):
+        assert options.OnConflictOption == _hint(command, "on_conflict")
+        assert "raise" == _said(command, "on_conflict")[1]
+
+
+def test_commands_offer_the_options_of_a_publication() -> None:
+    """Each by the option that is declared for all commands."""
+    assert list(PUBLISH_OPTIONS) == list(ALIASES)
+    for command, without in COMMANDS:
+        parameters = inspect.signature(command).parameters
+        for name, alias in ALIASES.items():
+            own = REPEATABLE.get(name, name)
+            said = f"{command.__module__}.{command.__name__} {name}"
+            assert (name not in without) == (own in parameters), said
+            if name not in without:
+                default = None if name in REPEATABLE else DEFAULTS[name]
+                assert (alias, default) == (_hint(command, own), parameters[own].default), said
+
+
+def test_command_options_have_the_types_of_a_publication() -> None:
+    """Where the command line has another one, `parse_pairs` or a parser makes it."""
+    hints = get_type_hints(Publication)
+    for name in ("key", "kind", "priority", "at", "max_attempts"):
+        assert hints[name] == get_args(ALIASES[name])[0], name
+
+
+def test_lines_and_schedules_take_the_options_of_a_publication() -> None:
+    """A line of JSON has all of them, a schedule those that it does not refuse."""
+    assert set(PUBLISH_OPTIONS) == READERS.keys()
+    kept = definition._OF_PUBLICATION
+    assert set(PUBLISH_OPTIONS) - {"key", "at", "columns"} == set(kept)
+
+
+def _said(verb: Any, name: str) -> tuple[Any, Any]:
+    parameter = inspect.signature(verb).parameters[name]
+    return parameter.annotation, parameter.default
+
+
+def _hint(command: Any, name: str) -> Any:
+    return get_type_hints(command, include_extras=True)[name]
