@@ -161,15 +161,7 @@ class Settler(Protocol):
         *,
         connection: Any = None,
     ) -> None: ...
-    def reply(  # noqa: D102
-        self,
-        message: Any,
-        payload: Any,
-        *,
-        kind: str | None = None,
-        headers: Mapping[str, Any] | None = None,
-        connection: Any = None,
-    ) -> Published: ...
+    def reply(self, message: Any, reply: Publication, connection: Any) -> Published: ...  # noqa: D102
 
 
 @dataclasses.dataclass(frozen=True)
@@ -469,7 +461,8 @@ class Message:
             ClaimLost: as in ``ack``; nothing was published.
             ValueError: the message asks for no reply.
         """
-        return self._settler.reply(self, payload, kind=kind, headers=headers, connection=connection)
+        reply = Publication(payload, kind=kind, headers=headers)
+        return self._settler.reply(self, reply, connection)
 
     def __repr__(self) -> str:
         key = "" if self.key is None else f" key={self.key!r}"

@@ -558,9 +558,8 @@ class Queue:
         connection: Connection | Session | None = None,
     ) -> Published:
         """Answer a request that was claimed or taken from this queue; see ``Message.reply``."""
-        return self._core.requests.reply(
-            message, payload, kind=kind, headers=headers, connection=connection
-        )
+        reply = Publication(payload, kind=kind, headers=headers)
+        return self._core.reply(message, reply, connection)
 
     # -- look and administer
 

@@ -253,17 +253,9 @@ class AsyncQueueService(Proxy[QueueService]):
 
     Args:
         database: an SQLAlchemy URL, as text or object, or an ``AsyncEngine``, which is not altered.
-        schema: database schema that holds all tables; None for the connection's default.
-        table_prefix: what the table of each queue begins with.
-        consumer_name: a name for people; the host's by default.
-        consumer_timeout: how long this consumer counts as alive without a heartbeat, and how long
-            anything waits for a database that does not answer at all (five seconds at least). A
-            loop that is blocked for longer loses what it holds.
-        reaper_interval: how often the reaper looks for messages to give back.
-        notify: whether consumers are woken by what other processes publish: on PostgreSQL by
-            LISTEN and NOTIFY, on SQLite by watching the file. They poll underneath in any case,
-            and only poll where a pooler such as PgBouncer shares sessions. False does without.
-        retry_policies: names and classes of your own retry policies, the same on every server.
+        schema, table_prefix, consumer_name, reaper_interval, notify, retry_policies: see
+            ``QueueService``.
+        consumer_timeout: see there, too; a loop that is blocked for longer loses what it holds.
         max_connections: how many acts may run on the database at once; the tasks beyond wait for
             their turn. Transactions of handlers and the background jobs have their own.
 

@@ -74,21 +74,11 @@ class Requests:
             return request.reply(inbox)
 
     def reply(
-        self,
-        message: Message,
-        payload: Any,
-        *,
-        kind: str | None = None,
-        headers: Mapping[str, Any] | None = None,
-        connection: Connection | Session | None = None,
+        self, message: Message, reply: Publication, connection: Connection | Session | None
     ) -> Published:
         """Answer a request that was claimed or taken from this queue; see ``Message.reply``."""
-        publication = Publication(
-            payload,
-            key=message.correlation_id,
-            kind=kind,
-            headers=_reply_headers(message, headers),
-        )
+        headers = _reply_headers(message, reply.headers)
+        publication = dataclasses.replace(reply, key=message.correlation_id, headers=headers)
         box = self._box(message, connection)
         with self._reporting_gone(message):
             new = box.encode(publication)

@@ -50,15 +50,13 @@ class Query:
 
     def read(self, wanted: Round) -> list[Any]:
         """The payloads of a round, which is claimed first where that is the reader's part."""
-        consumer = self.consumer
-        connections = core_of(self.queue).context.connections
+        consumer, core = self.consumer, core_of(self.queue)
+        connections = core.context.connections
         if self.apart:
             epoch = consumer.epoch
             connections.run(lambda c: consumer.claim_round(c, wanted, epoch), atomic=True)
         rows = connections.run(lambda c: consumer.read_round(c, wanted.consumer_round))
-        return [
-            decoded_plainly(core_of(self.queue).context, row, self.queue).payload for row in rows
-        ]
+        return [decoded_plainly(core.context, row, core).payload for row in rows]
 
     def ids(self, wanted: Round) -> list[int]:
         """The ids of a round that was claimed."""
