@@ -11,7 +11,7 @@ from queue_over_sql.catalog import Catalog, ReplyBoxesOfCatalog, ServiceParts
 from queue_over_sql.consumer import Consumer
 from queue_over_sql.database.connections import Connections
 from queue_over_sql.database.notify import Arrivals, WakeUps
-from queue_over_sql.database.runtime import THREADS, Runtime
+from queue_over_sql.database.runtime import THREADS, Background, Runtime
 from queue_over_sql.durations import Duration, to_timedelta
 from queue_over_sql.errors import (
     ConsumerNotFound,
@@ -128,7 +128,7 @@ class QueueService:
         # By stop(): what is given back already, and whether the log says what is not.
         self._released: list[str] = []
         self._told_what_is_left = False
-        self._background = runtime.background()
+        self._background = Background(runtime)
         self._schedules = Schedules(self._parts)
         self._reaper = Reaper(
             self.queues,

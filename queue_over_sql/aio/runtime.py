@@ -9,64 +9,25 @@ import logging
 import signal
 import time
 import weakref
-from collections.abc import AsyncGenerator, Callable, Coroutine, Hashable, Iterator
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from apscheduler.executors.asyncio import AsyncIOExecutor
-from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from sqlalchemy.util import await_only, greenlet_spawn
 
-from queue_over_sql.database.runtime import JOBS, OPTIONS, Background
+from queue_over_sql.database.runtime import Runtime
 from queue_over_sql.dialects.async_engines import open_async_engine
 from queue_over_sql.dialects.driver_calls import pause_on_loop
 from queue_over_sql.errors import ServiceClosed
 from queue_over_sql.settings import check_whole
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from queue_over_sql.database.runtime import Condition, Event, Lock, Running
     from queue_over_sql.database.sessions import Session, Sessions
     from queue_over_sql.dialects.engines import OpenedEngine
 
 
-class _Patient(AsyncIOExecutor):  # type: ignore[misc] # its package has no types
-    """Lets jobs end by themselves: a cancelled one would leave a broken connection."""
-
-    def shutdown(self, wait: bool = True) -> None:
-        """Start no more."""
-
-
-class TaskBackground(Background):
-    """The jobs of one service beside its callers, a task each.
-
-    Args:
-        spawn: runs a job in a greenlet, on a connection that is not one of the callers'.
-    """
-
-    def __init__(self, spawn: Callable[[Callable[[], None]], Coroutine[Any, Any, None]]) -> None:
-        super().__init__()
-        self._spawn = spawn
-
-    def runner(self, job: Callable[[], None]) -> Callable[[], Any]:
-        """A coroutine function that runs the job."""
-
-        async def run() -> None:
-            await self._spawn(job)
-
-        return run
-
-    def scheduler(self) -> Any:
-        """A scheduler on the event loop that runs now."""
-        return AsyncIOScheduler(executors={name: _Patient() for name in JOBS}, **OPTIONS)
-
-
 class TaskLock:
-    """A lock that one task holds at a time, as often as it likes.
-
-    Args:
-        me: tells who is calling.
-    """
+    """A lock that one task holds at a time, as often as it likes."""
 
     def __init__(self, me: Callable[[], Hashable]) -> None:
         self._me = me
@@ -75,7 +36,6 @@ class TaskLock:
         self._depth = 0
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Take it; False where it could not be had, or not in time."""
         me = self._me()
         if self._holder == me:
             self._depth += 1
@@ -88,7 +48,6 @@ class TaskLock:
         return True
 
     def release(self) -> None:
-        """Give it back once."""
         self._depth -= 1
         if not self._depth:
             self._holder = None
@@ -97,13 +56,7 @@ class TaskLock:
     def __enter__(self) -> bool:
         return self.acquire()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-        /,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.release()
 
     async def _taken(self, seconds: float | None) -> bool:
@@ -121,7 +74,6 @@ class TaskCondition:
         self._waiting: set[asyncio.Future[bool]] = set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Let other tasks run until it happens, or for so long; False where it did not."""
         loop = asyncio.get_running_loop()
         happened = loop.create_future()
         timer = None if timeout is None else loop.call_later(timeout, _resolve, happened, False)  # noqa: FBT003
@@ -134,20 +86,13 @@ class TaskCondition:
                 timer.cancel()
 
     def notify_all(self) -> None:
-        """It happens."""
         for happened in self._waiting:
             _resolve(happened, True)  # noqa: FBT003
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-        /,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         """Nothing was locked."""
 
 
@@ -159,16 +104,13 @@ class TaskEvent:
         self._condition = TaskCondition()
 
     def is_set(self) -> bool:
-        """Whether it has happened."""
         return self._happened
 
     def set(self) -> None:
-        """It happens."""
         self._happened = True
         self._condition.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Let other tasks run until it happens, or for so long."""
         if not self._happened:
             self._condition.wait(timeout)
         return self._happened
@@ -184,11 +126,11 @@ _DRAIN_STEP = 0.01
 
 @dataclasses.dataclass
 class _Loan:
-    """A session that is lent, of which kind, from which room, and how often it was borrowed."""
+    """A session that is lent, the place that it takes, and how often it was borrowed."""
 
     session: Session
     durable: bool
-    room: asyncio.Semaphore | None
+    place: asyncio.Semaphore | None
     depth: int = 0
 
 
@@ -196,8 +138,6 @@ class TaskSessions:
     """Lends sessions to tasks; when all are lent, the next task waits for its turn.
 
     Args:
-        make: opens a session, durable or not.
-        me: tells who is calling.
         at_most: sessions of each kind.
         beside: whether the caller is a job that must not wait behind the others.
     """
@@ -213,7 +153,7 @@ class TaskSessions:
         self._me = me
         self._beside = beside
         self._free: dict[bool, list[Session]] = {True: [], False: []}
-        self._room = {kind: asyncio.Semaphore(at_most) for kind in self._free}
+        self._places = {kind: asyncio.Semaphore(at_most) for kind in self._free}
         self._lent: dict[Hashable, _Loan] = {}
         # Also those whose session is just being opened or closed.
         self._busy: set[Hashable] = set()
@@ -230,19 +170,19 @@ class TaskSessions:
         loan = self._lent.get(me)
         if loan is None:
             self._check_loop()
-            room = self._enter(durable=durable)
+            place = None if self._beside() else self._places[durable]
+            if place is not None:
+                await_only(place.acquire())
             self._busy.add(me)
             try:
-                loan = self._lent[me] = _Loan(self._next(durable=durable), durable, room)
+                loan = self._lent[me] = _Loan(self._next(durable=durable), durable, place)
             except BaseException:
-                self._busy.discard(me)
-                _leave(room)
+                self._leave(me, place)
                 raise
         loan.depth += 1
         return loan.session
 
     def give_back(self, session: Session) -> None:
-        """Lend it to the next task."""
         me = self._me()
         loan = self._lent[me]
         loan.depth -= 1
@@ -255,15 +195,12 @@ class TaskSessions:
             elif session.usable:
                 self._free[loan.durable].append(session)
         finally:
-            self._busy.discard(me)
-            _leave(loan.room)
+            self._leave(me, loan.place)
 
     def guard(self) -> contextlib.AbstractContextManager[object]:
-        """Nobody has to be kept off: every other connection has one user."""
         return contextlib.nullcontext()
 
     def drain(self, seconds: float) -> None:
-        """Wait for the acts of other tasks."""
         deadline = time.monotonic() + seconds
         while self._busy - {self._me()} and time.monotonic() < deadline:
             pause_on_loop(_DRAIN_STEP)
@@ -275,12 +212,10 @@ class TaskSessions:
             while sessions:
                 sessions.pop().close()
 
-    def _enter(self, *, durable: bool) -> asyncio.Semaphore | None:
-        if self._beside():
-            return None
-        room = self._room[durable]
-        await_only(room.acquire())
-        return room
+    def _leave(self, me: Hashable, place: asyncio.Semaphore | None) -> None:
+        self._busy.discard(me)
+        if place is not None:
+            place.release()
 
     def _next(self, *, durable: bool) -> Session:
         if self._closed:
@@ -305,11 +240,6 @@ class TaskSessions:
             raise RuntimeError(msg)
 
 
-def _leave(room: asyncio.Semaphore | None) -> None:
-    if room is not None:
-        room.release()
-
-
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -325,16 +255,14 @@ class TaskRunning:
         self.task = task
 
     def is_alive(self) -> bool:
-        """Whether it has not ended."""
         return not self.task.done()
 
     def join(self, timeout: float | None = None) -> None:
-        """Let other tasks run until it ends, or for so long."""
         if not self.task.done():
             await_only(asyncio.wait([self.task], timeout=timeout))
 
 
-class EventLoop:
+class EventLoop(Runtime):
     """Tasks: what waits lets the other tasks of the loop run.
 
     Args:
@@ -351,28 +279,22 @@ class EventLoop:
         )
 
     def open_engine(self, database: Any) -> OpenedEngine:
-        """An engine of an asynchronous driver."""
         return open_async_engine(database)
 
     def sessions(self, make: Callable[[bool], Session], forked: Callable[[], None]) -> Sessions:
-        """Lent to one task after the other."""
         del forked  # An event loop does not outlive a fork.
         return TaskSessions(make, self.me, self._max_connections, self._is_job)
 
     def lock(self) -> Lock:
-        """Held by a task."""
         return TaskLock(self.me)
 
     def condition(self) -> Condition:
-        """Notified by tasks of the same loop."""
         return TaskCondition()
 
     def event(self) -> Event:
-        """Set by tasks and callbacks of the same loop."""
         return TaskEvent()
 
     def sleep(self, seconds: float) -> None:
-        """Let the other tasks run for so long."""
         pause_on_loop(seconds)
 
     def me(self) -> Hashable:
@@ -393,31 +315,28 @@ class EventLoop:
         try:
             await_only(asyncio.wait([task], timeout=_OBTAIN_SECONDS))
         except asyncio.CancelledError:
-            self._keep(task)
-            task.add_done_callback(lambda ended: self._return(ended, give_back))
+            self._keep(task, give_back)
             raise
         if task.done():
             return task.result()
-        self._keep(task)
-        task.add_done_callback(lambda ended: self._return(ended, give_back))
+        self._keep(task, give_back)
         task.cancel()
         msg = f"no answer within {_OBTAIN_SECONDS:.0f} s"
         raise TimeoutError(msg)
 
-    def start(self, name: str, function: Callable[..., object], *arguments: object) -> Running:
+    def start(
+        self, name: str, function: Callable[..., object], *arguments: object, job: bool = False
+    ) -> Running:
         """A task, which is cancelled when its loop ends."""
         spawned = greenlet_spawn(function, *arguments)
         task = asyncio.get_running_loop().create_task(spawned, name=name)
         self._keep(task)
+        if job:
+            self._jobs.add(task)
         return TaskRunning(task)
 
     def stop(self, running: Running) -> bool:
-        """Cancel the task."""
         return isinstance(running, TaskRunning) and running.task.cancel()
-
-    def background(self) -> TaskBackground:
-        """Jobs in tasks."""
-        return TaskBackground(self._run_job)
 
     @contextlib.contextmanager
     def on_signals(
@@ -457,19 +376,14 @@ class EventLoop:
     def _is_job(self) -> bool:
         return asyncio.current_task() in self._jobs
 
-    def _run_job(self, job: Callable[[], None]) -> Coroutine[Any, Any, None]:
-        async def run() -> None:
-            task = asyncio.current_task()
-            if task is not None:
-                self._jobs.add(task)
-            await greenlet_spawn(job)
-
-        return run()
-
-    def _keep(self, task: asyncio.Task[Any]) -> None:
+    def _keep(
+        self, task: asyncio.Task[Any], give_back: Callable[[Any], object] | None = None
+    ) -> None:
         # The loop itself would let it be collected while it runs.
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        if give_back is not None:
+            task.add_done_callback(lambda ended: self._return(ended, give_back))
 
     def _return(self, task: asyncio.Task[T], give_back: Callable[[T], object]) -> None:
         if not task.cancelled() and task.exception() is None:

@@ -4,159 +4,29 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
-import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from concurrent import futures
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, Protocol, TypeVar
 
 from queue_over_sql.database.sessions import Session, Sessions, ThreadSessions
 from queue_over_sql.dialects.engines import OpenedEngine, open_engine
 
-if TYPE_CHECKING:
-    from types import TracebackType
-
-
-JOBS: Final = ("heartbeat", "reaper")
-OPTIONS: Final[Mapping[str, Any]] = {
-    "timezone": "UTC",
-    "job_defaults": {"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
-}
-
-
-class Background:
-    """The jobs of one service beside its callers, a thread each."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._scheduler: Any = None
-        self._pid = os.getpid()
-
-    def every(self, seconds: float, name: str, job: Callable[[], object]) -> None:
-        """Run a job at an interval from now on; a job of this name that runs already is kept."""
-        with self._lock:
-            scheduler = self._running()
-            if scheduler.get_job(name) is None:
-                run = self.runner(lambda: _alone(scheduler, name, job))
-                scheduler.add_job(run, "interval", seconds=seconds, id=name, executor=name)
-
-    def stop(self) -> None:
-        """Start no further job; one that runs now ends by itself."""
-        with self._lock:
-            if self._scheduler is not None and self._pid == os.getpid():
-                self._scheduler.shutdown(wait=False)
-            self._scheduler = None
-
-    def runner(self, job: Callable[[], None]) -> Callable[[], Any]:
-        """What the scheduler is given of a job."""
-        return job
-
-    def scheduler(self) -> Any:
-        """A scheduler that has not begun, with an executor for each job.
-
-        Each job has a thread, and so a connection, of its own: a long pass of the reaper must not
-        delay a heartbeat.
-        """
-        # Loaded here: who only publishes has no jobs.
-        from apscheduler.executors.pool import BasePoolExecutor  # noqa: PLC0415
-        from apscheduler.schedulers.background import BackgroundScheduler  # noqa: PLC0415
-
-        class OneThread(BasePoolExecutor):  # type: ignore[misc] # its package has no types
-            def __init__(self) -> None:
-                super().__init__(_Work())
-
-        executors = {name: OneThread() for name in JOBS}
-        return BackgroundScheduler(daemon=True, executors=executors, **OPTIONS)
-
-    def _running(self) -> Any:
-        # A forked child has none of the threads of its parent.
-        if self._scheduler is None or self._pid != os.getpid():
-            self._pid = os.getpid()
-            self._scheduler = self.scheduler()
-            self._scheduler.start()
-        return self._scheduler
-
-
-class _Work(futures.Executor):
-    """Runs what it gets in one thread, which does not keep the process from ending.
-
-    Those of a pool do: a process could not end while its job waits for a silent database.
-    """
-
-    def __init__(self) -> None:
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def submit(
-        self, function: Callable[..., Any], /, *arguments: Any, **options: Any
-    ) -> futures.Future[Any]:
-        """Have it done."""
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._run, name="queue-over-sql-job", daemon=True
-            )
-            self._thread.start()
-        future: futures.Future[Any] = futures.Future()
-
-        def work() -> None:
-            try:
-                future.set_result(function(*arguments, **options))
-            except BaseException as error:  # noqa: BLE001 - it is told to who asked
-                future.set_exception(error)
-
-        self._work.put(work)
-        return future
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the thread when it has done what it has to."""
-        del wait, cancel_futures
-        self._work.put(None)
-
-    def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            work()
-
-
-def _alone(scheduler: Any, name: str, job: Callable[[], object]) -> None:
-    """Run a job, paused meanwhile, so that a long run is not reported as a missed one."""
-    from apscheduler.jobstores.base import JobLookupError  # noqa: PLC0415 - as above
-
-    with contextlib.suppress(JobLookupError):
-        scheduler.pause_job(name)
-    try:
-        job()
-    finally:
-        with contextlib.suppress(JobLookupError):
-            scheduler.resume_job(name)
-
-
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 
-class Held(Protocol):
-    """What is held inside a ``with``."""
-
-    def __enter__(self) -> object: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-        /,
-    ) -> None: ...
-
-
-class Lock(Held, Protocol):
+class Lock(contextlib.AbstractContextManager[object], Protocol):
     """A lock that its holder may take again; it may be held while SQL runs."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...  # noqa: D102
     def release(self) -> None: ...  # noqa: D102
 
 
-class Condition(Held, Protocol):
+class Condition(contextlib.AbstractContextManager[object], Protocol):
     """What happens now and then, for those who wait for it; used inside its own ``with``."""
 
     def wait(self, timeout: float | None = None) -> bool: ...  # noqa: D102
@@ -178,40 +48,44 @@ class Running(Protocol):
     def join(self, timeout: float | None = None) -> None: ...  # noqa: D102
 
 
-class Runtime(Protocol):
-    """How one service waits, and does several things at once."""
+class Runtime:
+    """How one service waits, and does several things at once: here in threads.
+
+    Whoever calls waits by itself, and the operating system runs the others.
+    """
 
     def open_engine(self, database: Any) -> OpenedEngine:
         """Make the engine that the service works with."""
-        ...
+        return open_engine(database)
 
     def sessions(self, make: Callable[[bool], Session], forked: Callable[[], None]) -> Sessions:
         """The long-held connections, which ``make`` opens."""
-        ...
+        return ThreadSessions(make, forked)
 
     def lock(self) -> Lock:
         """A lock for what lasts."""
-        ...
+        return threading.RLock()
 
     def condition(self) -> Condition:
         """Something to wait for, again and again."""
-        ...
+        return threading.Condition()
 
     def event(self) -> Event:
         """Something to wait for once."""
-        ...
+        return threading.Event()
 
     def sleep(self, seconds: float) -> None:
         """Do nothing for so long."""
-        ...
+        time.sleep(seconds)
 
     def me(self) -> Hashable:
         """Who is calling: one of those that can hold a lock."""
-        ...
+        return threading.get_ident()
 
     def undisturbed(self, act: Callable[[], T]) -> T:
         """Do it to its end, although the caller may have been told to stop meanwhile."""
-        ...
+        # Nothing but a signal disturbs a thread.
+        return act()
 
     def obtained(self, get: Callable[[], T], give_back: Callable[[T], object]) -> T:
         """Get something; what a caller that was told to stop cannot take is given back.
@@ -219,95 +93,40 @@ class Runtime(Protocol):
         Raises:
             TimeoutError: it took too long.
         """
-        ...
-
-    def start(self, name: str, function: Callable[..., object], *arguments: object) -> Running:
-        """Run a function beside the caller, until it ends or the process does."""
-        ...
-
-    def stop(self, running: Running) -> bool:
-        """End what was started; returns whether that can be done from outside."""
-        ...
-
-    def background(self) -> Background:
-        """What runs jobs at their intervals."""
-        ...
-
-    def at_exit(self, function: Callable[[], object]) -> None:
-        """Have a function called in the end, where nobody has ended things before."""
-        ...
-
-    def on_signals(
-        self, numbers: tuple[signal.Signals, ...], handler: Callable[[int], None]
-    ) -> contextlib.AbstractContextManager[None]:
-        """Have a function called for signals meanwhile, where this caller can have that."""
-        ...
-
-
-class Threads:
-    """Threads: whoever calls waits by itself, and the operating system runs the others."""
-
-    def open_engine(self, database: Any) -> OpenedEngine:
-        """An engine of a synchronous driver."""
-        return open_engine(database)
-
-    def sessions(self, make: Callable[[bool], Session], forked: Callable[[], None]) -> Sessions:
-        """Each thread has its own."""
-        return ThreadSessions(make, forked)
-
-    def lock(self) -> Lock:
-        """Held by a thread."""
-        return threading.RLock()
-
-    def condition(self) -> Condition:
-        """Notified from any thread."""
-        return threading.Condition()
-
-    def event(self) -> Event:
-        """Set from any thread."""
-        return threading.Event()
-
-    def sleep(self, seconds: float) -> None:
-        """Let this thread do nothing for so long."""
-        time.sleep(seconds)
-
-    def me(self) -> Hashable:
-        """The thread."""
-        return threading.get_ident()
-
-    def undisturbed(self, act: Callable[[], T]) -> T:
-        """Nothing but a signal disturbs a thread."""
-        return act()
-
-    def obtained(self, get: Callable[[], T], give_back: Callable[[T], object]) -> T:
-        """The caller takes what it got."""
         del give_back
         return get()
 
-    def start(self, name: str, function: Callable[..., object], *arguments: object) -> Running:
-        """A thread that does not keep the process from ending."""
+    def start(
+        self, name: str, function: Callable[..., object], *arguments: object, job: bool = False
+    ) -> Running:
+        """Run a function beside the caller, until it ends or the process does.
+
+        Args:
+            name: of the thread or task.
+            function: what to run.
+            arguments: of the function.
+            job: whether it must never wait behind callers for a connection.
+        """
+        del job  # Each thread has its own.
         thread = threading.Thread(target=function, args=arguments, name=name, daemon=True)
         thread.start()
         return thread
 
     def stop(self, running: Running) -> bool:
-        """Nobody can end a thread from outside: what it holds is given back, and it is left."""
+        """End what was started; returns whether that can be done from outside."""
+        # What a thread holds is given back, and it is left.
         del running
         return False
 
-    def background(self) -> Background:
-        """Jobs in threads."""
-        return Background()
-
     def at_exit(self, function: Callable[[], object]) -> None:
-        """Call it when the process ends."""
+        """Have a function called in the end, where nobody has ended things before."""
         atexit.register(function)
 
     @contextlib.contextmanager
     def on_signals(
         self, numbers: tuple[signal.Signals, ...], handler: Callable[[int], None]
     ) -> Iterator[None]:
-        """Only the main thread can have that; any other goes without."""
+        """Have a function called for signals meanwhile, where this caller can have that."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -319,5 +138,45 @@ class Threads:
                 signal.signal(number, former)
 
 
-THREADS = Threads()
+THREADS = Runtime()
 """The one runtime of threads; it has no state of its own."""
+
+
+class Background:
+    """The jobs of one service, each beside its callers and the other jobs.
+
+    So a long pass of the reaper delays no heartbeat.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._names: set[str] = set()
+        self._ended = runtime.event()
+
+    def every(self, seconds: float, name: str, job: Callable[[], object]) -> None:
+        """Run a job at an interval from now on; a job of this name that runs already is kept."""
+        with self._lock:
+            if self._pid != os.getpid():
+                # A forked child has none of the threads of its parent.
+                self._pid, self._names, self._ended = os.getpid(), set(), self._runtime.event()
+            if name not in self._names:
+                self._names.add(name)
+                arguments = self._ended, seconds, name, job
+                self._runtime.start(f"queue-over-sql-{name}", _repeat, *arguments, job=True)
+
+    def stop(self) -> None:
+        """Start no further job; one that runs now ends by itself."""
+        if self._pid == os.getpid():
+            self._ended.set()
+
+
+def _repeat(ended: Event, seconds: float, name: str, job: Callable[[], object]) -> None:
+    began = time.monotonic()
+    # What took too long leaves instants out, and shifts none.
+    while not ended.wait(seconds - (time.monotonic() - began) % seconds):
+        try:
+            job()
+        except Exception:  # noqa: BLE001 - else nobody would renew or give back anything any more
+            _log.exception("The %s goes on after an unexpected error.", name)
