@@ -32,13 +32,7 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class ReplyBox:
-    """A queue as one that replies go to.
-
-    Args:
-        context: of that queue.
-        publisher: of that queue.
-        settler: what its messages settle themselves through.
-    """
+    """A queue as one that replies go to; its messages settle themselves through ``settler``."""
 
     context: QueueContext
     publisher: Publisher
@@ -50,11 +44,7 @@ class ReplyBox:
         return self.context.name
 
     def check(self) -> None:
-        """Refuse a queue that can hold no replies.
-
-        Raises:
-            ValueError: its messages are rows of a table of the user's.
-        """
+        """Raise ValueError for a queue over a table of the user's, which can hold no replies."""
         if self.context.tables.adoption is not None:
             msg = (
                 f"reply_to names {self.context.name!r}, a queue over a table of your own: its "
@@ -69,8 +59,7 @@ class ReplyBox:
     def put(self, connection: Connection, new: NewMessage) -> Published:
         """Put a reply in, unless there is one to the same request already.
 
-        Raises:
-            QueueNotFound: the queue is gone; the transaction can go on.
+        Where the queue is gone it raises QueueNotFound, and the transaction can go on.
         """
         if not replies.keep(connection, self.context.sql):
             raise QueueNotFound(self.context.name)
@@ -81,10 +70,6 @@ class ReplyBox:
 
         Read first and then removed: where the answer to the removal is lost with the connection,
         the reply is not.
-
-        Raises:
-            QueueNotFound: the queue is gone.
-            DatabaseUnavailable: as its name says.
         """
         context, sql = self.context, self.context.sql
         row = context.run(lambda connection: replies.find_reply(connection, sql, correlation_id))
@@ -99,11 +84,7 @@ class ReplyBox:
         return message
 
     def remove_unwanted(self, wanted: Container[str]) -> None:
-        """Remove replies that nobody waits for.
-
-        Raises:
-            QueueNotFound: the queue is gone.
-        """
+        """Remove replies that nobody waits for."""
         sql = self.context.sql
         removed = self.context.run(lambda c: replies.remove_unwanted(c, sql, wanted))
         if removed:
@@ -144,12 +125,7 @@ class ReplyQueues:
         self.waited_for: set[str] = set()
 
     def own(self) -> ReplyBox:
-        """The queue of replies to this consumer; created where it is not there yet.
-
-        Raises:
-            DatabaseUnavailable: it could not be created.
-            ServiceClosed: the service was stopped.
-        """
+        """The queue of replies to this consumer; created where it is not there yet."""
         # Named by the consumer, so that threads that come here together make the same one.
         consumer_id = self._consumer.identity().consumer_id
         name = _name_for(consumer_id)
@@ -161,16 +137,7 @@ class ReplyQueues:
         return own
 
     def find(self, name: str, connection: Connection | None = None) -> ReplyBox:
-        """Open the queue that a reply goes to.
-
-        Args:
-            name: of the queue.
-            connection: where to look for it, instead of on a connection of the service's own.
-
-        Raises:
-            QueueNotFound: it is gone.
-            ServiceClosed: the service was stopped.
-        """
+        """Open the queue that a reply goes to, looked for on ``connection`` where one is given."""
         return self._boxes.open(name, connection)
 
     def gone(self, name: str) -> None:
@@ -193,11 +160,7 @@ class ReplyQueues:
             self._drop(own.name)
 
     def reap(self) -> ReaperReport:
-        """Drop the temporary queues of all consumers that are expired or gone.
-
-        Raises:
-            DatabaseUnavailable: it was cut short.
-        """
+        """Drop the temporary queues of all consumers that are expired or gone."""
         return ReaperReport(dropped=sum(self._drop(name) for name in self._boxes.orphaned()))
 
     def _drop(self, name: str) -> bool:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from queue_over_sql.dialects.base import QueueDialect
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.message import MessageRow
-    from queue_over_sql.schema.dialect import SqlDialect
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.schema.system_tables import SystemTables
 
@@ -76,29 +75,6 @@ def keep_alive(tables: QueueTables) -> Select[Any]:
     return statement.with_for_update(read=True, key_share=True) if tables.temporary else statement
 
 
-def is_free(system: SystemTables, dialect: SqlDialect, prefix: str, name: str) -> Select[Any]:
-    """Lock the record of a queue, unless a transaction that replies to it is open."""
-    columns = system.queues.c
-    return (
-        select(columns.name)
-        .where(columns.table_prefix == prefix, columns.name == name)
-        .with_for_update(skip_locked=dialect.skip_locked)
-    )
-
-
-def orphaned(system: SystemTables, dialect: SqlDialect, prefix: str) -> Select[Any]:
-    """The names of temporary queues whose consumer is expired or gone, for ever."""
-    queues, consumers = system.queues.c, system.consumers.c
-    alive = exists().where(
-        consumers.consumer_id == queues.owner_id, consumers.expires_at > dialect.now()
-    )
-    return (
-        select(queues.name)
-        .where(queues.table_prefix == prefix, queues.owner_id.is_not(None), ~alive)
-        .order_by(queues.name)
-    )
-
-
 # More late replies than that wait for the next look.
 _UNWANTED_AT_ONCE = 500
 
@@ -116,11 +92,7 @@ def find_reply(
 def remove_unwanted(connection: Connection, sql: StatementCache, wanted: Container[str]) -> int:
     """Remove the oldest replies, but for those that somebody waits for; returns how many.
 
-    Args:
-        connection: where.
-        sql: the statements of the queue of replies.
-        wanted: keys of replies that are waited for, looked at after the replies were read: who
-            waits said so before there could be a reply.
+    ``wanted`` is looked at after they were read: who waits said so before there could be a reply.
     """
     found: Iterable[Any] = sql.get(oldest_replies).run(connection, {"p_count": _UNWANTED_AT_ONCE})
     unwanted = [row[0] for row in found if row[1] not in wanted]
@@ -149,11 +121,23 @@ def free(
     connection: Connection, system: SystemTables, dialect: QueueDialect, prefix: str, name: str
 ) -> bool:
     """Lock the record of a queue; False where it is gone, or where a reply to it is under way."""
-    return connection.execute(is_free(system, dialect, prefix, name)).first() is not None
+    columns = system.queues.c
+    record = select(columns.name).where(columns.table_prefix == prefix, columns.name == name)
+    locking = record.with_for_update(skip_locked=dialect.skip_locked)
+    return connection.execute(locking).first() is not None
 
 
 def orphaned_queues(
     connection: Connection, system: SystemTables, dialect: QueueDialect, prefix: str
 ) -> list[str]:
     """The names of temporary queues whose consumer is expired or gone."""
-    return [row[0] for row in connection.execute(orphaned(system, dialect, prefix))]
+    queues, consumers = system.queues.c, system.consumers.c
+    alive = exists().where(
+        consumers.consumer_id == queues.owner_id, consumers.expires_at > dialect.now()
+    )
+    orphaned = (
+        select(queues.name)
+        .where(queues.table_prefix == prefix, queues.owner_id.is_not(None), ~alive)
+        .order_by(queues.name)
+    )
+    return [row[0] for row in connection.execute(orphaned)]

@@ -1,8 +1,4 @@
-"""Schedules: messages that are published again and again, once per instant, by whichever server.
-
-``crontab`` and ``triggers`` say which instants there are, ``instants`` which of them are due now;
-``definitions`` is what is stored; ``acts``, ``access`` and ``firing`` work on the database.
-"""
+"""Schedules: messages that are published again and again, once per instant, by whichever server."""
 
 from __future__ import annotations
 

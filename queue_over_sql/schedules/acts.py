@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from queue_over_sql.schema.queue_tables import QueueTables
 
 
-class Met(QueueError):
+class Conflict(QueueError):
     """Somebody else was at the same schedule; nothing was done, and it may be tried again.
 
     Callers of the library see it as a ``QueueError``, after many tries. It is one here, too, so
@@ -63,11 +63,6 @@ class Fired:
 
 class ScheduledMessages:
     """The messages of one schedule, encoded for its queue; made outside of transactions.
-
-    Args:
-        queue: that they go to.
-        schedule: its name.
-        definition: of the schedule.
 
     Raises:
         PayloadInvalid, PayloadTooLarge, TypeError, ValueError: the queue refuses them.
@@ -104,7 +99,7 @@ def put(
     seen: ScheduleRecord | None,
     before: QueueTables | None,
 ) -> ScheduleRecord:
-    """Add a schedule, or change the one that has its name.
+    """Add a schedule, or change the one that has its name; returns what is stored now.
 
     Args:
         connection: where.
@@ -113,19 +108,16 @@ def put(
         seen: what is to be changed, as it was read; None where there was nothing.
         before: the tables of the queue that it published to so far.
 
-    Returns:
-        What is stored now.
-
     Raises:
         QueueNotFound: the queue was dropped.
-        Met: the schedule is not as it was ``seen``.
+        Conflict: the schedule is not as it was ``seen``.
     """
     name, queue = messages.schedule, messages.queue.name
     if not registry.hold_queue(connection, scope.system, scope.prefix, queue):
         raise QueueNotFound(queue)
     record = store.locked_schedule(connection, scope, name)
     if _content(record) != _content(seen):
-        raise Met(name)
+        raise Conflict(name)
     now = store.clock(connection, scope)
     previous = None if record is None else Definition.from_json(record.name, record.definition)
     definition = messages.definition.counted_from(now, previous)
@@ -143,7 +135,7 @@ def put(
         done = store.add_schedule(connection, scope, name, {**values, "created_at": now})
     written = store.schedule_record(connection, scope, name) if done else None
     if written is None:
-        raise Met(name)
+        raise Conflict(name)
     return written
 
 
@@ -162,27 +154,15 @@ def look(messages: ScheduledMessages, record: ScheduleRecord) -> Firing:
     return plan(definition.trigger, record.next_at, record.now, definition.missed)
 
 
-def nothing_to_fire(messages: ScheduledMessages, record: ScheduleRecord) -> Fired:
-    """What there is to say of a schedule for which ``look`` found nothing."""
-    return Fired(
-        0,
-        late=False,
-        goes_on=False,
-        version=record.version,
-        wake_at=look(messages, record).wake_at,
-    )
-
-
 def fire(
     connection: Connection,
     scope: SchedulesOfPrefix,
     messages: ScheduledMessages,
     seen: ScheduleRecord,
 ) -> Fired | None:
-    """Publish what is to be published for a schedule; None where somebody else was at it.
+    """Publish what is to be published for a schedule.
 
-    Raises:
-        Met: likewise.
+    Where somebody else was at it, returns None or raises Conflict.
     """
     name = messages.schedule
     record = store.locked_schedule(connection, scope, name, wait=False)
@@ -192,7 +172,7 @@ def fire(
     firing = look(messages, dataclasses.replace(record, now=now))
     count = messages.publish(connection, firing.instants)
     if not store.change_schedule(connection, scope, record, next_at=firing.next_at):
-        raise Met(name)
+        raise Conflict(name)
     late = any(messages.is_due(at, now) for at in firing.instants)
     version = record.version._replace(revision=record.revision + 1)
     return Fired(count, late, firing.wake_at <= now, version, firing.wake_at)
@@ -207,7 +187,7 @@ def pause(
     """Pause a schedule and remove its messages that are not due; False where there is none.
 
     Raises:
-        Met: it publishes to another queue than when it was read.
+        Conflict: it publishes to another queue than when it was read.
     """
     record = _locked(connection, scope, seen)
     if record is None or record.paused:
@@ -225,7 +205,7 @@ def remove(
     """Remove a schedule and its messages that are not due; False where there is none.
 
     Raises:
-        Met: it publishes to another queue than when it was read.
+        Conflict: it publishes to another queue than when it was read.
     """
     if _locked(connection, scope, seen) is None:
         return False
@@ -242,13 +222,13 @@ def resume(
     """Let a paused schedule go on, and publish what comes next; False where there is none.
 
     Raises:
-        Met: it was changed since it was read.
+        Conflict: it was changed since it was read.
     """
     record = store.locked_schedule(connection, scope, messages.schedule)
     if record is None or not record.paused:
         return record is not None
     if record.version != seen.version:
-        raise Met(messages.schedule)
+        raise Conflict(messages.schedule)
     now = store.clock(connection, scope)
     trigger, missed = messages.definition.trigger, messages.definition.missed
     firing = plan(trigger, trigger.after(now), now, missed)
@@ -266,7 +246,7 @@ def _locked(
 ) -> ScheduleRecord | None:
     record = store.locked_schedule(connection, scope, seen.name)
     if record is not None and record.queue != seen.queue:
-        raise Met(seen.name)
+        raise Conflict(seen.name)
     return record
 
 

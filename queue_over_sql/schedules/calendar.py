@@ -81,8 +81,7 @@ def parse_crontab(text: str) -> Crontab:
     """Read five fields, or one of the words ``@hourly @daily @weekly @monthly @yearly``.
 
     Raises:
-        TypeError: it is no text.
-        ValueError: it is no crontab line, or a day that never comes.
+        TypeError, ValueError: it is no crontab line, or a day that never comes.
     """
     if not isinstance(text, str):
         msg = f"cron must be a str such as '30 6 * * 1-5', not {type(text).__name__}"
@@ -164,19 +163,14 @@ class Trigger(Protocol):
 
     def after(self, moment: int) -> int | None:
         """The first instant after a moment; None where none will ever come."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
 class EveryTrigger:
-    """Again and again after the same time.
+    """Again and again after the same time, counted from ``start``, which is no instant itself.
 
     In whole numbers, not by APScheduler's interval: that adds floating seconds to the last instant,
     so that two servers would come to instants a microsecond apart.
-
-    Attributes:
-        start: what the times are counted from; itself no instant.
-        every: how long from one to the next.
     """
 
     start: int
@@ -195,10 +189,6 @@ class WallTrigger:
     A line that names hours is about wall-clock times, each of which comes once on its day: one that
     daylight saving skips comes as much later as the clocks were moved, one that comes twice counts
     the first time. A line for every hour is about the hours that really pass.
-
-    Attributes:
-        line: what was read from the crontab line.
-        zone: the time zone.
     """
 
     line: Crontab
@@ -301,11 +291,7 @@ def latest(trigger: Trigger, since: int, until: int) -> int:
 
 @functools.lru_cache(maxsize=256)
 def wall_trigger(cron: str, zone: str) -> WallTrigger:
-    """The trigger of a crontab line in a time zone.
-
-    Raises:
-        TypeError, ValueError: it is none.
-    """
+    """The trigger of a crontab line in a time zone; errors as of either."""
     return WallTrigger(parse_crontab(cron), zone_named(zone))
 
 
@@ -313,8 +299,7 @@ def zone_name(zone: Any) -> str:
     """Read ``timezone=``: the name of a time zone.
 
     Raises:
-        TypeError: it is neither a name nor a ``ZoneInfo``.
-        ValueError: there is no such time zone here.
+        TypeError, ValueError: it is neither a name nor a ``ZoneInfo``, or unknown here.
     """
     if zone is UTC:
         return "UTC"
@@ -330,11 +315,7 @@ def zone_name(zone: Any) -> str:
 
 
 def zone_named(name: str) -> tzinfo:
-    """The time zone of a name.
-
-    Raises:
-        ValueError: there is none here.
-    """
+    """The time zone of a name; ValueError where there is none here."""
     if name == "UTC":
         # Even where the system knows no time zones at all.
         return UTC
@@ -393,14 +374,7 @@ class Firing:
 
 
 def plan(trigger: Trigger, next_at: int | None, now: int, missed: str) -> Firing:
-    """What to publish at a moment.
-
-    Args:
-        trigger: of the schedule.
-        next_at: the first instant that has no message yet; None where none will ever come.
-        now: the database's clock.
-        missed: one of ``MISSED``.
-    """
+    """What to publish at a moment; ``next_at`` is the first instant that has no message yet."""
     late, next_at = _late(trigger, next_at, now, missed)
     # There may be more of them than one transaction takes.
     if next_at is not None and next_at <= now:

@@ -56,12 +56,9 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
 def tagged(value: Any, what: str) -> dict[str, Any]:
     """Write a value as JSON data that says its type.
 
-    Args:
-        value: a JSON value, bytes, an instant, a date, a time, a duration, a decimal or a UUID.
-        what: its name, for the error.
-
     Raises:
-        PayloadInvalid: it is none of these.
+        PayloadInvalid: it is neither JSON nor bytes, an instant, a date, a time, a duration, a
+            decimal or a UUID; the text names ``what`` it is.
     """
     for kind, (tag, write) in _WRITERS.items():
         if isinstance(value, kind):
@@ -94,15 +91,10 @@ _OF_PUBLICATION: Final = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class Definition:
-    """What a schedule publishes, and when.
+    """What a schedule publishes, and when; fields as in ``Schedule``.
 
     Attributes:
-        cron: five fields as in a crontab; None where ``every`` stands instead.
-        every: the time from one instant to the next; None where ``cron`` stands instead.
-        timezone: name of the time zone whose clocks ``cron`` means.
-        missed: what becomes of instants at which nobody fired.
         payload: in plain values, of its kind.
-        options: of ``publish``; those of the queue's own columns among them.
         start: what ``every`` is counted from, in microseconds.
     """
 
@@ -116,11 +108,7 @@ class Definition:
 
     @property
     def trigger(self) -> Trigger:
-        """The instants.
-
-        Raises:
-            ValueError: the time zone is unknown on this system.
-        """
+        """The instants; ValueError where the time zone is unknown on this system."""
         if self.every is not None:
             return EveryTrigger(self.start, self.every // MICROSECOND)
         return wall_trigger(str(self.cron), self.timezone)
@@ -146,11 +134,7 @@ class Definition:
         )
 
     def publication(self, schedule: str) -> Publication:
-        """The message for an instant, in plain values; when it is due is left open.
-
-        Args:
-            schedule: the name of the schedule.
-        """
+        """The message for an instant, in plain values; when it is due is left open."""
         options = dict(self.options)
         given = {name: options.pop(name) for name in _OF_PUBLICATION if name in options}
         given["headers"] = {**given.get("headers", {}), SCHEDULE: schedule}
@@ -158,11 +142,7 @@ class Definition:
         return Publication(self.payload, key=key, columns=options, **given)
 
     def to_json(self) -> str:
-        """Write it for the database.
-
-        Raises:
-            PayloadInvalid: a value of an own column is of a type that cannot be kept.
-        """
+        """Write it for the database; PayloadInvalid where a column's value cannot be kept."""
         every = None if self.every is None else self.every // MICROSECOND
         options = {
             name: tagged(value, f"value of {name}") for name, value in sorted(self.options.items())
@@ -183,10 +163,6 @@ class Definition:
     @staticmethod
     def from_json(schedule: str, text: str) -> Definition:
         """Read what ``to_json`` wrote, and check it: a row is data, and may be anything.
-
-        Args:
-            schedule: its name, for the error.
-            text: what the row says.
 
         Raises:
             QueueError: this is not what ``to_json`` writes.
@@ -265,12 +241,7 @@ def define(
 
 
 def check_schedule_name(name: Any) -> str:
-    """Let the name of a schedule pass as a plain ``str``.
-
-    Raises:
-        TypeError: it is no text.
-        ValueError: it is empty, too long for a key, or holds what not every database keeps.
-    """
+    """Let the name of a schedule pass as a plain ``str``; TypeError or ValueError refuse it."""
     if not isinstance(name, str):
         msg = f"name must be a str, not {type(name).__name__}"
         raise TypeError(msg)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from queue_over_sql.errors import (
     UNREADABLE,
@@ -18,22 +18,14 @@ from queue_over_sql.payloads.codec import is_storable
 from queue_over_sql.queue import Queue, core_of, name_of
 from queue_over_sql.queues.recovery import ReaperReport
 from queue_over_sql.schedules import acts, store
-from queue_over_sql.schedules.acts import Met, ScheduledMessages
+from queue_over_sql.schedules.acts import Conflict, Fired, ScheduledMessages
 from queue_over_sql.schedules.definition import Definition
 from queue_over_sql.schedules.store import ScheduleRecord, SchedulesOfPrefix
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sqlalchemy import Connection
-
     from queue_over_sql.catalog import ServiceParts
-    from queue_over_sql.schedules.acts import Fired
     from queue_over_sql.schedules.store import Version
     from queue_over_sql.schema.queue_tables import QueueTables
-
-
-T = TypeVar("T")
 
 
 class ScheduleAccess:
@@ -41,13 +33,10 @@ class ScheduleAccess:
 
     def __init__(self, parts: ServiceParts) -> None:
         self._parts = parts
+        self.run = parts.connections.run
 
     def scope(self) -> SchedulesOfPrefix:
-        """Which schedules are ours.
-
-        Raises:
-            ServiceClosed: the service was stopped.
-        """
+        """Which schedules are ours, while the service is open."""
         self._parts.check_open()
         prefix = self._parts.settings.table_prefix
         return SchedulesOfPrefix(self._parts.system(), self._parts.connections.dialect, prefix)
@@ -76,17 +65,13 @@ class ScheduleAccess:
         return opened
 
     def messages(self, stored: ScheduleRecord) -> ScheduledMessages:
-        """The messages of a schedule, encoded for its queue.
-
-        Raises:
-            As ``open``, and what the queue has against the messages.
-        """
+        """The messages of a schedule, encoded for its queue, which is opened as by ``open``."""
         definition = Definition.from_json(stored.name, stored.definition)
         try:
             return ScheduledMessages(self.open(stored.queue), stored.name, definition)
         except (QueueNotFound, QueueSchemaMismatch):
             # It may be there anew, not as this service has opened it.
-            self._parts.reopen_queue(stored.queue)
+            self._parts.catalog.forget(stored.queue)
             return ScheduledMessages(self.open(stored.queue), stored.name, definition)
 
     def tables_of(self, queue: str) -> QueueTables | None:
@@ -95,10 +80,6 @@ class ScheduleAccess:
             return core_of(self._parts.queue(queue)).context.tables
         except QueueNotFound:
             return None
-
-    def run(self, act: Callable[[Connection], T], *, atomic: bool = False) -> T:
-        """Run an act that publishes nothing, as ``Connections.run`` does."""
-        return self._parts.connections.run(act, atomic=atomic)
 
 
 _log = logging.getLogger(__name__)
@@ -158,15 +139,16 @@ class ScheduleFirer:
         if stored is None or stored.paused:
             return None
         messages = self._access.messages(stored)
-        if not acts.look(messages, stored).instants:
-            return acts.nothing_to_fire(messages, stored)
+        firing = acts.look(messages, stored)
+        if not firing.instants:
+            return Fired(0, False, False, stored.version, firing.wake_at)  # noqa: FBT003
         try:
             fired = core_of(messages.queue).context.run(
                 lambda connection: acts.fire(connection, scope, messages, stored),
                 atomic=True,
                 durable=True,
             )
-        except Met:
+        except Conflict:
             return None
         if fired is not None and fired.late:
             core_of(messages.queue).announce()

@@ -18,7 +18,7 @@ from queue_over_sql.durations import Duration, instant, optional_instant
 from queue_over_sql.errors import UNREADABLE, QueueError, ScheduleNotFound
 from queue_over_sql.queue import Queue, core_of
 from queue_over_sql.schedules import acts, store
-from queue_over_sql.schedules.acts import Met, ScheduledMessages
+from queue_over_sql.schedules.acts import Conflict, ScheduledMessages
 from queue_over_sql.schedules.definition import Definition, check_schedule_name, define
 from queue_over_sql.schedules.firing import ScheduleAccess
 from queue_over_sql.schedules.store import ScheduleRecord
@@ -248,7 +248,7 @@ class Schedules:
         for _ in range(_RACES):
             try:
                 return act()
-            except Met:
+            except Conflict:
                 continue
         return act()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from sqlalchemy import and_, delete, func, or_, select, update
 
 from queue_over_sql.dialects.statements.parameters import batches
-from queue_over_sql.durations import stored_number
+from queue_over_sql.durations import optional_number, stored_number
 from queue_over_sql.errors import QueueError
 from queue_over_sql.store.tables import insert_unless_there
 
@@ -27,13 +27,7 @@ _ZONE: Final = "+00:00"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SchedulesOfPrefix:
-    """The schedules of the queues under one table prefix.
-
-    Attributes:
-        system: the shared tables.
-        dialect: for the clock.
-        prefix: the table prefix.
-    """
+    """The schedules of the queues under one table prefix."""
 
     system: SystemTables
     dialect: QueueDialect
@@ -57,13 +51,9 @@ class ScheduleRecord:
     """What is stored of a schedule; instants are microseconds.
 
     Attributes:
-        name: of the schedule.
-        queue: that it publishes to.
         definition: as JSON.
         next_at: the first instant that has no message yet; None when none will ever come.
         revision: goes up with each change and each publication.
-        paused: whether it publishes nothing.
-        created_at: when it was added first.
         now: the database's clock when this was read.
     """
 
@@ -82,8 +72,7 @@ class ScheduleRecord:
         return Version(self.created_at, self.revision)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class PendingSchedule:
+class PendingSchedule(NamedTuple):
     """A schedule that is not paused, without its definition; fields as in ``ScheduleRecord``."""
 
     name: str
@@ -105,8 +94,8 @@ def schedule_record(
     connection: Connection, scope: SchedulesOfPrefix, name: str
 ) -> ScheduleRecord | None:
     """The record of one schedule; None where there is none."""
-    found = _records(connection, _selected(scope).where(scope.named(name)))
-    return found[0] if found else None
+    row = connection.execute(_selected(scope).where(scope.named(name))).first()
+    return None if row is None else _record(row)
 
 
 def locked_schedule(
@@ -114,16 +103,12 @@ def locked_schedule(
 ) -> ScheduleRecord | None:
     """The record of one schedule, locked; None where there is none.
 
-    Args:
-        connection: where.
-        scope: which schedules.
-        name: of the schedule.
-        wait: False to see none where somebody else has it locked, if the engine can.
+    Without ``wait`` also where somebody else has it locked, if the engine can tell.
     """
     skip = not wait and scope.dialect.skip_locked
     statement = _selected(scope).where(scope.named(name)).with_for_update(skip_locked=skip)
-    found = _records(connection, statement)
-    return found[0] if found else None
+    row = connection.execute(statement).first()
+    return None if row is None else _record(row)
 
 
 def schedule_records(
@@ -237,20 +222,15 @@ def _selected(scope: SchedulesOfPrefix) -> Select[Any]:
     )
 
 
-def _records(connection: Connection, statement: Select[Any]) -> list[ScheduleRecord]:
-    return [_record(row) for row in connection.execute(statement)]
-
-
 def _record(row: Any) -> ScheduleRecord:
+    of_schedule = f"of schedule {row[0]!r}"
     return ScheduleRecord(
         name=row[0],
         queue=row[1],
         definition=row[2],
-        next_at=None
-        if row[3] is None
-        else stored_number(f"next_at of schedule {row[0]!r}", row[3]),
-        revision=stored_number(f"revision of schedule {row[0]!r}", row[4]),
+        next_at=optional_number(f"next_at {of_schedule}", row[3]),
+        revision=stored_number(f"revision {of_schedule}", row[4]),
         paused=row[5] is not None,
-        created_at=stored_number(f"created_at of schedule {row[0]!r}", row[6]),
+        created_at=stored_number(f"created_at {of_schedule}", row[6]),
         now=int(row[7]),
     )

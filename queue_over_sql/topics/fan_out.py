@@ -58,7 +58,7 @@ _NO_JSON: Final = object()
 
 
 @dataclasses.dataclass(frozen=True)
-class Mail:
+class RoutedMessage:
     """A publication with its routing key, its headers filled in."""
 
     publication: Publication
@@ -81,11 +81,7 @@ class Prepared:
     refusal: Exception | None = None
 
     def checked(self) -> Sequence[Copy]:
-        """The copies.
-
-        Raises:
-            The refusal, where there is one.
-        """
+        """The copies; raises the refusal, where there is one."""
         if self.refusal is not None:
             raise self.refusal
         return self.copies
@@ -101,11 +97,7 @@ class FanOut:
         self._seen: list[SubscriptionRow] = []
 
     def subscriptions(self) -> list[SubscriptionRow]:
-        """The subscriptions by queue and pattern.
-
-        Raises:
-            TopicNotFound: the topic was dropped.
-        """
+        """The subscriptions by queue and pattern, or TopicNotFound."""
         self._parts.check_open()
         return self._existing(self._parts.connections.run(self._rows))
 
@@ -119,12 +111,12 @@ class FanOut:
         """Publish to all subscribers; see ``Topic.publish``."""
         self._parts.check_open()
         check_choice("on_conflict", on_conflict, ON_CONFLICT)
-        mail = self._addressed(publication, check_routing_text("routing_key", routing_key))
+        message = self._addressed(publication, check_routing_text("routing_key", routing_key))
         if connection is not None:
-            return self._publish_on(connection, mail, on_conflict)
-        published = self._publish(mail, on_conflict)
+            return self._publish_on(connection, message, on_conflict)
+        published = self._publish(message, on_conflict)
         if published:
-            self._parts.wake()
+            self._parts.arrivals.announce()
         reached = {one.queue for one in published}
         # Not looked up: it is published, and a queue that was dropped since must not hide that.
         for queue in self._parts.catalog.opened:
@@ -132,17 +124,17 @@ class FanOut:
                 self._parts.wakeups.tell(core_of(queue).context.sql)
         return published
 
-    def _addressed(self, publication: Publication, routing_key: str) -> Mail:
+    def _addressed(self, publication: Publication, routing_key: str) -> RoutedMessage:
         check_options(publication)
         headers = {**(publication.headers or {}), TOPIC: self._topic, ROUTING_KEY: routing_key}
-        return Mail(dataclasses.replace(publication, headers=headers), routing_key)
+        return RoutedMessage(dataclasses.replace(publication, headers=headers), routing_key)
 
     # -- in a transaction of our own
 
-    def _publish(self, mail: Mail, on_conflict: str) -> list[Published]:
+    def _publish(self, message: RoutedMessage, on_conflict: str) -> list[Published]:
         for _ in range(_RACES):
             seen = self._seen
-            prepared = self._prepare(seen, mail)
+            prepared = self._prepare(seen, message)
             try:
                 rows, published = self._try(seen, prepared, on_conflict)
             except DatabaseRefused:
@@ -154,7 +146,7 @@ class FanOut:
                 return published
             if rows == seen:
                 prepared.checked()
-            self._meet(rows)
+            self._learn(rows)
         msg = (
             f"The subscriptions of topic {self._topic!r} changed {_RACES} times during a publish. "
             "Nothing was published; try again."
@@ -179,21 +171,25 @@ class FanOut:
     # -- in the caller's
 
     def _publish_on(
-        self, connection: Connection | Session, mail: Mail, on_conflict: str
+        self, connection: Connection | Session, message: RoutedMessage, on_conflict: str
     ) -> list[Published]:
         connections, table = self._parts.connections, self._parts.system().topics
         with callers(connection, connections, table, atomic=True) as target:
             connections.dialect.lock_database(target, table)
-            return self._publish_within(target, mail, on_conflict)
+            return self._publish_within(target, message, on_conflict)
 
-    def _publish_within(self, target: Connection, mail: Mail, on_conflict: str) -> list[Published]:
+    def _publish_within(
+        self, target: Connection, message: RoutedMessage, on_conflict: str
+    ) -> list[Published]:
         """Publish; without the queues that are gone, which the caller's snapshot may still show."""
         gone = set[str]()
         while True:
             rows = self._existing(self._rows(target))
             if rows != self._seen:
-                self._meet(rows)
-            prepared = self._prepare([row for row in rows if row.queue not in gone], mail, target)
+                self._learn(rows)
+            prepared = self._prepare(
+                [row for row in rows if row.queue not in gone], message, target
+            )
             try:
                 copies = prepared.checked()
                 published = topic_store.publish_copies_within(target, copies, on_conflict)
@@ -231,7 +227,7 @@ class FanOut:
             raise TopicNotFound(self._topic)
         return rows
 
-    def _meet(self, rows: list[SubscriptionRow]) -> None:
+    def _learn(self, rows: list[SubscriptionRow]) -> None:
         """Know other subscriptions from now on; their queues may have been made anew since."""
         new = {row.queue for row in set(rows) - set(self._seen)}
         # On a connection that is the user's own a look would end the user's transaction.
@@ -239,11 +235,11 @@ class FanOut:
             try:
                 self._parts.queue(name).refresh()
             except (QueueNotFound, QueueSchemaMismatch):
-                self._parts.reopen_queue(name)
+                self._parts.catalog.forget(name)
         self._seen = rows
 
     def _prepare(
-        self, rows: Sequence[SubscriptionRow], mail: Mail, on: Connection | None = None
+        self, rows: Sequence[SubscriptionRow], message: RoutedMessage, on: Connection | None = None
     ) -> Prepared:
         copies = []
         for name, all_of_queue in itertools.groupby(rows, attrgetter("queue")):
@@ -252,9 +248,9 @@ class FanOut:
                 fitting = [
                     row
                     for row in of_queue
-                    if pattern_fits(pattern_of(row.pattern), mail.routing_key)
+                    if pattern_fits(pattern_of(row.pattern), message.routing_key)
                 ]
-                copy = self._copy(name, fitting, mail, on) if fitting else None
+                copy = self._copy(name, fitting, message, on) if fitting else None
             except (QueueError, ValueError, TypeError) as error:
                 return Prepared(refusal=_naming(name, error))
             if copy is not None:
@@ -262,15 +258,19 @@ class FanOut:
         return Prepared(copies)
 
     def _copy(
-        self, name: str, fitting: Sequence[SubscriptionRow], mail: Mail, on: Connection | None
+        self,
+        name: str,
+        fitting: Sequence[SubscriptionRow],
+        message: RoutedMessage,
+        on: Connection | None,
     ) -> Copy | None:
         filters = [where for row in fitting if (where := filter_of(row.filter)) is not None]
         everything = len(filters) < len(fitting)
-        payload = _NO_JSON if everything else mail.plain
+        payload = _NO_JSON if everything else message.plain
         if payload is not _NO_JSON and not any(payload_fits(f, payload) for f in filters):
             return None
         core = core_of(self._parts.queue(name, on))
-        copy = Copy(name, core.context.sql, core.publisher.encode(mail.publication))
+        copy = Copy(name, core.context.sql, core.publisher.encode(message.publication))
         if everything or payload is not _NO_JSON:
             return copy
         # An object of one of the queue's kinds: its JSON is known only now.

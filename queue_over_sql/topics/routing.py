@@ -25,8 +25,8 @@ def check_routing_text(argument: str, value: Any) -> str:
     """Let a routing key or a pattern pass.
 
     Raises:
-        TypeError: it is no ``str``.
-        ValueError: it is longer than 255 bytes of UTF-8, or no text that every database can hold.
+        TypeError, ValueError: it is no ``str``, or longer than 255 bytes of UTF-8, or no text that
+            every database can hold.
     """
     if not isinstance(value, str):
         msg = f"{argument} must be a str such as 'orders.eu.paid', not {type(value).__name__}"
@@ -53,10 +53,8 @@ def words(text: str) -> list[str]:
 def pattern_fits(pattern: str, routing_key: str) -> bool:
     """Whether a routing key fits a pattern as AMQP 0-9-1 defines it for topics.
 
-    Args:
-        pattern: words joined by dots: ``*`` stands for exactly one word, ``#`` for any number of
-            them, none included.
-        routing_key: words joined by dots; ``*`` and ``#`` mean themselves.
+    Both are words joined by dots. In a pattern ``*`` stands for exactly one word, ``#`` for any
+    number of them, none included.
     """
     given = words(routing_key)
     # reached[n]: what was read of the pattern so far fits the first n words.
@@ -71,10 +69,7 @@ def pattern_fits(pattern: str, routing_key: str) -> bool:
 
 
 def check_filter(where: Any) -> dict[str, Any]:
-    """Let a filter on payloads pass.
-
-    Args:
-        where: paths such as ``address.city`` or ``items.0.sku`` to JSON scalars.
+    """Let a filter on payloads pass: paths such as ``address.city`` to JSON scalars.
 
     Raises:
         TypeError, ValueError: it is none; the text says which path or value is wrong.
@@ -93,11 +88,7 @@ def filter_text(where: Mapping[str, Any]) -> str | None:
 
 
 def filter_of(text: str | None) -> dict[str, Any] | None:
-    """Read what ``filter_text`` wrote, and check it: a row is data, and may be anything.
-
-    Raises:
-        QueueError: this is not what ``filter_text`` writes.
-    """
+    """Read what ``filter_text`` wrote; QueueError where a row holds anything else."""
     try:
         return None if text is None else check_filter(json.loads(text))
     except UNREADABLE as error:
@@ -109,11 +100,7 @@ def filter_of(text: str | None) -> dict[str, Any] | None:
 
 
 def pattern_of(stored: Any) -> str:
-    """Read the pattern of a subscription.
-
-    Raises:
-        QueueError: it is no text.
-    """
+    """Read the pattern of a subscription; QueueError where it is no text."""
     if isinstance(stored, str):
         return stored
     msg = f"The pattern of a subscription in queue_over_sql_subscriptions is {stored!r:.50}."
@@ -121,12 +108,7 @@ def pattern_of(stored: Any) -> str:
 
 
 def payload_fits(where: Mapping[str, Any], payload: Any) -> bool:
-    """Whether all fields of a filter are in a payload and equal: by type and value, 1 is 1.0.
-
-    Args:
-        where: a checked filter.
-        payload: as it is read from JSON.
-    """
+    """Whether all fields of a filter are in a payload and equal: by type and value, 1 is 1.0."""
     return all(
         _equal(_field(payload, payload_path(path)), wanted) for path, wanted in where.items()
     )

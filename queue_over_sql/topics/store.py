@@ -53,13 +53,7 @@ class SubscriptionRow(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Copy:
-    """What one queue gets of a message to a topic.
-
-    Attributes:
-        queue: its name.
-        sql: its statements.
-        message: encoded by its rules.
-    """
+    """What one queue gets of a message to a topic, encoded by the queue's rules."""
 
     queue: str
     sql: StatementCache
@@ -114,14 +108,7 @@ def _is_topic(system: SystemTables, prefix: str, name: str) -> ColumnElement[boo
 def subscriptions(
     connection: Connection, sql: StatementCache, prefix: str, topic: str
 ) -> list[SubscriptionRow] | None:
-    """The subscriptions of a topic by queue and pattern; None where there is no such topic.
-
-    Args:
-        connection: where.
-        sql: statements on the shared tables.
-        prefix: the table prefix of the topic.
-        topic: its name.
-    """
+    """The subscriptions of a topic by queue and pattern; None where there is no such topic."""
     values = {"p_prefix": prefix, "p_topic": topic}
     found = sql.get(subscriptions_of_topic).run(connection, values).all()
     if not found:
@@ -148,19 +135,9 @@ def put_subscription(
     pattern: str,
     where: str | None,
 ) -> None:
-    """Subscribe a queue, or give the subscription that is there another filter.
+    """Subscribe a queue, or give the subscription that is there another filter, as JSON.
 
     The topic has to be held, so that there is one who subscribes.
-
-    Args:
-        connection: where.
-        system: the shared tables.
-        dialect: for the clock.
-        prefix: the table prefix of topic and queue.
-        topic: name of the topic.
-        queue: name of the queue.
-        pattern: which routing keys it is about.
-        where: the filter on payloads as JSON.
     """
     table = system.subscriptions
     key = {"table_prefix": prefix, "topic": topic, "queue": queue, "pattern": pattern}
@@ -194,13 +171,12 @@ def remove_subscriptions(
 def publish_copies(
     connection: Connection, copies: Sequence[Copy], on_conflict: str
 ) -> list[Published]:
-    """Insert one message into each of several queues, in a transaction that fails as a whole.
-
-    Raises:
-        DuplicateKey: as in ``publish``.
-    """
+    """Insert one message into each of several queues; fails as a whole, as ``publish`` does."""
     return [
-        _of_queue(publish(connection, copy.sql, copy.message, on_conflict), copy) for copy in copies
+        dataclasses.replace(
+            publish(connection, copy.sql, copy.message, on_conflict), queue=copy.queue
+        )
+        for copy in copies
     ]
 
 
@@ -210,9 +186,6 @@ def publish_copies_within(
     """Do the same in a transaction of the caller's, which goes on as if nothing had been tried.
 
     On SQLite it has to be writing already: its driver begins none for a savepoint.
-
-    Raises:
-        DuplicateKey: as in ``publish``.
     """
     savepoint = connection.begin_nested()
     try:
@@ -228,7 +201,3 @@ def publish_copies_within(
         raise
     savepoint.commit()
     return published
-
-
-def _of_queue(published: Published, copy: Copy) -> Published:
-    return dataclasses.replace(published, queue=copy.queue)
