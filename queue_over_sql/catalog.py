@@ -122,11 +122,7 @@ class Catalog:
         return self.get(name)
 
     def checked_name(self, name: object) -> str:
-        """The name of a queue that there may be here.
-
-        Raises:
-            InvalidQueueName: there may not.
-        """
+        """The name of a queue that there may be here; any other raises InvalidQueueName."""
         limit = self.connections.dialect.identifier_limit
         return check_queue_name(name, self._settings.table_prefix, limit)
 
@@ -135,21 +131,11 @@ class Catalog:
             self._settings.retry_policies.describe(asked.retry)
 
     def create_temporary(self, name: str, owner: str) -> Queue:
-        """Create a queue that is dropped with a consumer, or open it where it exists.
-
-        Args:
-            name: of the queue.
-            owner: id of the consumer.
-        """
+        """Create a queue that is dropped with the consumer ``owner``, or open it."""
         return self._create(name, QueueSettings(archive="none"), owner=owner)
 
     def get(self, name: str, connection: Connection | None = None) -> Queue:
-        """Open a queue; see ``QueueService.queue``.
-
-        Args:
-            name: of the queue.
-            connection: the caller's, to look through in the middle of a transaction.
-        """
+        """Open a queue; ``connection``: in the middle of this transaction of the caller's."""
         known = self._queues.get(name) if may_be_name(name) else None
         if known is not None:
             return known
@@ -185,9 +171,7 @@ class Catalog:
     def drop(self, name: str, *, wait: bool = True) -> bool:
         """Drop a queue; see ``QueueService.drop_queue``.
 
-        Args:
-            name: of the queue.
-            wait: for transactions that reply to it just now; otherwise it is left alone then.
+        Without ``wait`` it is left alone while a transaction replies to it.
         """
         record = self._record(name)
         if record is None:
@@ -275,7 +259,7 @@ class Catalog:
         if settings_json(wanted, columns, policies) == settings_json(present, written, policies):
             return
         if wanted.priorities < present.priorities:
-            self._check_levels(queue, wanted.priorities)
+            self._check_priorities(queue, wanted.priorities)
         changed = [n for n in given_of(asked) if getattr(wanted, n) != getattr(present, n)]
         _log.info("Changing settings of queue %s: %s.", record.name, ", ".join(changed))
         system, prefix = self.system(), self._settings.table_prefix
@@ -311,7 +295,7 @@ class Catalog:
             )
             raise QueueSchemaMismatch(msg)
 
-    def _check_levels(self, queue: Queue, priorities: int) -> None:
+    def _check_priorities(self, queue: Queue, priorities: int) -> None:
         context = core_of(queue).context
         highest = context.run(lambda connection: store.highest_priority(connection, context.sql))
         if highest >= priorities:
@@ -432,13 +416,8 @@ class ServiceParts:
     """The inner parts of a service.
 
     Attributes:
-        settings: of the service.
-        connections: to its database.
-        catalog: its queues.
-        consumer: the consumer that it is.
         arrivals: told when a message arrives through this process, or is told of by another.
         wakeups: tell other processes of messages, and hear of theirs.
-        closed: whether it was stopped.
     """
 
     settings: ServiceSettings
@@ -450,11 +429,7 @@ class ServiceParts:
     closed: bool = False
 
     def check_open(self) -> None:
-        """Refuse to go on after ``stop()``.
-
-        Raises:
-            ServiceClosed: the service was stopped.
-        """
+        """Raise ServiceClosed after ``stop()``."""
         if self.closed:
             raise ServiceClosed
 
@@ -463,26 +438,9 @@ class ServiceParts:
         return self.catalog.system()
 
     def queue(self, name: str, connection: Connection | None = None) -> Queue:
-        """Open a queue that exists.
-
-        Args:
-            name: of the queue.
-            connection: the caller's, to look through in the middle of a transaction.
-
-        Raises:
-            QueueNotFound: it does not.
-            ServiceClosed: the service was stopped.
-        """
+        """Open a queue of a service that is not stopped, as ``Catalog.get`` does."""
         self.check_open()
         return self.catalog.get(name, connection)
-
-    def reopen_queue(self, name: str) -> None:
-        """Forget a queue that another process dropped and created again."""
-        self.catalog.forget(name)
-
-    def wake(self) -> None:
-        """Wake all who wait for a message in this process."""
-        self.arrivals.announce()
 
 
 class ReplyBoxesOfCatalog:
@@ -501,7 +459,7 @@ class ReplyBoxesOfCatalog:
 
     def forget(self, name: str) -> None:
         """Forget a queue, so that the next call that needs it opens it again."""
-        self._parts.reopen_queue(name)
+        self._parts.catalog.forget(name)
 
     def drop(self, name: str) -> bool:
         """Drop a queue unless a reply to it is under way."""

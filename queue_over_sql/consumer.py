@@ -151,16 +151,9 @@ class Consumer:
             return
         deadline = self._deadline()
         try:
-            system = self._system()
+            system, dialect, me = self._system(), self._connections.dialect, identity.consumer_id
             renewed = self._connections.run(
-                lambda connection: registrations.renew(
-                    connection,
-                    system,
-                    self._connections.dialect,
-                    identity.consumer_id,
-                    self.timeout_us,
-                ),
-                durable=False,
+                lambda c: registrations.renew(c, system, dialect, me, self.timeout_us)
             )
         except ServiceClosed:
             return
@@ -194,7 +187,7 @@ class Consumer:
         self._former.add(identity.consumer_id)
 
     def _register(self) -> Identity:
-        system = self._system()
+        system, dialect = self._system(), self._connections.dialect
         identity = Identity(self._deadline())
         host = socket.gethostname()[:255]
         consumer = {
@@ -204,13 +197,7 @@ class Consumer:
             "pid": identity.pid,
         }
         self._connections.run(
-            lambda connection: registrations.register(
-                connection,
-                system,
-                self._connections.dialect,
-                consumer,
-                self.timeout_us,
-            ),
+            lambda c: registrations.register(c, system, dialect, consumer, self.timeout_us),
             repeat=False,
         )
         return identity

@@ -52,8 +52,6 @@ from queue_over_sql.topics import store as topic_store
 from queue_over_sql.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from sqlalchemy import URL, Column, Engine
 
     from queue_over_sql.payloads.types import Kinds
@@ -203,18 +201,13 @@ class QueueService:
             self._background.stop()
             self._tell_what_is_left(consumer_id, "it did not answer in time")
             self._parts.connections.refuse()
-        self._parts.wake()
+        self._parts.arrivals.announce()
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.stop()
 
     # -- queues and topics
@@ -246,18 +239,24 @@ class QueueService:
             lease: how long a claim holds without being extended (300 s).
             max_attempts: deliveries before a message is a dead letter (5).
             retry: policy after a failure (``ExponentialBackoff()``).
-            payload: ``"json"``, ``"text"`` or ``"bytes"``; fixed from then on.
-            priorities: number of levels, 1 to 100 (1).
-            archive: which finished messages are kept: ``"none"``, ``"failed"`` or ``"all"``.
-            archive_ttl: how long they are kept, for all outcomes or by outcome; None for ever.
-            archive_limit: how many of each outcome are kept, the newest; None for any number.
-            dedup_window: how long a key stays taken after its message finished (not at all).
+            payload: ``"json"`` (default), ``"text"`` or ``"bytes"``; fixed from then on.
+            priorities: number of levels, 1 (default) to 100; 0 is the most urgent.
+            archive: which finished messages are kept: ``"none"``, ``"failed"`` (default) or
+                ``"all"``.
+            archive_ttl: how long the archive keeps them; None (default) for ever. A mapping of
+                outcomes (``done``, ``failed``, ``rejected``, ``expired``) to durations sets it by
+                outcome.
+            archive_limit: how many the archive keeps of each outcome, the newest; None (default)
+                for any number. A mapping of outcomes to numbers sets it by outcome.
+            dedup_window: how long a key stays taken after its message finished; None (default) for
+                not at all.
             max_payload_bytes: largest encoded payload (1 MiB).
             columns: SQLAlchemy columns of the queue's own; fixed from then on.
             kinds: types of payloads that this server's code knows: a list of Pydantic models,
                 dataclasses, TypedDicts or types of plain JSON, or a mapping of kinds to types.
-            kind_timeout: how long a message of an unknown kind, or that does not fit its kind,
-                waits for a server that knows better (1 day).
+                They belong to the service that names them, not to the database.
+            kind_timeout: how long a message of a kind that no server knows, or whose payload does
+                not fit its kind, waits for a server that knows better (1 day).
 
         Raises:
             InvalidQueueName: it is no queue name.
@@ -524,13 +523,13 @@ class QueueService:
 
         Args:
             concurrency: threads that handle messages; on an event loop, tasks.
-            batch: messages that each of them claims at once.
+            batch: messages that each of them claims at once; they are acked together.
             poll_interval: shortest and longest pause in seconds between two looks at empty queues.
         """
         return Worker(
             self._parts,
-            self,
-            concurrency=concurrency,
+            self._start_for_worker,
+            concurrency,
             batch=batch,
             poll_interval=poll_interval,
         )
@@ -569,6 +568,12 @@ class QueueService:
         if self._parts.connections.background and not self._parts.closed:
             seconds = self._settings.consumer_timeout_us / 3_000_000
             self._background.every(seconds, "heartbeat", self._parts.consumer.heartbeat)
+
+    def _start_for_worker(self) -> None:
+        if not self._started:
+            # It outlives the worker's run; who ends there without stop() still leaves in order.
+            self._parts.connections.runtime.at_exit(self.stop)
+            self.start()
 
     def _leave(self, seconds: float) -> None:
         with self._lock:

@@ -70,26 +70,7 @@ UNSET: Final = Unset.UNSET
 class QueueSettings:
     """What a queue is asked to be; a field left ``UNSET`` takes the default or stays as it is.
 
-    Args:
-        lease: how long a claim holds without being extended (default 300 s).
-        max_attempts: deliveries before a message is a dead letter (default 5).
-        retry: policy after a failure (default ``ExponentialBackoff()``).
-        payload: ``"json"`` (default), ``"text"`` or ``"bytes"``; fixed when the queue is created.
-        priorities: number of levels, 1 (default) to 100; 0 is the most urgent.
-        archive: which finished messages are kept: ``"none"``, ``"failed"`` (default), ``"all"``.
-        archive_ttl: how long the archive keeps them; None (default) for ever. A mapping of
-            outcomes (``done``, ``failed``, ``rejected``, ``expired``) to durations sets it by
-            outcome.
-        archive_limit: how many the archive keeps of each outcome, the newest; None (default) for
-            any number. A mapping of outcomes to numbers sets it by outcome.
-        dedup_window: how long a key stays taken after its message finished; None (default) for not
-            at all.
-        max_payload_bytes: largest encoded payload (default 1 MiB).
-        columns: SQLAlchemy columns of the queue's own; fixed when the queue is created.
-        kinds: payload types that this server's code knows: a list of types, or a mapping of kinds
-            to types. They belong to the service that names them, not to the database.
-        kind_timeout: how long a message of a kind that no server knows, or whose payload does not
-            fit its kind, waits for a server that knows better (default 1 day).
+    The fields mean what the arguments of ``QueueService.create_queue`` do.
 
     Raises:
         TypeError, ValueError: a field has no sensible value; the text names it.
@@ -116,14 +97,7 @@ class QueueSettings:
 
 @dataclasses.dataclass(frozen=True)
 class Adoption:
-    """Which table of the user's a queue lives in.
-
-    Attributes:
-        table: its name.
-        schema: its database schema; None for the connection's default.
-        column_prefix: what the names of the added columns begin with.
-        primary_key: the name of its primary key.
-    """
+    """Which table of the user's a queue lives in; without a schema that of the connection."""
 
     table: str
     schema: str | None
@@ -211,11 +185,8 @@ def settings_json(
 ) -> str:
     """Write the settings for the registry.
 
-    Args:
-        settings: of a queue.
-        columns: what is written of the queue's own columns, by name: the type as the engine
-            has it, alone or as ``sql`` beside what ``described_type`` says.
-        policies: names the retry policy.
+    ``columns`` has for each of the queue's own the type as the engine has it, alone or as ``sql``
+    beside what ``described_type`` says.
     """
     ttl = each_outcome(settings.archive_ttl, lambda value: value // MICROSECOND)
     adopted = (
@@ -246,7 +217,7 @@ class StoredSettings:
 
     Attributes:
         queue: its name.
-        data: what ``EffectiveSettings.to_json`` wrote.
+        data: what ``settings_json`` wrote.
         adoption: which table of the user's it lives in; None for an ordinary queue.
         columns: the types of its own columns in SQL, by name.
         types: the same as they were declared, where they could be written down.
@@ -260,11 +231,7 @@ class StoredSettings:
 
     @staticmethod
     def read(queue: str, text: str) -> StoredSettings:
-        """Read a record.
-
-        Raises:
-            QueueSchemaMismatch: this is not what ``to_json`` writes.
-        """
+        """Read a record; QueueSchemaMismatch tells of one that ``settings_json`` did not write."""
         with _readable(queue):
             data = json.loads(text)
             check_choice("payload", data["payload"], PAYLOAD_TYPES)
@@ -286,15 +253,7 @@ class StoredSettings:
     def effective(
         self, policies: RetryPolicies, columns: Sequence[Column[Any]] = ()
     ) -> EffectiveSettings:
-        """The settings, checked.
-
-        Args:
-            policies: builds the retry policy.
-            columns: the table's own.
-
-        Raises:
-            QueueSchemaMismatch: this is not what ``to_json`` writes.
-        """
+        """The settings, checked, with the columns of the table; errors as in ``read``."""
         data = self.data
         with _readable(self.queue):
             # What is newer than the record has its default.
@@ -335,17 +294,7 @@ def _readable(queue: str) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServiceSettings:
-    """How one ``QueueService`` behaves.
-
-    Args:
-        schema: database schema that holds all tables; None for the connection's default.
-        table_prefix: what the table of each queue begins with.
-        consumer_name: a name for people, shown by ``service.consumers()``; the host's by default.
-        consumer_timeout: how long a consumer without a heartbeat counts as alive.
-        reaper_interval: how often the embedded reaper looks for messages to give back.
-        notify: whether consumers are woken by what other processes publish.
-        retry_policies: those that this service knows by name.
-    """
+    """How one ``QueueService`` behaves, which describes each of them."""
 
     schema: str | None = None
     table_prefix: str = "queue_"
@@ -392,11 +341,7 @@ def described_type(kind: TypeEngine[Any]) -> dict[str, Any] | None:
 
 
 def restored_type(description: Mapping[str, Any]) -> TypeEngine[Any]:
-    """The type that ``described_type`` described.
-
-    Raises:
-        TypeError, ValueError: it is none.
-    """
+    """The type that ``described_type`` described; anything else is a TypeError or ValueError."""
     import sqlalchemy  # noqa: PLC0415 - settings stay cheap to import
 
     arguments = dict(description)
@@ -425,15 +370,6 @@ def each_outcome(value: Any, read: Callable[[Any], Any]) -> Any:
 
 def _microseconds(count: int) -> timedelta:
     return timedelta(microseconds=count)
-
-
-def _check_duration(name: str, value: Any) -> None:
-    to_timedelta(value, name)
-
-
-def _check_optional_duration(name: str, value: Any) -> None:
-    if value is not None:
-        to_timedelta(value, name)
 
 
 def _check_archive_ttl(name: str, value: Any) -> None:
@@ -476,11 +412,7 @@ def check_whole(name: str, value: Any, least: int = 1, most: int = LARGEST) -> i
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """Read a yes or no: what only counts as one may be a mistake.
-
-    Raises:
-        TypeError: it is neither True nor False; the text names the argument.
-    """
+    """Raise TypeError unless it is True or False: what only counts as one may be a mistake."""
     if not isinstance(value, bool):
         msg = f"{name} must be True or False, not {shown(value)}"
         raise TypeError(msg)
@@ -488,22 +420,14 @@ def check_flag(name: str, value: Any) -> bool:
 
 
 def check_function(name: str, value: Any) -> None:
-    """Let a function pass that may be left out.
-
-    Raises:
-        TypeError: it is none; the text names the argument.
-    """
+    """Raise TypeError unless it can be called or is None."""
     if value is not None and not callable(value):
         msg = f"{name} must be a function, not {shown(value)}"
         raise TypeError(msg)
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
-    """Refuse a value that is not one of ``choices``.
-
-    Raises:
-        ValueError: the text names the argument and lists the choices.
-    """
+    """Raise ValueError, which lists the choices, for any other value."""
     if value not in choices:
         listed = ", ".join(repr(choice) for choice in choices)
         msg = f"{name} must be one of {listed}, not {shown(value)}"
@@ -518,23 +442,18 @@ def _check_columns(name: str, value: Any) -> None:
         raise TypeError(msg)
 
 
-def _check_retry(name: str, value: Any) -> None:
-    del name
-    check_policy(value)
-
-
 _CHECKS: Final[Mapping[str, Callable[[str, Any], object]]] = {
-    "lease": _check_duration,
+    "lease": lambda name, value: to_timedelta(value, name),
     "max_attempts": lambda name, value: check_whole(name, value, 1, 2**31 - 1),
-    "retry": _check_retry,
+    "retry": lambda _, value: check_policy(value),
     "payload": lambda name, value: check_choice(name, value, PAYLOAD_TYPES),
     "priorities": lambda name, value: check_whole(name, value, 1, MAX_PRIORITIES),
     "archive": lambda name, value: check_choice(name, value, ARCHIVES),
     "archive_ttl": _check_archive_ttl,
     "archive_limit": _check_archive_limit,
-    "dedup_window": _check_optional_duration,
+    "dedup_window": lambda name, value: value is None or to_timedelta(value, name),
     "kinds": _check_kinds,
-    "kind_timeout": _check_duration,
+    "kind_timeout": lambda name, value: to_timedelta(value, name),
     "max_payload_bytes": lambda name, value: check_whole(name, value, 1, 2**30),
     "columns": _check_columns,
 }

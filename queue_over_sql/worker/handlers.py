@@ -29,17 +29,7 @@ HandlerFunction = Callable[..., Any]
 
 @dataclasses.dataclass(frozen=True)
 class Handler:
-    """One function for the messages of one queue.
-
-    Attributes:
-        queue: name of the queue.
-        function: ``function(message)``; with a batch ``function(messages)``; transactional
-            handlers get the connection as a second argument.
-        transactional: commit the function's writes and the ack together.
-        lease_keepalive: renew the leases while the function runs.
-        batch: at most so many messages per call; None for one message at a time.
-        where: which messages; None for all.
-    """
+    """One function for the messages of one queue; see ``Worker.handle``."""
 
     queue: str
     function: HandlerFunction
@@ -83,21 +73,16 @@ class HandlerRun:
         if self._connection is not None:
             self._connection.close()
 
-    def handle(self, messages: Sequence[Message], go_on: Callable[[], bool]) -> list[Message]:
-        """Work through messages.
+    def handle(self, messages: Sequence[Message], stopping: Callable[[], bool]) -> list[Message]:
+        """Work through messages that were just claimed; returns those that still have to be acked.
 
-        Args:
-            messages: just claimed.
-            go_on: asked before each call; when it says no the rest is released.
-
-        Returns:
-            Those that are finished and still have to be acked.
+        ``stopping`` is asked before each call; when it says yes the rest is released.
         """
         size = self._handler.batch or 1
         finished: list[Message] = []
         with self._kept(messages):
             for start in range(0, len(messages), size):
-                if not go_on():
+                if stopping():
                     self._give_back(messages[start:])
                     break
                 if not self._queue.holds(messages[start]):

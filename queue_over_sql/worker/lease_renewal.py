@@ -56,7 +56,8 @@ class LeaseKeeper:
         batch = _Batch(queue, list(messages), interval, time.monotonic() + interval)
         with self._changed:
             self._batches.add(batch)
-            self._ensure_running()
+            if self._running is None:
+                self._running = self._runtime.start("queue-over-sql-leases", self._loop)
             # Else each message would wake that thread for nothing.
             if batch.due_at < self._wakes_at:
                 self._changed.notify_all()
@@ -71,10 +72,6 @@ class LeaseKeeper:
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-
-    def _ensure_running(self) -> None:
-        if self._running is None:
-            self._running = self._runtime.start("queue-over-sql-leases", self._loop)
 
     def _loop(self) -> None:
         while True:

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import signal
 import time
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from queue_over_sql.backoff import Backoff, OutageLog
 from queue_over_sql.errors import (
@@ -56,29 +56,8 @@ _END_SECONDS = 5.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class Startable(Protocol):
-    """What a worker does with its service."""
-
-    @property
-    def started(self) -> bool:
-        """Whether ``start()`` was called."""
-
-    def start(self) -> None:
-        """Start the heartbeat and the reaper."""
-
-    def stop(self) -> None:
-        """Give back what is held, and disconnect."""
-
-
 class Worker:
     """Runs handlers over the messages of queues. Made by ``service.worker()``.
-
-    Args:
-        parts: of the service.
-        service: is started where it is not, and stopped when the program ends.
-        concurrency: threads that handle messages.
-        batch: messages that a thread claims at once; they are acked together.
-        poll_interval: shortest and longest pause in seconds between two looks at empty queues.
 
     Raises:
         TypeError, ValueError: an argument has no sensible value.
@@ -87,13 +66,13 @@ class Worker:
     def __init__(
         self,
         parts: ServiceParts,
-        service: Startable,
+        start: Callable[[], None],
+        concurrency: int,
         *,
-        concurrency: int = 4,
-        batch: int = 1,
-        poll_interval: tuple[float, float] = (0.01, 1.0),
+        batch: int,
+        poll_interval: tuple[float, float],
     ) -> None:
-        self._service = service
+        self._start_service = start
         self._parts = parts
         self._concurrency = check_whole("concurrency", concurrency)
         self._batch = check_whole("batch", batch)
@@ -208,10 +187,7 @@ class Worker:
         _log.warning("The worker ends before it has begun: %s", failed[0])
 
     def _prepare(self) -> None:
-        if not self._service.started:
-            # The service outlives this call; who ends here without stop() still leaves in order.
-            self._runtime.at_exit(self._service.stop)
-            self._service.start()
+        self._start_service()
         for handler in self._handlers:
             self._parts.queue(handler.queue)
 
@@ -248,7 +224,7 @@ class Worker:
         What was only claimed is released. The service is not stopped.
         """
         self._draining.set()
-        self._parts.wake()
+        self._parts.arrivals.announce()
 
     def abort(self) -> None:
         """End ``run()`` without waiting for handlers; their messages are given to others."""
@@ -282,7 +258,7 @@ class Worker:
             self._draining.set()
         except QueueSchemaMismatch as error:
             _log.warning("Queue %s is opened anew: %s", handler.queue, error)
-            self._parts.reopen_queue(handler.queue)
+            self._parts.catalog.forget(handler.queue)
         except QueueError as error:
             _log.warning("Queue %s: %s", handler.queue, error)
             self._draining.wait(Backoff(_FIRST_RECONNECT, _LAST_RECONNECT).pause())
@@ -305,7 +281,7 @@ class Worker:
         turn_ends = time.monotonic() + _TURN_SECONDS
         while messages:
             self._in_hand[self._runtime.me()] = queue, messages
-            finished = run.handle(messages, self._go_on)
+            finished = run.handle(messages, self._draining.is_set)
             over = len(self._handlers) > 1 and time.monotonic() > turn_ends
             if self._draining.is_set() or over:
                 self._ack(queue, finished)
@@ -313,9 +289,6 @@ class Worker:
             messages = self._exchange(queue, handler, finished, count)
         self._in_hand.pop(self._runtime.me(), None)
         return worked
-
-    def _go_on(self) -> bool:
-        return not self._draining.is_set()
 
     def _claim(self, queue: Queue, handler: Handler, count: int) -> list[Message]:
         found: list[Message] = []
