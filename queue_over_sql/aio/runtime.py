@@ -197,9 +197,6 @@ class TaskSessions:
         finally:
             self._leave(me, loan.place)
 
-    def guard(self) -> contextlib.AbstractContextManager[object]:
-        return contextlib.nullcontext()
-
     def drain(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while self._busy - {self._me()} and time.monotonic() < deadline:

@@ -89,7 +89,7 @@ class Connections:
 
     Args:
         database: a URL or an engine.
-        runtime: of the service.
+        runtime: how the service waits.
         patience: seconds without any answer after which nobody waits any longer.
     """
 
@@ -103,14 +103,19 @@ class Connections:
         self.watchdog = Watchdog(runtime, patience, self._ask)
         if not self._opened.borrowed:
             self.watchdog.follow(self._opened.engine)
-        shared = self._opened.shared
-        self._sessions: Sessions = (
-            SharedSession(self._new_session, runtime.lock)
-            if shared
-            else runtime.sessions(self._new_session, self._forked)
-        )
-        # To break off on the only connection of a database in memory would be the end of it.
-        self._once = self._run_undisturbed if shared else self._run_once
+        # What keeps others off a connection that is no session.
+        self._guard: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
+        self._once = self._run_once
+        if self._opened.shared:
+            shared = SharedSession(self._new_session, runtime.lock)
+            self._sessions: Sessions = shared
+            self._guard = shared.using
+            # To break off on the only connection of a database would be the end of it.
+            self._once = self._run_undisturbed
+        else:
+            self._sessions = runtime.sessions(self._new_session, self._forked)
+        if self._opened.borrowed:
+            self._guard = self._lock
         self._closed = False
         self._left_to: Hashable | None = None
         self._same_database: weakref.WeakSet[Pool] = weakref.WeakSet()
@@ -221,13 +226,10 @@ class Connections:
         """A connection with a transaction for a handler: commits at the end, or rolls back.
 
         It is begun by its first statement, so that a handler that works before it writes does
-        not hold a lock meanwhile.
-
-        Args:
-            kept: of this caller alone, what keeps the connection for the next transaction.
+        not hold a lock meanwhile. ``kept`` keeps the connection for the caller's next transaction.
         """
         self._check_open()
-        with self._guard(), self.watchdog.waiting():
+        with self._guard, self.watchdog.waiting():
             connection = self._connect() if kept is None else kept.take()
             with committing(connection):
                 yield connection
@@ -255,7 +257,7 @@ class Connections:
         """
         self._check_open()
         with (
-            self._guard(),
+            self._guard,
             self.watchdog.waiting(),
             self._connect() as connection,
             self.translated(),
@@ -281,11 +283,7 @@ class Connections:
             self._drop(session)
 
     def reach(self, connection: Connection) -> None:
-        """Make sure that a connection of ``transaction()`` is there, beginning nothing on it.
-
-        Raises:
-            DatabaseUnavailable: it is not.
-        """
+        """Make sure that a connection of ``transaction()`` is there, beginning nothing on it."""
         with self.translated():
             _ = connection.connection.dbapi_connection
 
@@ -421,9 +419,6 @@ class Connections:
         left_to = self._left_to
         if self._closed or (left_to is not None and left_to != self.runtime.me()):
             raise ServiceClosed
-
-    def _guard(self) -> contextlib.AbstractContextManager[object]:
-        return self._lock if self._opened.borrowed else self._sessions.guard()
 
     def _new_session(self, durable: bool) -> Session:
         dialect, connection = self.dialect, self._connect()

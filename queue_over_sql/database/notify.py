@@ -27,11 +27,7 @@ if TYPE_CHECKING:
 
 
 class Arrivals:
-    """What has arrived for one service, counted, so that nothing falls between look and wait.
-
-    Args:
-        runtime: what waits.
-    """
+    """What has arrived for one service, counted, so that nothing falls between look and wait."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._condition = runtime.condition()
@@ -41,11 +37,7 @@ class Arrivals:
         self._waiting: set[object] = set()
 
     def announce(self, *, burst: bool = False) -> None:
-        """Something may have arrived.
-
-        Args:
-            burst: more may come of which nobody will be told, so look often for a while.
-        """
+        """Something may have arrived; ``burst``: more may come of which nobody will be told."""
         with self._condition:
             self.count += 1
             if burst:
@@ -53,14 +45,10 @@ class Arrivals:
             self._condition.notify_all()
 
     def wait(self, seen: int, seconds: float) -> bool:
-        """Sleep until something arrives, at most ``seconds``; not at all if it has meanwhile.
+        """Sleep until something arrives, at most ``seconds``; returns whether a burst began.
 
-        Args:
-            seen: ``count`` before the look that found nothing.
-            seconds: for how long at most.
-
-        Returns:
-            Whether a burst began.
+        Not at all if something has arrived since the look that found nothing, when ``count`` was
+        ``seen``.
         """
         me = object()
         try:

@@ -90,8 +90,7 @@ class Runtime:
     def obtained(self, get: Callable[[], T], give_back: Callable[[T], object]) -> T:
         """Get something; what a caller that was told to stop cannot take is given back.
 
-        Raises:
-            TimeoutError: it took too long.
+        What takes too long raises TimeoutError.
         """
         del give_back
         return get()
@@ -101,11 +100,7 @@ class Runtime:
     ) -> Running:
         """Run a function beside the caller, until it ends or the process does.
 
-        Args:
-            name: of the thread or task.
-            function: what to run.
-            arguments: of the function.
-            job: whether it must never wait behind callers for a connection.
+        A ``job`` never waits behind callers for a connection.
         """
         del job  # Each thread has its own.
         thread = threading.Thread(target=function, args=arguments, name=name, daemon=True)

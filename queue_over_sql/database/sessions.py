@@ -29,10 +29,6 @@ class KeptConnection:
     Against it speak: a transaction that failed, options that the user set on the connection, the
     service's other connections having broken meanwhile, a pause in which it may have broken itself,
     its age, and listeners of the user's own to each new use of a connection.
-
-    Args:
-        connect: opens one, and makes sure that it lives.
-        breaks: how many connections of the service have broken so far.
     """
 
     def __init__(self, connect: Callable[[], Connection], breaks: Callable[[], int]) -> None:
@@ -177,23 +173,15 @@ class Sessions(Protocol):
 
     def borrow(self, *, durable: bool) -> Session:
         """A session for the caller alone, who must give it back; again the same one until then."""
-        ...
 
     def give_back(self, session: Session) -> None:
         """End what ``borrow`` began."""
-        ...
-
-    def guard(self) -> contextlib.AbstractContextManager[object]:
-        """What keeps others off while the caller uses a connection that is no session."""
-        ...
 
     def drain(self, seconds: float) -> None:
         """Wait until others have given back what they borrowed, at most so long."""
-        ...
 
     def close(self) -> None:
         """Close all that nobody uses; what is in use is forgotten."""
-        ...
 
 
 class SessionsOfThread:
@@ -210,12 +198,7 @@ class SessionsOfThread:
 
 
 class ThreadSessions:
-    """Each thread has its own sessions, which it keeps.
-
-    Args:
-        make: opens a session, durable or not.
-        forked: called before the first session of a process that was forked.
-    """
+    """Each thread has its own sessions, which it keeps."""
 
     def __init__(self, make: Callable[[bool], Session], forked: Callable[[], None]) -> None:
         self._make = make
@@ -244,10 +227,6 @@ class ThreadSessions:
     def give_back(self, session: Session) -> None:
         """Let those who close sessions have it."""
         session.lock.release()
-
-    def guard(self) -> contextlib.AbstractContextManager[object]:
-        """Nobody has to be kept off: every other connection has one user."""
-        return contextlib.nullcontext()
 
     def drain(self, seconds: float) -> None:
         """Wait for the acts of other threads."""
@@ -288,41 +267,35 @@ class ThreadSessions:
 class SharedSession:
     """One session for all callers, of a database that is no more than its connection.
 
-    Args:
-        make: opens it.
-        lock: makes the locks that keep callers off each other.
+    Attributes:
+        using: a lock that keeps callers off each other, also on a connection that is no session.
     """
 
     def __init__(self, make: Callable[[bool], Session], lock: Callable[[], Any]) -> None:
         self._make = make
         self._making = lock()
-        self._using = lock()
+        self.using = lock()
         self._session: Session | None = None
 
     def borrow(self, *, durable: bool) -> Session:
         """The session, once everybody else has given it back."""
         del durable
-        self._using.acquire()
+        self.using.acquire()
         try:
             return self._opened()
         except BaseException:
-            self._using.release()
+            self.using.release()
             raise
 
     def give_back(self, session: Session) -> None:
         """Let the next one have it."""
         del session
-        self._using.release()
-
-    def guard(self) -> contextlib.AbstractContextManager[object]:
-        """Every connection is this one."""
-        guard: contextlib.AbstractContextManager[object] = self._using
-        return guard
+        self.using.release()
 
     def drain(self, seconds: float) -> None:
         """Wait for the act of another."""
-        if self._using.acquire(timeout=seconds):
-            self._using.release()
+        if self.using.acquire(timeout=seconds):
+            self.using.release()
 
     def close(self) -> None:
         """Close it."""

@@ -62,7 +62,7 @@ class Watchdog:
     """Knows who waits for the database of one service, and ends what waits in vain.
 
     Args:
-        runtime: of the service.
+        runtime: how the service waits.
         seconds: how long nothing may be answered; five seconds at least.
         ask: makes the database answer on a connection of its own; raises where it does not.
 
@@ -105,12 +105,10 @@ class Watchdog:
             self.waits.discard(wait)
 
     def within(self, seconds: float, act: Callable[[], object]) -> bool:
-        """Do something that may take so long; then all connections are ended, and it is left.
+        """Do something that may take so long; returns whether it was done.
 
-        It is done beside the caller, since nothing from outside can end an attempt to connect.
-
-        Returns:
-            Whether it was done.
+        If not, all connections are ended, and it is left. It is done beside the caller, since
+        nothing from outside can end an attempt to connect.
         """
         if self._hurried_until is not None:
             left = self._hurried_until - time.monotonic()
