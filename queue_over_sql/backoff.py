@@ -17,14 +17,9 @@ _log = logging.getLogger(__name__)
 
 
 class Backoff:
-    """Pauses that grow from one try to the next.
+    """Pauses that grow by a factor from the first, in seconds, to the last one.
 
     Each is cut at random by up to half, so that many who failed together do not come back together.
-
-    Args:
-        first: how long the first pause is at most, in seconds.
-        last: how long any is at most.
-        factor: how much longer each is than the one before.
     """
 
     def __init__(self, first: float, last: float, *, factor: float = 2.0) -> None:
@@ -42,11 +37,7 @@ class Backoff:
 
 
 class OutageLog:
-    """Tells of a database that went away once, however many threads and tries notice.
-
-    Args:
-        who: who waits, for the log.
-    """
+    """Tells of a database that went away once, however many threads and tries notice."""
 
     def __init__(self, who: str) -> None:
         self._who = who
@@ -75,14 +66,10 @@ _SHARE = 19
 
 
 class RateLimit:
-    """When a job may run again: after its interval, and later where it is costly.
+    """When a job may run again: after its interval in seconds, and later where it is costly.
 
     One slow run may be the machine's fault, or have prepared what the next ones only use; so the
     cheaper of the last two counts, and a single one not at all.
-
-    Args:
-        interval: least time in seconds from the start of a run to the next.
-        ready: whether it may run at once.
     """
 
     def __init__(self, interval: float, *, ready: bool) -> None:

@@ -46,14 +46,9 @@ _FIRST_INSTANT = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // MICROSECOND
 def to_timedelta(value: Duration, argument: str, *, zero: bool = False) -> timedelta:
     """Read a duration.
 
-    Args:
-        value: seconds or ``timedelta``.
-        argument: the argument's name, for the error.
-        zero: whether a duration of nothing is allowed.
-
     Raises:
         TypeError: it is neither a number nor a ``timedelta``.
-        ValueError: it is negative, zero where that has no meaning, not finite or over 1,000 years.
+        ValueError: it is negative, zero without ``zero``, not finite or over 1,000 years.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | timedelta):
         msg = f"{argument} must be seconds or a timedelta, not {type(value).__name__}"
@@ -77,8 +72,7 @@ def to_timedelta(value: Duration, argument: str, *, zero: bool = False) -> timed
 def parse_seconds(text: str) -> float:
     """Read a duration as people write it: ``1.5``, ``250ms``, ``30 s``, ``1h30m``, ``7d``.
 
-    Raises:
-        ValueError: it is none.
+    What is none raises ValueError.
     """
     if _NUMBER.fullmatch(text.strip()):
         return float(text)
@@ -141,8 +135,7 @@ def stored_number(name: str, value: Any) -> int:
     """Read a whole number of the database, where a column may hold anything.
 
     Raises:
-        QueueError: it is none, or one from which it cannot be counted on; the text names the
-            column.
+        QueueError: it is none, or one from which it cannot be counted on.
     """
     try:
         number = int(value)

@@ -76,6 +76,13 @@ def near_queue_name(name: object) -> str:
     return found
 
 
+def _never_created(sort: str, name: object) -> str:
+    return (
+        f"There is no {sort} {shown(name)} in this database (it was never created, or it was "
+        f"dropped). Create it with service.create_{sort}({near_queue_name(name)!r})."
+    )
+
+
 UNREADABLE: Final = (
     *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError),
 )
@@ -94,10 +101,7 @@ class QueueNotFound(QueueError):
     """
 
     def __init__(self, queue: str) -> None:
-        super().__init__(
-            f"There is no queue {shown(queue)} in this database (it was never created, or it was "
-            f"dropped). Create it with service.create_queue({near_queue_name(queue)!r})."
-        )
+        super().__init__(_never_created("queue", queue))
         self.queue = queue
 
 
@@ -175,10 +179,7 @@ class TopicNotFound(QueueError):
     """
 
     def __init__(self, topic: str) -> None:
-        super().__init__(
-            f"There is no topic {shown(topic)} in this database (it was never created, or it was "
-            f"dropped). Create it with service.create_topic({near_queue_name(topic)!r})."
-        )
+        super().__init__(_never_created("topic", topic))
         self.topic = topic
 
 

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Reaper:
-    """Gives back what the dead held, buries what killed them, prunes archives, does chores.
+    """Gives back what the dead held, dead-letters what killed them, prunes archives, does chores.
 
     Args:
         queues: lists the queues to serve.
@@ -122,7 +122,7 @@ class Reaper:
 
 # How long the publisher of a batch has to drop its stages before others do.
 _PATIENCE_US: Final = 300_000_000
-_SWEEP_SECONDS: Final = 60.0
+_CLEANUP_SECONDS: Final = 60.0
 
 
 class StagedWriteCleanup:
@@ -130,15 +130,11 @@ class StagedWriteCleanup:
 
     def __init__(self, parts: ServiceParts) -> None:
         self._parts = parts
-        self._pace = RateLimit(_SWEEP_SECONDS, ready=True)
+        self._pace = RateLimit(_CLEANUP_SECONDS, ready=True)
         self._refused: set[str] = set()
 
     def run_if_due(self) -> ReaperReport:
-        """Sweep, but not more often than once a minute.
-
-        Raises:
-            DatabaseUnavailable: it was cut short.
-        """
+        """Clean up, but not more often than once a minute."""
         if not self._pace.due():
             return ReaperReport()
         with self._pace.running():

@@ -32,7 +32,6 @@ class RetryPolicy(Protocol):
         Returns:
             The delay; None ends the message as a dead letter.
         """
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,10 +149,6 @@ class _Unregistered(ExponentialBackoff):
 class RetryPolicies:
     """The policies that a service knows by name: those of this module, and registered ones.
 
-    Args:
-        registered: names and classes of the application's own policies. A class is a dataclass, or
-            its constructor's arguments are attributes of the same names.
-
     Raises:
         TypeError: a class has no ``next_delay(attempt, error)``, or a name is not a text.
         ValueError: a name is empty, longer than 100 characters, or one of this module's.
@@ -201,11 +196,7 @@ class RetryPolicies:
         return description
 
     def build(self, description: Mapping[str, Any]) -> RetryPolicy:
-        """Build the policy that ``describe`` wrote.
-
-        Raises:
-            Exception: no class is registered under its name, or the class refuses its arguments.
-        """
+        """Build the policy that ``describe`` wrote; its class may raise what it likes."""
         name, arguments = description["policy"], description["arguments"]
         kind = self._kinds.get(name) or self._paths.get(name)
         if kind is None:
@@ -236,11 +227,7 @@ class RetryPolicies:
 
 
 def check_policy(policy: object) -> None:
-    """Refuse what is no policy.
-
-    Raises:
-        TypeError: it has no ``next_delay``, or it is a class.
-    """
+    """Raise TypeError for what is no policy."""
     if isinstance(policy, type) or not isinstance(policy, RetryPolicy):
         msg = "retry must be an object with next_delay(attempt, error), such as FixedDelay(10)"
         raise TypeError(msg)

@@ -30,16 +30,11 @@ _PYTHON_TYPES = {"text": "a str", "bytes": "bytes"}
 
 
 def encode(payload_type: str, payload: Any, limit: int, *, nul: bool = True) -> str | bytes:
-    """Encode a payload for the table.
-
-    Args:
-        payload_type: ``"json"``, ``"text"`` or ``"bytes"``.
-        payload: what the publisher gave.
-        limit: largest encoded size, in bytes of UTF-8.
-        nul: whether this engine's text columns hold NUL characters.
+    """Encode a payload for the table: at most ``limit`` bytes in UTF-8.
 
     Raises:
-        PayloadInvalid: it would not come back equal.
+        PayloadInvalid: it would not come back equal, or ``nul`` says that the engine's text
+            columns hold no NUL characters, and it does.
         PayloadTooLarge: it is over the limit.
     """
     if payload_type == "bytes":
@@ -106,11 +101,7 @@ def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
 
 
 def decode_headers(stored: str | None) -> dict[str, Any]:
-    """Turn stored headers into a dictionary; NULL is an empty one.
-
-    Raises:
-        ValueError: another client has stored something else there.
-    """
+    """Turn stored headers into a dictionary; of another client's, ValueError tells."""
     headers = {} if stored is None else decode_json(stored)
     if not isinstance(headers, dict):
         msg = "the headers are no JSON object"
@@ -122,8 +113,7 @@ def decode_json(text: Any) -> Any:
     """Read JSON as the standard library does, several times as fast where it can be.
 
     Raises:
-        ValueError: it is none.
-        RecursionError: it is nested too deeply.
+        ValueError, RecursionError: it is none, or nested too deeply.
     """
     try:
         return _QUICK_DECODER.decode(text)
@@ -133,11 +123,7 @@ def decode_json(text: Any) -> Any:
 
 
 def encode_json(value: Any, what: str) -> str:
-    """Write compact JSON that reads back equal to ``value``.
-
-    Raises:
-        PayloadInvalid: it would not.
-    """
+    """Write compact JSON that reads back equal to ``value``, or raise PayloadInvalid."""
     try:
         quick = _QUICK_ENCODER.encode(value)
         if _QUICK_DECODER.decode(quick) == value:
@@ -169,11 +155,7 @@ def _encode_json_slowly(value: Any, what: str) -> str:
 
 
 def check_json_text(text: str, what: str) -> None:
-    """Let a text pass that is JSON as ``encode_json`` might have written it.
-
-    Raises:
-        PayloadInvalid: it is not.
-    """
+    """Raise PayloadInvalid unless ``encode_json`` might have written such a text."""
     try:
         json.loads(text, parse_constant=_refuse_constant)
     except RecursionError as error:
@@ -263,11 +245,7 @@ def is_storable(text: object) -> bool:
 
 
 def check_text(argument: str, value: Any, limit: int) -> str | None:
-    """Read a short text that may be left out; also of a subclass of ``str``.
-
-    Raises:
-        TypeError, ValueError: it is none; the text names the argument.
-    """
+    """Read a short text that may be left out; TypeError or ValueError names the argument."""
     if value is None:
         return None
     if not isinstance(value, str):

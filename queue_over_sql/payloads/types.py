@@ -33,11 +33,7 @@ _KEPT = (
 
 
 def understood(given: Any) -> Any:
-    """The same type, with each ``typing.TypedDict`` in it replaced where Pydantic refuses them.
-
-    Raises:
-        NameError: an annotation names what cannot be found.
-    """
+    """The same type, with each ``typing.TypedDict`` in it replaced where Pydantic refuses them."""
     if sys.version_info >= (3, 12):
         return given
     return _replaced(given, {})
@@ -153,13 +149,7 @@ class UnfitPayload(ValueError):
 
 
 class Kinds:
-    """The payload types that this server's code knows, by kind.
-
-    Made by ``Kinds.of``; may be used from any thread.
-
-    Attributes:
-        names: the kinds, sorted.
-    """
+    """The payload types that this server's code knows, by kind; may be used from any thread."""
 
     def __init__(self, types: Mapping[str, tuple[Any, TypeAdapter[Any]]]) -> None:
         self.names = tuple(sorted(types))
@@ -172,12 +162,7 @@ class Kinds:
 
     @classmethod
     def of(cls, given: Sequence[Any] | Mapping[str, Any] | Kinds) -> Kinds:
-        """Read ``kinds=``.
-
-        Args:
-            given: types that are named for themselves, or types by the names of their kinds:
-                Pydantic models, dataclasses, typed dictionaries, or anything else that Pydantic
-                has a way to write as JSON.
+        """Read ``kinds=``, as ``QueueSettings`` describes it.
 
         Raises:
             TypeError: something is no type that Pydantic can handle, or has no name of its own.
@@ -204,15 +189,10 @@ class Kinds:
         return kind in self._adapters
 
     def encode(self, kind: str | None, payload: Any) -> tuple[str, Any]:
-        """Check a payload and write it as plain JSON values.
+        """Check a payload and write it as plain JSON values; returns its kind, too.
 
-        Args:
-            kind: its kind; not needed for an instance of a registered type.
-            payload: an instance of the kind's type, which is written as JSON, or a plain JSON
-                value that fits it, which is kept as it is.
-
-        Returns:
-            The kind, and what to store.
+        An instance of a registered type needs no ``kind``. A plain JSON value that fits its kind is
+        kept as it is.
 
         Raises:
             PayloadInvalid: the kind is unknown, missing or another one than the payload's, or the
@@ -236,11 +216,7 @@ class Kinds:
         return name, value
 
     def decode(self, kind: str, value: Any) -> Any:
-        """Turn a stored payload into an instance of its kind's type.
-
-        Args:
-            kind: the kind.
-            value: the payload as it was read from JSON.
+        """Turn a payload, as it was read from JSON, into an instance of its kind's type.
 
         Raises:
             UnfitPayload: it does not fit, or the kind is unknown here.
