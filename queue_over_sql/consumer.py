@@ -94,12 +94,7 @@ class Consumer:
         return self._settings.consumer_timeout_us if self._connections.background else hundred_years
 
     def identity(self) -> Identity:
-        """The identity to claim under: registered, alive, and new where the former one expired.
-
-        Raises:
-            DatabaseUnavailable: it could not be registered.
-            ServiceClosed: the service was stopped.
-        """
+        """The identity to claim under: registered, alive, and new where the former one expired."""
         identity = self._identity
         if identity is not None and identity.alive:
             return identity

@@ -114,11 +114,7 @@ def instant_to_microseconds(value: datetime, argument: str) -> int:
 
 
 def instant(microseconds: int) -> datetime:
-    """Turn microseconds since the Unix epoch into an aware UTC instant.
-
-    Raises:
-        QueueError: it is none within the years 1 to 9999; a column may hold anything.
-    """
+    """Turn microseconds since the Unix epoch into an aware UTC instant, or raise QueueError."""
     try:
         return _EPOCH + timedelta(microseconds=microseconds)
     except UNREADABLE as error:

@@ -232,13 +232,13 @@ class RequestTimeout(QueueError, TimeoutError):
     def __init__(
         self, queue: str, correlation_id: str, message_id: int, seconds: float, *, withdrawn: bool
     ) -> None:
-        fate = (
+        ending = (
             "Nobody had begun with it, so it was withdrawn."
             if withdrawn
             else "It was claimed, so it may be done or still be done."
         )
         super().__init__(
-            f"No reply to message {message_id} of queue {queue!r} came in {seconds:g} s. {fate}"
+            f"No reply to message {message_id} of queue {queue!r} came in {seconds:g} s. {ending}"
         )
         self.queue = queue
         self.correlation_id = correlation_id

@@ -145,22 +145,11 @@ class Settler(Protocol):
 
     def ack(self, messages: Any, *, connection: Any = None) -> None: ...  # noqa: D102
     def nack(  # noqa: D102
-        self,
-        messages: Any,
-        *,
-        error: str | BaseException | None = None,
-        delay: Duration | None = None,
-        connection: Any = None,
+        self, messages: Any, *, error: Any = None, delay: Any = None, connection: Any = None
     ) -> None: ...
     def release(self, messages: Any, *, connection: Any = None) -> None: ...  # noqa: D102
     def reject(self, messages: Any, reason: str, *, connection: Any = None) -> None: ...  # noqa: D102
-    def extend(  # noqa: D102
-        self,
-        messages: Any,
-        lease: Duration | None = None,
-        *,
-        connection: Any = None,
-    ) -> None: ...
+    def extend(self, messages: Any, lease: Any = None, *, connection: Any = None) -> None: ...  # noqa: D102
     def reply(self, message: Any, reply: Publication, connection: Any) -> Published: ...  # noqa: D102
 
 
@@ -288,7 +277,7 @@ class Message:
 
     @property
     def priority(self) -> int:
-        """Its level; 0 is the most urgent."""
+        """How urgent it is; 0 is the most urgent."""
         return self._row.priority
 
     @property

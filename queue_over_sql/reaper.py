@@ -47,7 +47,7 @@ class Reaper:
         self._forget_consumer = forget_consumer
         self._chores = chores
         # The scheduler keeps the interval; here is only what a costly pass adds to it.
-        self._pace = RateLimit(0.0, ready=True)
+        self._rate_limit = RateLimit(0.0, ready=True)
         self._outage = OutageLog("The reaper")
 
     def run_once(self, *, patient: bool = False) -> ReaperReport:
@@ -90,8 +90,8 @@ class Reaper:
         What a costly pass puts off can wait; schedules cannot.
         """
         try:
-            if self._pace.due():
-                with self._pace.running():
+            if self._rate_limit.due():
+                with self._rate_limit.running():
                     self.run_once(patient=True)
             else:
                 self._do_chores()
@@ -121,7 +121,7 @@ class Reaper:
 
 
 # How long the publisher of a batch has to drop its stages before others do.
-_PATIENCE_US: Final = 300_000_000
+_ABANDONED_US: Final = 300_000_000
 _CLEANUP_SECONDS: Final = 60.0
 
 
@@ -130,27 +130,23 @@ class StagedWriteCleanup:
 
     def __init__(self, parts: ServiceParts) -> None:
         self._parts = parts
-        self._pace = RateLimit(_CLEANUP_SECONDS, ready=True)
+        self._rate_limit = RateLimit(_CLEANUP_SECONDS, ready=True)
         self._refused: set[str] = set()
 
     def run_if_due(self) -> ReaperReport:
         """Clean up, but not more often than once a minute."""
-        if not self._pace.due():
+        if not self._rate_limit.due():
             return ReaperReport()
-        with self._pace.running():
+        with self._rate_limit.running():
             return ReaperReport(swept=self.sweep())
 
     def sweep(self) -> int:
-        """Drop stages that nobody publishes any more, forget old commits; returns how many stages.
-
-        Raises:
-            DatabaseUnavailable: it was cut short.
-        """
+        """Drop stages that nobody publishes any more, counted, and forget old commits."""
         connections, system = self._parts.connections, self._parts.system()
         dialect = connections.dialect
         connections.run(lambda c: recovery.prune_commits(c, system, dialect))
         names = connections.run(
-            lambda c: recovery.orphaned_stages(c, system, dialect, patience=_PATIENCE_US)
+            lambda c: recovery.orphaned_stages(c, system, dialect, patience=_ABANDONED_US)
         )
         return sum(self._drop(name) for name in names)
 

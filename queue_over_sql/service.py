@@ -109,8 +109,8 @@ class QueueService:
             retry_policies=RetryPolicies(retry_policies),
         )
         self._settings = settings
-        patience = settings.consumer_timeout_us / 1_000_000
-        connections = Connections(database, self._runtime(), patience=patience)
+        silence = settings.consumer_timeout_us / 1_000_000
+        connections = Connections(database, self._runtime(), silence=silence)
         runtime = connections.runtime
         catalog = Catalog(connections, settings, self._make_queue)
         consumer = Consumer(connections, catalog.system, settings, self._start_heartbeat)

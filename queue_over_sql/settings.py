@@ -258,7 +258,7 @@ class StoredSettings:
         with _readable(self.queue):
             # What is newer than the record has its default.
             dedup = data.get("dedup_window_us")
-            patience = data.get("kind_timeout_us")
+            waits = data.get("kind_timeout_us")
             settings = EffectiveSettings(
                 lease=timedelta(microseconds=data["lease_us"]),
                 max_attempts=data["max_attempts"],
@@ -269,7 +269,7 @@ class StoredSettings:
                 archive_ttl=each_outcome(data["archive_ttl_us"], _microseconds),
                 archive_limit=data.get("archive_limit"),
                 dedup_window=None if dedup is None else _microseconds(dedup),
-                kind_timeout=timedelta(days=1) if patience is None else _microseconds(patience),
+                kind_timeout=timedelta(days=1) if waits is None else _microseconds(waits),
                 max_payload_bytes=data["max_payload_bytes"],
                 columns=tuple(columns),
                 adoption=self.adoption,
@@ -372,20 +372,11 @@ def _microseconds(count: int) -> timedelta:
     return timedelta(microseconds=count)
 
 
-def _check_archive_ttl(name: str, value: Any) -> None:
-    _check_outcomes(name, value)
-    each_outcome(value, lambda ttl: to_timedelta(ttl, name))
-
-
-def _check_archive_limit(name: str, value: Any) -> None:
-    _check_outcomes(name, value)
-    each_outcome(value, lambda limit: check_whole(name, limit, 0, 2**62))
-
-
-def _check_outcomes(name: str, value: Any) -> None:
+def _check_outcomes(name: str, value: Any, check: Callable[[Any], object]) -> None:
     if isinstance(value, Mapping):
         for outcome in value:
             check_choice(f"the outcome in {name}", outcome, [each.value for each in Outcome])
+    each_outcome(value, check)
 
 
 def _check_kinds(name: str, value: Any) -> None:
@@ -449,8 +440,12 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], object]]] = {
     "payload": lambda name, value: check_choice(name, value, PAYLOAD_TYPES),
     "priorities": lambda name, value: check_whole(name, value, 1, MAX_PRIORITIES),
     "archive": lambda name, value: check_choice(name, value, ARCHIVES),
-    "archive_ttl": _check_archive_ttl,
-    "archive_limit": _check_archive_limit,
+    "archive_ttl": lambda name, value: _check_outcomes(
+        name, value, lambda ttl: to_timedelta(ttl, name)
+    ),
+    "archive_limit": lambda name, value: _check_outcomes(
+        name, value, lambda limit: check_whole(name, limit, 0, 2**62)
+    ),
     "dedup_window": lambda name, value: value is None or to_timedelta(value, name),
     "kinds": _check_kinds,
     "kind_timeout": lambda name, value: to_timedelta(value, name),

@@ -67,7 +67,7 @@ T = TypeVar("T")
 # How long it waits for acts of other threads to end, so that it releases what they claim.
 _DRAIN_SECONDS = 5.0
 # How long conflicts between transactions are retried before they become an error.
-_PATIENCE_SECONDS = 30.0
+_RETRY_SECONDS = 30.0
 # How often an act that is safe to repeat is tried again on a fresh connection.
 _RECONNECTS = 2
 
@@ -90,17 +90,15 @@ class Connections:
     Args:
         database: a URL or an engine.
         runtime: how the service waits.
-        patience: seconds without any answer after which nobody waits any longer.
+        silence: seconds without any answer after which nobody waits any longer.
     """
 
-    def __init__(
-        self, database: Any, runtime: Runtime = THREADS, *, patience: float = 30.0
-    ) -> None:
+    def __init__(self, database: Any, runtime: Runtime = THREADS, *, silence: float = 30.0) -> None:
         self.runtime = runtime
         self._opened: OpenedEngine = runtime.open_engine(database)
         self._dialect: QueueDialect | None = None
         self._lock = runtime.lock()
-        self.watchdog = Watchdog(runtime, patience, self._ask)
+        self.watchdog = Watchdog(runtime, silence, self._ask)
         if not self._opened.borrowed:
             self.watchdog.follow(self._opened.engine)
         # What keeps others off a connection that is no session.
@@ -144,12 +142,7 @@ class Connections:
 
     @property
     def dialect(self) -> QueueDialect:
-        """What this server does differently; connects at its first use.
-
-        Raises:
-            DatabaseUnavailable: the database cannot be reached.
-            UnsupportedByEngine: the server is too old, or cannot be used over a pooler like this.
-        """
+        """What this server does differently; connects at its first use, and may refuse it."""
         if self._dialect is None:
             with self._lock:
                 if self._dialect is None:
@@ -195,7 +188,7 @@ class Connections:
             DatabaseRefused: it answered with another error.
             ServiceClosed: the service was stopped.
         """
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+        deadline = time.monotonic() + _RETRY_SECONDS
         reconnects = _RECONNECTS if repeat else 0
         tries = 0
         while True:
@@ -249,12 +242,7 @@ class Connections:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection for a long read that begins no transaction by itself, so it locks nothing.
-
-        Raises:
-            DatabaseUnavailable: the database cannot be reached, or was lost meanwhile.
-            DatabaseRefused: it answered with another error.
-        """
+        """A connection for a long read that begins no transaction by itself: it locks nothing."""
         self._check_open()
         with (
             self._guard,
@@ -267,12 +255,7 @@ class Connections:
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[Connection]:
-        """A connection that commits by itself, for what waits on it for long; nobody else gets it.
-
-        Raises:
-            DatabaseUnavailable: the database cannot be reached, or was lost meanwhile.
-            ServiceClosed: the service was stopped.
-        """
+        """A connection for this caller alone that commits by itself, for what waits for long."""
         self._check_open()
         session = self._new_session(False)  # noqa: FBT003 - what waits does not write
         try:
@@ -456,9 +439,7 @@ class Connections:
         try:
             with self.watchdog.waiting():
                 return self.runtime.obtained(self.engine.connect, lambda unused: unused.close())
-        except TimeoutError as error:
-            raise self._unavailable(error) from error
-        except PoolTimeout as error:
+        except (TimeoutError, PoolTimeout) as error:
             raise self._unavailable(error) from error
         except DBAPIError as error:
             interruption = interruption_behind(error)

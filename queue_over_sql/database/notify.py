@@ -52,7 +52,10 @@ class Arrivals:
         """
         me = object()
         try:
-            self._enter(me)
+            with self._waited_for:
+                self._waiting.add(me)
+                if len(self._waiting) == 1:
+                    self._waited_for.notify_all()
             with self._condition:
                 if self.count == seen:
                     self._condition.wait(seconds)
@@ -72,12 +75,6 @@ class Arrivals:
         """End ``wait_for_waiting`` of another."""
         with self._waited_for:
             self._waited_for.notify_all()
-
-    def _enter(self, me: object) -> None:
-        with self._waited_for:
-            self._waiting.add(me)
-            if len(self._waiting) == 1:
-                self._waited_for.notify_all()
 
 
 _log = logging.getLogger(__name__)

@@ -16,6 +16,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from queue_over_sql.errors import PayloadInvalid, shown
+from queue_over_sql.payloads.codec import is_storable
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -287,8 +288,7 @@ def _checked_name(name: Any) -> str:
     if not isinstance(name, str):
         msg = f"the names of kinds must be str, not {type(name).__name__}"
         raise TypeError(msg)
-    storable = "\0" not in name and not any("\ud800" <= character <= "\udfff" for character in name)
-    if not storable or not 1 <= len(name) <= _NAME_LENGTH:
+    if not is_storable(name) or not 1 <= len(name) <= _NAME_LENGTH:
         msg = (
             f"the name of a kind must be 1 to {_NAME_LENGTH} characters of text without NUL, not "
             f"{name[:50]!r}"

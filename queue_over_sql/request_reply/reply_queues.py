@@ -94,20 +94,11 @@ class ReplyBox:
 class ReplyBoxes(Protocol):
     """The queues of a service, as those that replies go to."""
 
-    def create(self, name: str, owner: str) -> ReplyBox:
-        """Create the queue of a consumer's replies, or open it where it exists."""
-
-    def open(self, name: str, connection: Connection | None) -> ReplyBox:
-        """Open a queue; see ``ReplyQueues.find``."""
-
-    def forget(self, name: str) -> None:
-        """Forget a queue, so that the next call that needs it opens it again."""
-
-    def drop(self, name: str) -> bool:
-        """Drop a queue unless a reply to it is under way."""
-
-    def orphaned(self) -> list[str]:
-        """The names of the temporary queues of consumers that are expired or gone."""
+    def create(self, name: str, owner: str) -> ReplyBox: ...  # noqa: D102
+    def open(self, name: str, connection: Connection | None) -> ReplyBox: ...  # noqa: D102
+    def forget(self, name: str) -> None: ...  # noqa: D102
+    def drop(self, name: str) -> bool: ...  # noqa: D102
+    def orphaned(self) -> list[str]: ...  # noqa: D102
 
 
 class ReplyQueues:

@@ -1,8 +1,9 @@
 """What is done to a schedule inside one transaction: add, change, fire, pause, resume, remove.
 
 Each locks the schedule's row before it touches messages, so that no reaper can publish one after
-they were removed. Nothing here opens a transaction, and nothing that may ask the database by itself
-is called: a queue's settings are read, and its messages encoded, before.
+they were removed. One that is not as it was ``seen`` is a ``Conflict``. Nothing here opens a
+transaction, and nothing that may ask the database by itself is called: a queue's settings are read,
+and its messages encoded, before.
 """
 
 from __future__ import annotations
@@ -101,16 +102,8 @@ def put(
 ) -> ScheduleRecord:
     """Add a schedule, or change the one that has its name; returns what is stored now.
 
-    Args:
-        connection: where.
-        scope: which schedules.
-        messages: of the new definition.
-        seen: what is to be changed, as it was read; None where there was nothing.
-        before: the tables of the queue that it published to so far.
-
-    Raises:
-        QueueNotFound: the queue was dropped.
-        Conflict: the schedule is not as it was ``seen``.
+    ``seen`` is None where there was none. ``before`` has the tables of the queue that it published
+    to so far. QueueNotFound tells that the new one was dropped.
     """
     name, queue = messages.schedule, messages.queue.name
     if not registry.hold_queue(connection, scope.system, scope.prefix, queue):
@@ -160,10 +153,7 @@ def fire(
     messages: ScheduledMessages,
     seen: ScheduleRecord,
 ) -> Fired | None:
-    """Publish what is to be published for a schedule.
-
-    Where somebody else was at it, returns None or raises Conflict.
-    """
+    """Publish what is to be published for a schedule; None where somebody else was at it."""
     name = messages.schedule
     record = store.locked_schedule(connection, scope, name, wait=False)
     if record is None or record.paused or record.version != seen.version:
@@ -184,11 +174,7 @@ def pause(
     tables: QueueTables | None,
     seen: ScheduleRecord,
 ) -> bool:
-    """Pause a schedule and remove its messages that are not due; False where there is none.
-
-    Raises:
-        Conflict: it publishes to another queue than when it was read.
-    """
+    """Pause a schedule and remove its messages that are not due; False where there is none."""
     record = _locked(connection, scope, seen)
     if record is None or record.paused:
         return record is not None
@@ -202,11 +188,7 @@ def remove(
     tables: QueueTables | None,
     seen: ScheduleRecord,
 ) -> bool:
-    """Remove a schedule and its messages that are not due; False where there is none.
-
-    Raises:
-        Conflict: it publishes to another queue than when it was read.
-    """
+    """Remove a schedule and its messages that are not due; False where there is none."""
     if _locked(connection, scope, seen) is None:
         return False
     _remove_ahead(connection, scope, tables, seen.name)
@@ -219,11 +201,7 @@ def resume(
     messages: ScheduledMessages,
     seen: ScheduleRecord,
 ) -> bool:
-    """Let a paused schedule go on, and publish what comes next; False where there is none.
-
-    Raises:
-        Conflict: it was changed since it was read.
-    """
+    """Let a paused schedule go on, and publish what comes next; False where there is none."""
     record = store.locked_schedule(connection, scope, messages.schedule)
     if record is None or not record.paused:
         return record is not None

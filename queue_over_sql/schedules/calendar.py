@@ -7,7 +7,6 @@ import functools
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
-from types import MappingProxyType
 from typing import Any, Final, Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -24,17 +23,15 @@ _SUNDAY: Final = 7
 _ALL_HOURS: Final = frozenset(range(24))
 _PART: Final = re.compile(r"(?:(\*)|(\w+)(?:-(\w+))?)(?:/(\d+))?", re.ASCII)
 
-NICKNAMES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "@hourly": "0 * * * *",
-        "@daily": "0 0 * * *",
-        "@midnight": "0 0 * * *",
-        "@weekly": "0 0 * * 0",
-        "@monthly": "0 0 1 * *",
-        "@yearly": "0 0 1 1 *",
-        "@annually": "0 0 1 1 *",
-    }
-)
+NICKNAMES: Final[Mapping[str, str]] = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
 """Words that stand for five fields."""
 
 

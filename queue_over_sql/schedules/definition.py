@@ -15,7 +15,6 @@ from queue_over_sql.durations import MICROSECOND, Duration, instant, to_timedelt
 from queue_over_sql.errors import UNREADABLE, QueueError, shown
 from queue_over_sql.message import PUBLISH_OPTIONS, SCHEDULE, Publication
 from queue_over_sql.payloads import codec as payloads
-from queue_over_sql.payloads.codec import encode_json
 from queue_over_sql.queues.publish import refuse_options
 from queue_over_sql.schedules.calendar import (
     MISSED,
@@ -63,7 +62,7 @@ def tagged(value: Any, what: str) -> dict[str, Any]:
     for kind, (tag, write) in _WRITERS.items():
         if isinstance(value, kind):
             return {tag: write(value)}
-    encode_json(value, what)
+    payloads.encode_json(value, what)
     return {"json": value}
 
 

@@ -49,12 +49,7 @@ class ScheduleAccess:
         return self.run(lambda connection: store.schedule_record(connection, scope, name))
 
     def open(self, queue: str | Queue) -> Queue:
-        """Open a queue for a schedule.
-
-        Raises:
-            QueueNotFound: there is none.
-            ValueError: its messages are rows of a table of the user's.
-        """
+        """Open a queue for a schedule; ValueError for one over a table of the user's."""
         opened = self._parts.queue(name_of(queue))
         if isinstance(opened, AdoptedQueue):
             msg = (

@@ -80,7 +80,8 @@ class HandlerRun:
         """
         size = self._handler.batch or 1
         finished: list[Message] = []
-        with self._kept(messages):
+        keeping = self._handler.lease_keepalive
+        with self._keeper.keeping(self._queue, messages) if keeping else contextlib.nullcontext():
             for start in range(0, len(messages), size):
                 if stopping():
                     self._give_back(messages[start:])
@@ -90,11 +91,6 @@ class HandlerRun:
                     break
                 finished += self._call(list(messages[start : start + size]))
         return finished
-
-    def _kept(self, messages: Sequence[Message]) -> contextlib.AbstractContextManager[None]:
-        if not self._handler.lease_keepalive:
-            return contextlib.nullcontext()
-        return self._keeper.keeping(self._queue, messages)
 
     def _call(self, messages: list[Message]) -> list[Message]:
         argument: Any = messages if self._handler.batch else messages[0]

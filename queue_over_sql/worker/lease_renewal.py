@@ -91,20 +91,15 @@ class LeaseKeeper:
                     self._runtime.start("queue-over-sql-lease", self._renew, batch)
 
     def _renew(self, batch: _Batch) -> None:
-        try:
-            self._extend(batch)
-        finally:
-            batch.renewing.release()
-
-    def _extend(self, batch: _Batch) -> None:
         open_messages = [message for message in batch.messages if not message.settled]
-        if not open_messages:
-            return
         try:
-            batch.queue.extend(open_messages)
+            if open_messages:
+                batch.queue.extend(open_messages)
         except ClaimLost as error:
             # Either it was settled this moment, or it is lost and its handler's ack will say so.
             lost = set(map(id, error.messages))
             batch.messages = [m for m in batch.messages if id(m) not in lost]
         except QueueError as error:
             _log.warning("A lease of queue %s could not be renewed: %s", batch.queue.name, error)
+        finally:
+            batch.renewing.release()

@@ -269,25 +269,21 @@ class Worker:
         return False
 
     def _serve(self, handler: Handler) -> bool:
-        queue = self._parts.queue(handler.queue)
+        queue, count = self._parts.queue(handler.queue), max(self._batch, handler.batch or 1)
         run = HandlerRun(handler, queue, self._parts.connections, self._keeper, self._insist)
         with contextlib.closing(run):
-            return self._serve_by(run, handler, queue)
-
-    def _serve_by(self, run: HandlerRun, handler: Handler, queue: Queue) -> bool:
-        count = max(self._batch, handler.batch or 1)
-        messages = self._claim(queue, handler, count)
-        worked = bool(messages)
-        turn_ends = time.monotonic() + _TURN_SECONDS
-        while messages:
-            self._in_hand[self._runtime.me()] = queue, messages
-            finished = run.handle(messages, self._draining.is_set)
-            over = len(self._handlers) > 1 and time.monotonic() > turn_ends
-            if self._draining.is_set() or over:
-                self._ack(queue, finished)
-                break
-            messages = self._exchange(queue, handler, finished, count)
-        self._in_hand.pop(self._runtime.me(), None)
+            messages = self._claim(queue, handler, count)
+            worked = bool(messages)
+            turn_ends = time.monotonic() + _TURN_SECONDS
+            while messages:
+                self._in_hand[self._runtime.me()] = queue, messages
+                finished = run.handle(messages, self._draining.is_set)
+                over = len(self._handlers) > 1 and time.monotonic() > turn_ends
+                if self._draining.is_set() or over:
+                    self._ack(queue, finished)
+                    break
+                messages = self._exchange(queue, handler, finished, count)
+            self._in_hand.pop(self._runtime.me(), None)
         return worked
 
     def _claim(self, queue: Queue, handler: Handler, count: int) -> list[Message]:
