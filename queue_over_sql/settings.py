@@ -294,7 +294,7 @@ def _readable(queue: str) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServiceSettings:
-    """How one ``QueueService`` behaves, which describes each of them."""
+    """How one ``QueueService`` behaves: its arguments, which it describes."""
 
     schema: str | None = None
     table_prefix: str = "queue_"

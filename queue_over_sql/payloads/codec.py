@@ -101,7 +101,7 @@ def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
 
 
 def decode_headers(stored: str | None) -> dict[str, Any]:
-    """Turn stored headers into a dictionary; of another client's, ValueError tells."""
+    """Turn stored headers into a dictionary; ValueError for what another client stored."""
     headers = {} if stored is None else decode_json(stored)
     if not isinstance(headers, dict):
         msg = "the headers are no JSON object"

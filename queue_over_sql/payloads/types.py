@@ -163,7 +163,7 @@ class Kinds:
 
     @classmethod
     def of(cls, given: Sequence[Any] | Mapping[str, Any] | Kinds) -> Kinds:
-        """Read ``kinds=``, as ``QueueSettings`` describes it.
+        """Read ``kinds=``, as ``create_queue`` describes it.
 
         Raises:
             TypeError: something is no type that Pydantic can handle, or has no name of its own.

@@ -288,7 +288,7 @@ def latest(trigger: Trigger, since: int, until: int) -> int:
 
 @functools.lru_cache(maxsize=256)
 def wall_trigger(cron: str, zone: str) -> WallTrigger:
-    """The trigger of a crontab line in a time zone; errors as of either."""
+    """The trigger of a crontab line in the time zone of a name; raises what reading them does."""
     return WallTrigger(parse_crontab(cron), zone_named(zone))
 
 

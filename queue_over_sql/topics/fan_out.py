@@ -97,7 +97,7 @@ class FanOut:
         self._seen: list[SubscriptionRow] = []
 
     def subscriptions(self) -> list[SubscriptionRow]:
-        """The subscriptions by queue and pattern, or TopicNotFound."""
+        """The subscriptions by queue and pattern; TopicNotFound where the topic was dropped."""
         self._parts.check_open()
         return self._existing(self._parts.connections.run(self._rows))
 
