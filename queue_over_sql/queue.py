@@ -120,7 +120,7 @@ class QueueCore:
             Batches without empty ones; None where this queue can only be taken as messages.
         """
         context, settings = self.context, self.context.settings
-        if context.tables.adoption is not None or settings.dedup_us is not None or context.kinds:
+        if not context.tables.has_payloads or settings.dedup_us is not None or context.kinds:
             return None
         keep = settings.archive == "all"
         return context.run_on(

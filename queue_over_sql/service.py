@@ -552,7 +552,7 @@ class QueueService:
             wakeups=self._parts.wakeups,
             kinds=kinds,
         )
-        if tables.adoption is None:
+        if tables.has_payloads:
             return Queue(QueueCore(context, self._reply_queues))
         return AdoptedQueue(QueueCore(context, self._reply_queues, RowPublisher))
 

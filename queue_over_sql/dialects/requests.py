@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import BigInteger, ColumnElement, func, literal_column, null
+from sqlalchemy import ColumnElement
 
 from queue_over_sql.durations import ALWAYS, NEVER
 from queue_over_sql.message import Claim, MessageRow, Outcome, Unreadable
@@ -249,55 +249,18 @@ _CORE = len(MESSAGE_COLUMNS)
 _ATTEMPT = MESSAGE_COLUMNS.index("attempt_count")
 _STAMP = slice(MESSAGE_COLUMNS.index("consumer_id"), MESSAGE_COLUMNS.index("last_attempt_at"))
 _LEASE = MESSAGE_COLUMNS.index("lease_us")
-_READ_AS_TEXT = {"payload", "headers"}
-_EPOCH: ColumnElement[int] = literal_column("0", BigInteger())
-
-
-def message_columns(tables: QueueTables, table: Table) -> list[ColumnElement[Any]]:
-    """What a select of messages names, in the order that ``read_row`` expects."""
-    if tables.adoption is not None:
-        return _columns_of_adopted(tables, table)
-    core = [
-        tables.dialect.read_payload(table.c[name]).label(name)
-        if name in _READ_AS_TEXT
-        else table.c[name]
-        for name in MESSAGE_COLUMNS
-    ]
-    return [*core, *[table.c[name] for name in tables.own_columns]]
-
-
-def _columns_of_adopted(tables: QueueTables, table: Table) -> list[ColumnElement[Any]]:
-    """The same of a table of the user's: labels keep equal names apart, defaults fill up rows.
-
-    A row is a message as well when its owner did no more than to set ``available_at``.
-    """
-    columns = table.c
-    special: dict[str, ColumnElement[Any]] = {
-        "message_key": null(),
-        "kind": null(),
-        "payload": null(),
-        "headers": tables.dialect.read_payload(columns.headers),
-        "published_at": func.coalesce(columns.published_at, columns.available_at, _EPOCH),
-        "scheduled_at": func.coalesce(columns.scheduled_at, columns.available_at, _EPOCH),
-    }
-    core = [
-        (special[name] if name in special else columns[name]).label(f"m_{name}")
-        for name in MESSAGE_COLUMNS
-    ]
-    own = [columns[key].label(f"row_{index}") for index, key in enumerate(tables.own_columns)]
-    return [*core, *own]
 
 
 def archive_columns(tables: QueueTables) -> list[ColumnElement[Any]]:
-    """The same for the archive, with when and how each message ended at the end."""
+    """What a select of archived messages names: ends with when and how each ended."""
     archive = tables.archive
-    return [*message_columns(tables, archive), *[archive.c[name] for name in ARCHIVE_COLUMNS]]
+    return [*tables.message_columns(archive), *[archive.c[name] for name in ARCHIVE_COLUMNS]]
 
 
 def read_rows(
     connection: Connection, sql: StatementCache, rows: Iterable[Sequence[Any]]
 ) -> list[MessageRow]:
-    """Read rows selected on a connection as ``message_columns`` names them."""
+    """Read rows selected on a connection as ``QueueTables.message_columns`` names them."""
     tables: QueueTables = sql.subject
     if not tables.own_columns:
         return [_message_row(row, _NO_COLUMNS) for row in rows]

@@ -294,7 +294,7 @@ def finish_rounds(
         dedup_us: how long their keys stay taken, in microseconds; None where they are free at once.
     """
     values = rounds_values(*span) | _DONE | {"p_error": None, "p_attempted": None}
-    keep = keep and sql.subject.adoption is None
+    keep = keep and not sql.subject.ends_in_place
     archives_at_once = keep and sql.subject.dialect.archives_at_once
     if dedup_us is not None or (keep and not archives_at_once):
         # What is remembered and copied must be what is removed.

@@ -154,7 +154,7 @@ class StagedPublisher:
         self, context: QueueContext, *, on_conflict: str = "raise", stage_ttl: float = STAGE_TTL
     ) -> None:
         check_choice("on_conflict", on_conflict, _ON_CONFLICT)
-        if context.tables.adoption is not None:
+        if not context.tables.has_payloads:
             msg = (
                 f"Queue {context.name!r} lives in a table of your own: write the rows there, then "
                 "make them messages with enqueue()."

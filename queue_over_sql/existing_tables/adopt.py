@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from queue_over_sql.database.connections import Connections
+    from queue_over_sql.dialects.base import QueueDialect
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.schema.system_tables import SystemTables
     from queue_over_sql.settings import EffectiveSettings, QueueSettings, ServiceSettings
@@ -121,7 +122,7 @@ class Adopter:
 
         def act(connection: Connection) -> None:
             with dialect.creating(connection, self._settings.schema):
-                self._record(connection, tables, settings, definition)
+                self._record(connection, tables, adoption, settings, definition)
                 existing_store.add_columns(connection, tables)
 
         self._connections.run(act, atomic=True)
@@ -181,6 +182,7 @@ class Adopter:
         self,
         connection: Connection,
         tables: QueueTables,
+        adoption: Adoption,
         settings: EffectiveSettings,
         definition: Table | None,
     ) -> None:
@@ -188,11 +190,12 @@ class Adopter:
         system = tables.system
         record = registry.queue_record(connection, system, tables.prefix, tables.queue)
         if record is None:
-            names = _clashes(connection, tables, definition)
+            names = _clashes(connection, adoption, definition, engine_of(tables))
             # Where no lock orders creators, another may have adopted it since we looked.
             record = registry.queue_record(connection, system, tables.prefix, tables.queue)
             if record is None:
-                _refuse_second_queue(tables, registry.queue_records(connection, system, None))
+                records = registry.queue_records(connection, system, None)
+                _refuse_second_queue(tables, adoption, records)
                 _refuse_clashes(tables, names)
                 if registry.add_queue(
                     connection,
@@ -205,7 +208,7 @@ class Adopter:
                     return
                 record = registry.queue_record(connection, system, tables.prefix, tables.queue)
         if record is not None:
-            _check_same(record, tables.adoption)
+            _check_same(record, adoption)
 
 
 def _adoptions(records: Sequence[QueueRecord]) -> dict[str, Adoption | None]:
@@ -225,11 +228,10 @@ def _columns_of_others(adoption: Adoption, records: Sequence[QueueRecord]) -> se
     }
 
 
-def _clashes(connection: Connection, tables: QueueTables, definition: Table | None) -> list[str]:
-    adoption = tables.adoption
-    if adoption is None:
-        return []
-    found = existing_store.reflect(connection, adoption.table, adoption.schema, engine_of(tables))
+def _clashes(
+    connection: Connection, adoption: Adoption, definition: Table | None, dialect: QueueDialect
+) -> list[str]:
+    found = existing_store.reflect(connection, adoption.table, adoption.schema, dialect)
     columns = [*found.columns, *(definition.columns if definition is not None else ())]
     return sorted(set(clashing(columns, adoption.column_prefix)))
 
@@ -244,10 +246,12 @@ def _refuse_clashes(tables: QueueTables, names: list[str]) -> None:
         raise QueueSchemaMismatch(msg)
 
 
-def _refuse_second_queue(tables: QueueTables, records: Sequence[QueueRecord]) -> None:
+def _refuse_second_queue(
+    tables: QueueTables, wanted: Adoption, records: Sequence[QueueRecord]
+) -> None:
     """Also where another adoption has written its record but not yet its columns."""
     for other, adoption in _adoptions(records).items():
-        if adoption == tables.adoption:
+        if adoption == wanted:
             msg = (
                 f"The table {tables.live.fullname!r} cannot be adopted as queue {tables.queue!r}: "
                 f"queue {other!r} has adopted it with the same column_prefix. Give another "
@@ -256,9 +260,9 @@ def _refuse_second_queue(tables: QueueTables, records: Sequence[QueueRecord]) ->
             raise QueueSchemaMismatch(msg)
 
 
-def _check_same(record: QueueRecord, wanted: Adoption | None) -> None:
+def _check_same(record: QueueRecord, wanted: Adoption) -> None:
     present = StoredSettings.read(record.name, record.settings).adoption
-    if present == wanted or wanted is None:
+    if present == wanted:
         return
     if present is None:
         has = "is an ordinary queue"

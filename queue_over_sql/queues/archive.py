@@ -116,8 +116,8 @@ class ArchiveHistory:
 
     @property
     def removable(self) -> bool:
-        """Whether what was exported may go: rows of an adopted table are the user's."""
-        return self._context.tables.adoption is None
+        """Whether what was exported may go: rows of an existing table are the user's."""
+        return not self._context.tables.ends_in_place
 
     def now(self) -> int:
         """The server's clock."""

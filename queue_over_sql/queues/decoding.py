@@ -167,7 +167,7 @@ def decoded_plainly(context: QueueContext, row: MessageRow, settler: Settler) ->
     settings, own = context.known_settings, None
     if row.columns:
         _check_readable(row.columns)
-    if context.tables.adoption is None:
+    if context.tables.has_payloads:
         payload = _read_payload(settings.payload, row.payload)
     else:
         payload = own = MappingProxyType(row.columns)

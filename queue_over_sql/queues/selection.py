@@ -70,7 +70,7 @@ class Selection:
             conditions.append(rebased(where, self._table))
         if status is not None:
             conditions.append(self._status(status))
-        if tables.adoption is not None:
+        if not tables.has_payloads:
             self._refuse(key=key, kind=kind, payload=payload)
         if (key := check_text("key", key, KEY_LENGTH)) is not None:
             conditions.append(self._table.c.message_key == key)
@@ -291,7 +291,7 @@ class LiveSelection(Selection):
         """Put held messages back to where they were due first."""
         columns = self._table.c
         held = self._chosen.also(columns.available_at.is_(None))
-        sql, values = self._context.sql, {"available_at": store.due_first(self._context.tables)}
+        sql, values = self._context.sql, {"available_at": self._context.tables.due_first()}
         return self._run(lambda c: store.edit_messages(c, sql, held, values), connection)
 
     def _edit(self, connection: Connection | Session | None, **values: Any) -> Edited:

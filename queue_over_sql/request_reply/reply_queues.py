@@ -45,7 +45,7 @@ class ReplyBox:
 
     def check(self) -> None:
         """Raise ValueError for a queue over a table of the user's, which can hold no replies."""
-        if self.context.tables.adoption is not None:
+        if not self.context.tables.has_payloads:
             msg = (
                 f"reply_to names {self.context.name!r}, a queue over a table of your own: its "
                 "rows cannot be replies"

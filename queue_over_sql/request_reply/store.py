@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Integer, Select, exists, literal_column, select
 
-from queue_over_sql.dialects.requests import message_columns, read_rows
+from queue_over_sql.dialects.requests import read_rows
 from queue_over_sql.dialects.statements.claim import remove_ids
-from queue_over_sql.dialects.statements.extent import live_only
 from queue_over_sql.dialects.statements.parameters import (
     batches,
     bucket_of,
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 def reply_by_key(tables: QueueTables) -> Select[Any]:
     """Read the reply to one request, by the unique index of the keys; waits for nobody."""
     live = tables.live
-    return select(*message_columns(tables, live)).where(live.c.message_key == words("p_key"))
+    return select(*tables.message_columns(live)).where(live.c.message_key == words("p_key"))
 
 
 def oldest_replies(tables: QueueTables) -> Select[Any]:
@@ -57,7 +56,7 @@ def unbegun(tables: QueueTables) -> Select[Any]:
             live.c.id == number("p_id_0"),
             live.c.consumer_id.is_(None),
             live.c.attempt_count == literal_column("0"),
-            *live_only(tables),
+            *tables.live_only(),
         )
         .with_for_update(skip_locked=dialect.skip_locked)
     )

@@ -13,7 +13,6 @@ from queue_over_sql.errors import (
     QueueSchemaMismatch,
     ServiceClosed,
 )
-from queue_over_sql.existing_tables.queue import AdoptedQueue
 from queue_over_sql.payloads.codec import is_storable
 from queue_over_sql.queue import Queue, core_of, name_of
 from queue_over_sql.queues.recovery import ReaperReport
@@ -51,12 +50,12 @@ class ScheduleAccess:
     def open(self, queue: str | Queue) -> Queue:
         """Open a queue for a schedule; ValueError for one over a table of the user's."""
         opened = self._parts.queue(name_of(queue))
-        if isinstance(opened, AdoptedQueue):
+        if not core_of(opened).context.tables.has_payloads:
             msg = (
                 f"queue {opened.name!r} is over a table of your own, where each message is a row "
                 "that you insert: let the schedule publish to another queue, whose handler does so"
             )
-            raise ValueError(msg)  # noqa: TRY004 - the queue is wrong, not an argument's type
+            raise ValueError(msg)
         return opened
 
     def messages(self, stored: ScheduleRecord) -> ScheduledMessages:

@@ -1,16 +1,25 @@
-"""Adopted tables: a queue's columns in a table of the user's, whose rows are the messages.
-
-The live messages and the archive are one table. Its columns have the keys that statements know
-from every queue (``id`` is the user's primary key, whatever its name), so that most statements
-serve both kinds; the others are in ``dialects/statements/adopted.py``.
-"""
+"""Existing tables: a queue's columns in a table of the user's, whose rows are the messages."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import BigInteger, Column, Integer, MetaData, String, Table
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    and_,
+    case,
+    func,
+    literal_column,
+    null,
+    or_,
+    update,
+)
 
 from queue_over_sql.errors import QueueSchemaMismatch, shown
 from queue_over_sql.schema.queue_tables import (
@@ -21,7 +30,9 @@ from queue_over_sql.schema.queue_tables import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from sqlalchemy import ColumnElement, Update
 
     from queue_over_sql.schema.dialect import SqlDialect
     from queue_over_sql.schema.system_tables import SystemTables
@@ -42,6 +53,90 @@ ADDED_COLUMNS: Final = (
 """The columns that an adoption adds, by key; their names begin with the column prefix."""
 
 _PREFIX = re.compile(r"[a-z][a-z0-9_]{0,19}\Z")
+
+
+class ExistingTable(QueueTables):
+    """A table of the user's, which holds the live messages and the finished ones.
+
+    Its columns have the keys that statements know from every queue: ``id`` is the user's primary
+    key, whatever its name. A row is a live message while it is due at some time, or begun and not
+    finished (then it is held). It is a finished one when it is due no more and has ended; else it
+    is no message. The owner of a row may send it by setting ``available_at`` alone.
+    """
+
+    has_payloads = False
+    ends_in_place = True
+
+    @property
+    def end_returning(self) -> bool:
+        """The row is updated."""
+        return self.dialect.update_returning
+
+    def message_columns(self, table: Table) -> list[ColumnElement[Any]]:
+        """Labels keep equal names apart."""
+        columns = table.c
+        absent = dict.fromkeys(("message_key", "kind", "payload"), null())
+        special = absent | {"headers": self.dialect.read_payload(columns.headers)}
+        core = [
+            (special[name] if name in special else self.time(table, name)).label(f"m_{name}")
+            for name in MESSAGE_COLUMNS
+        ]
+        own = [columns[key].label(f"row_{index}") for index, key in enumerate(self.own_columns)]
+        return [*core, *own]
+
+    def time(self, table: Table, name: str) -> ColumnElement[Any]:
+        """Defaults fill up what the owner of the row left out."""
+        columns = table.c
+        if name not in {"published_at", "scheduled_at"}:
+            return columns[name]
+        never: ColumnElement[int] = literal_column("0", BigInteger())
+        given: ColumnElement[Any] = func.coalesce(columns[name], columns.available_at, never)
+        return given
+
+    def due_first(self) -> ColumnElement[Any]:
+        """Now, where the owner of the row did not say."""
+        due: ColumnElement[Any] = func.coalesce(self.live.c.scheduled_at, self.dialect.now())
+        return due
+
+    def live_only(self) -> list[ColumnElement[bool]]:
+        """Those that are due at some time, or begun."""
+        return [or_(self.live.c.available_at.is_not(None), self._begun())]
+
+    def finished_only(self) -> list[ColumnElement[bool]]:
+        """Those that ended and are not sent again."""
+        columns = self.archive.c
+        ended = columns.finished_at.is_not(None)
+        return [and_(columns.available_at.is_(None), ended, columns.consumer_id.is_(None))]
+
+    def never_enqueued(self) -> ColumnElement[bool]:
+        """The row is no message."""
+        columns = self.live.c
+        never_due = columns.available_at.is_(None)
+        return and_(columns.status.is_(None), never_due, columns.finished_at.is_(None))
+
+    def of_any_outcome(self) -> list[ColumnElement[bool]]:
+        """There is no such index."""
+        return []
+
+    def removal(self, *, archived: bool = False) -> Update:
+        """Empty the queue's columns."""
+        columns = self.live.c
+        nothing = {key: None if columns[key].nullable else 0 for key in ADDED_COLUMNS}
+        extent = self.finished_only() if archived else self.live_only()
+        return update(self.live).where(*extent).values(nothing)
+
+    def still_live(self) -> Mapping[str, Any]:
+        """It has a status from now on, if it had none."""
+        status = case((self._begun(), self.live.c.status), else_=NOT_ATTEMPTED)
+        return {"status": status, "finished_at": None, "outcome": None}
+
+    def after_failure(self) -> Mapping[str, Any]:
+        """The status says so."""
+        return {"status": ERROR}
+
+    def _begun(self) -> ColumnElement[bool]:
+        columns = self.live.c
+        return and_(columns.status.is_not(None), columns.finished_at.is_(None))
 
 
 def check_column_prefix(prefix: object) -> str:
@@ -97,7 +192,7 @@ def adopted_tables(
     given: Table | None,
     system: SystemTables,
     dialect: SqlDialect,
-) -> QueueTables:
+) -> ExistingTable:
     """Define the tables of a queue that lives in a table of the user's.
 
     Args:
@@ -128,7 +223,7 @@ def adopted_tables(
     )
     dialect.add_queue_indexes(table, base, sparse=True)
     memory = memory_of_keys(base, metadata, dialect)
-    return QueueTables(
+    return ExistingTable(
         queue,
         prefix,
         live=table,
@@ -137,7 +232,6 @@ def adopted_tables(
         system=system,
         dialect=dialect,
         own_columns=tuple(keys),
-        adoption=adoption,
     )
 
 

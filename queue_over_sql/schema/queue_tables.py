@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from sqlalchemy import (
     BigInteger,
@@ -22,6 +22,7 @@ from sqlalchemy import (
     String,
     Table,
     UniqueConstraint,
+    delete,
 )
 
 from queue_over_sql.errors import (
@@ -31,14 +32,16 @@ from queue_over_sql.errors import (
     near_queue_name,
     shown,
 )
+from queue_over_sql.message import Outcome
 from queue_over_sql.schema.system_tables import CONSUMER_LENGTH, KEY_LENGTH, KIND_LENGTH
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from sqlalchemy import ColumnElement, Delete, Update
 
     from queue_over_sql.schema.dialect import SqlDialect
     from queue_over_sql.schema.system_tables import SystemTables
-    from queue_over_sql.settings import Adoption
 
 
 SCHEMA_VERSION: Final = 1
@@ -68,6 +71,7 @@ MESSAGE_COLUMNS: Final = (
 )
 """The columns of every queue's table, in the order in which the store reads them."""
 
+_READ_AS_TEXT: Final = frozenset({"payload", "headers"})
 _OPTIONS_OF_PUBLISH = ("key", "delay", "at", "lease", "on_conflict", "connection", "id_0")
 
 ARCHIVE_COLUMNS: Final = ("finished_at", "outcome")
@@ -76,7 +80,10 @@ ARCHIVE_COLUMNS: Final = ("finished_at", "outcome")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class QueueTables:
-    """The tables of one queue, and what its statements need to know.
+    """The tables of one queue, and how their rows are its messages.
+
+    This is how it is where the tables are the queue's own. ``ExistingTable`` answers for a table of
+    the user's, and nobody else asks which of the two it is.
 
     Attributes:
         queue: name of the queue.
@@ -86,11 +93,15 @@ class QueueTables:
         dedup_keys: keys of finished messages; it exists once the queue has a ``dedup_window``.
         system: the shared tables.
         dialect: what this engine does differently.
-        own_columns: keys of the queue's own columns; of an adopted table those of the user's.
+        own_columns: keys of the queue's own columns; of an existing table those of the user's.
         known_kinds: the kinds that this server claims; empty where it claims whatever there is.
-        adoption: which table of the user's this queue lives in; None for an ordinary queue.
         temporary: it belongs to a consumer, and is dropped with it.
     """
+
+    has_payloads: ClassVar[bool] = True
+    """A message has a key, a kind and a payload; else it is a row of the user's."""
+    ends_in_place: ClassVar[bool] = False
+    """A message that ends stays where it is, and shows how it ended."""
 
     queue: str
     prefix: str
@@ -101,7 +112,6 @@ class QueueTables:
     dialect: SqlDialect
     own_columns: tuple[str, ...]
     known_kinds: tuple[str, ...] = ()
-    adoption: Adoption | None = None
     temporary: bool = False
 
     @property
@@ -123,6 +133,53 @@ class QueueTables:
     def own_names(self) -> tuple[str, ...]:
         """The names of ``own_columns`` in the database."""
         return tuple(self.live.c[key].name for key in self.own_columns)
+
+    @property
+    def end_returning(self) -> bool:
+        """The statement that ends messages can return their ids."""
+        return self.dialect.delete_returning
+
+    def message_columns(self, table: Table) -> list[ColumnElement[Any]]:
+        """What a select of messages names, in the order in which rows are read."""
+        core = [
+            self.dialect.read_payload(table.c[name]).label(name)
+            if name in _READ_AS_TEXT
+            else table.c[name]
+            for name in MESSAGE_COLUMNS
+        ]
+        return [*core, *[table.c[name] for name in self.own_columns]]
+
+    def time(self, table: Table, name: str) -> ColumnElement[Any]:
+        """When a message was published, or is due; never NULL, but for a held one."""
+        return table.c[name]
+
+    def due_first(self) -> ColumnElement[Any]:
+        """When a message was first due."""
+        return self.live.c.scheduled_at
+
+    def live_only(self) -> list[ColumnElement[bool]]:
+        """Which rows of ``live`` are live messages, where not all are."""
+        return []
+
+    def finished_only(self) -> list[ColumnElement[bool]]:
+        """Which rows of ``archive`` are finished messages, where not all are."""
+        return []
+
+    def of_any_outcome(self) -> list[ColumnElement[bool]]:
+        """All outcomes by name, where the index on the archive begins with the outcome."""
+        return [self.archive.c.outcome.in_([str(outcome) for outcome in Outcome])]
+
+    def removal(self, *, archived: bool = False) -> Delete | Update:
+        """Remove messages for ever; a row of the user's only leaves the queue."""
+        return delete(self.archive if archived else self.live)
+
+    def still_live(self) -> Mapping[str, Any]:
+        """What an edit writes besides, so that a live message stays one even where it is held."""
+        return {}
+
+    def after_failure(self) -> Mapping[str, Any]:
+        """What a message shows besides after a failed attempt."""
+        return {}
 
 
 def may_be_name(name: object) -> bool:

@@ -26,7 +26,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
-from sqlalchemy import Integer, func, literal_column, select
+from sqlalchemy import Integer, select
 
 from queue_over_sql.dialects.base import engine_of
 from queue_over_sql.queue import core_of
@@ -193,7 +193,7 @@ def _native(
 ) -> Iterator[MessageColumn]:
     tables, columns = core_of(queue).context.tables, table.c
     yield MessageColumn("id", LongType(), columns.id)
-    if tables.adoption is None:
+    if tables.has_payloads:
         yield MessageColumn("key", StringType(), columns.message_key)
         yield MessageColumn("kind", StringType(), columns.kind)
         yield MessageColumn(
@@ -204,7 +204,7 @@ def _native(
     yield MessageColumn("priority", IntegerType(), columns.priority)
     yield MessageColumn("attempt", IntegerType(), columns.attempt_count)
     for name in _TIMES:
-        yield MessageColumn(name, TimestampType(), _time(tables, table, name))
+        yield MessageColumn(name, TimestampType(), tables.time(table, name))
     for name, claim_kind in _CLAIM.items():
         yield MessageColumn(name, claim_kind, columns[name])
     if epoch is not None:
@@ -221,7 +221,7 @@ def _ends(table: Table, names: Sequence[str]) -> Iterator[MessageColumn]:
 
 def _own(tables: QueueTables, table: Table) -> Iterator[MessageColumn]:
     taken = {"attempt", *_TIMES, *_CLAIM, _EPOCH, *_ENDS, _HEADERS, "id", "priority"}
-    if tables.adoption is None:
+    if tables.has_payloads:
         taken |= {"key", "kind", "payload"}
     for key, name in zip(tables.own_columns, tables.own_names, strict=True):
         if key == "id":
@@ -242,7 +242,7 @@ def _own(tables: QueueTables, table: Table) -> Iterator[MessageColumn]:
 
 def _kafka(queue: Queue, table: Table) -> list[MessageColumn]:
     tables, columns = core_of(queue).context.tables, table.c
-    if tables.adoption is not None:
+    if not tables.has_payloads:
         msg = (
             f"option schemaStyle: the messages of queue {queue.name!r} are rows of a table, so "
             "there is no value for the style kafka: leave it native"
@@ -271,13 +271,3 @@ def _payload_type(queue: Queue) -> DataType:
 
 def _payload(tables: QueueTables, table: Table) -> ColumnElement[Any]:
     return engine_of(tables).columns.read_content(table.c.payload)
-
-
-def _time(tables: QueueTables, table: Table, name: str) -> ColumnElement[Any]:
-    columns = table.c
-    if tables.adoption is None or name == "available_at":
-        return columns[name]
-    otherwise: ColumnElement[Any] = func.coalesce(
-        columns[name], columns.available_at, literal_column("0")
-    )
-    return otherwise

@@ -10,7 +10,6 @@ from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.dialects.engines import insist_on_file, read_url, shown_place
-from queue_over_sql.existing_tables.queue import AdoptedQueue
 from queue_over_sql.schema.queue_tables import check_table_prefix
 from queue_over_sql.service import QueueService
 from queue_over_sql.spark.options import Location
@@ -172,8 +171,3 @@ def queues_of(service: QueueService, names: Sequence[str] | None) -> list[Queue]
     if names is None:
         return service.queues()
     return [service.queue(name) for name in dict.fromkeys(names)]
-
-
-def is_adopted(queue: Queue) -> bool:
-    """Whether its messages are rows of a table of the user's."""
-    return isinstance(queue, AdoptedQueue)

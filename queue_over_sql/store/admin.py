@@ -17,7 +17,6 @@ from sqlalchemy import (
     true,
 )
 
-from queue_over_sql.dialects.statements.extent import finished_only, live_only, removal
 from queue_over_sql.dialects.statements.parameters import number
 
 if TYPE_CHECKING:
@@ -44,12 +43,12 @@ def select_edit_count(tables: QueueTables) -> Select[Any]:
 
 def delete_by_id(tables: QueueTables) -> Delete | Update:
     """Remove one message, whoever holds it."""
-    return removal(tables).where(tables.live.c.id == number("p_id_0"))
+    return tables.removal().where(tables.live.c.id == number("p_id_0"))
 
 
 def delete_unclaimed(tables: QueueTables, with_claimed: bool) -> Delete | Update:
     """Remove all messages, or all that nobody holds."""
-    statement = removal(tables)
+    statement = tables.removal()
     return statement if with_claimed else statement.where(tables.live.c.consumer_id.is_(None))
 
 
@@ -73,21 +72,21 @@ def _live_counts(tables: QueueTables) -> Select[Any]:
         _count_if(live.c.consumer_id.is_not(None)).label("claimed"),
         _count_if(and_(unclaimed, live.c.available_at.is_(None))).label("held"),
         (now - _min_if(live.c.available_at, ready)).label("age"),
-    ).where(*live_only(tables))
+    ).where(*tables.live_only())
 
 
 def _archive_counts(tables: QueueTables) -> Select[Any]:
     outcome = tables.archive.c.outcome
     return (
         select(outcome.label("outcome"), func.count().label("ended"))
-        .where(*finished_only(tables))
+        .where(*tables.finished_only())
         .group_by(outcome)
     )
 
 
 def greatest_priority(tables: QueueTables) -> Select[Any]:
     """The largest level number in use."""
-    return select(func.max(tables.live.c.priority)).where(*live_only(tables))
+    return select(func.max(tables.live.c.priority)).where(*tables.live_only())
 
 
 def _count_if(condition: ColumnElement[bool]) -> ColumnElement[Any]:

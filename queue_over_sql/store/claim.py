@@ -147,7 +147,7 @@ def _remove_locked(
     how = Settlement(ids, _NOBODY, outcome, end.error).archive_values()
     for batch in batches(ids):
         size, values = bucket_of(len(batch)), id_values(batch)
-        if sql.subject.adoption is not None:
+        if tables.ends_in_place:
             sql.get(adopted.finish_ids, size).run(connection, values | how)
             continue
         if end.keep:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Insert, Select, exists, insert, or_, select
 
-from queue_over_sql.dialects.requests import ANY_EDITS, message_columns, read_rows
+from queue_over_sql.dialects.requests import ANY_EDITS, read_rows
 from queue_over_sql.dialects.statements.claim import may_claim
 from queue_over_sql.dialects.statements.parameters import number
 from queue_over_sql.store.claim import Disposition, end_locked
@@ -48,7 +48,7 @@ def unknown(tables: QueueTables) -> Select[Any]:
     """
     live, dialect = tables.live, tables.dialect
     statement = (
-        select(*message_columns(tables, live))
+        select(*tables.message_columns(live))
         .where(
             live.c.consumer_id.is_(None),
             live.c.priority == number("p_priority"),

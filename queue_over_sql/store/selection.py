@@ -12,18 +12,11 @@ from queue_over_sql.dialects.base import engine_of
 from queue_over_sql.dialects.compiled import CompiledStatement
 from queue_over_sql.dialects.requests import (
     archive_columns,
-    message_columns,
     read_archive_rows,
     read_rows,
 )
 from queue_over_sql.dialects.statements import archive
 from queue_over_sql.dialects.statements import existing as adopted
-from queue_over_sql.dialects.statements.extent import (
-    finished_only,
-    live_only,
-    removal,
-    still_live,
-)
 from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id_values, number
 from queue_over_sql.errors import PayloadInvalid
 from queue_over_sql.message import PREVIOUS_ERROR, UNFIT_SINCE, Status, Unreadable
@@ -50,16 +43,7 @@ def place_of(tables: QueueTables, archived: bool) -> Table:
 
 def extent_of(tables: QueueTables, archived: bool) -> list[ColumnElement[bool]]:
     """Which rows there are such messages, where not all are."""
-    return finished_only(tables) if archived else live_only(tables)
-
-
-def due_first(tables: QueueTables) -> ColumnElement[Any]:
-    """When a message was first due; a row that its owner sent by hand may not say."""
-    scheduled_at = tables.live.c.scheduled_at
-    if tables.adoption is None:
-        return scheduled_at
-    due: ColumnElement[Any] = func.coalesce(scheduled_at, tables.dialect.now())
-    return due
+    return tables.finished_only() if archived else tables.live_only()
 
 
 def has_status(tables: QueueTables, status: Status) -> ColumnElement[bool]:
@@ -79,7 +63,7 @@ def select_page(
 ) -> Select[Any]:
     """Read messages by id, from the one after ``after``: along the primary key."""
     table = place_of(tables, archived)
-    columns = archive_columns(tables) if archived else message_columns(tables, table)
+    columns = archive_columns(tables) if archived else tables.message_columns(table)
     beyond = [] if after is None else [table.c.id > after]
     extent = extent_of(tables, archived)
     return select(*columns).where(*extent, *conditions, *beyond).order_by(table.c.id).limit(limit)
@@ -97,8 +81,8 @@ def update_chosen(tables: QueueTables, conditions: Conditions, values: Mapping[s
     live = tables.live
     return (
         update(live)
-        .where(live.c.consumer_id.is_(None), *live_only(tables), *conditions)
-        .values({**still_live(tables), **values})
+        .where(live.c.consumer_id.is_(None), *tables.live_only(), *conditions)
+        .values({**tables.still_live(), **values})
     )
 
 
@@ -106,7 +90,7 @@ def delete_chosen(tables: QueueTables, archived: bool, conditions: Conditions) -
     """Remove messages, live ones only where nobody holds them."""
     table = place_of(tables, archived)
     unclaimed = [] if archived else [table.c.consumer_id.is_(None)]
-    return removal(tables, finished=archived).where(*unclaimed, *conditions)
+    return tables.removal(archived=archived).where(*unclaimed, *conditions)
 
 
 def held_back(tables: QueueTables, conditions: Conditions) -> Select[Any]:
@@ -140,7 +124,7 @@ def archived_batch(
     archive = tables.archive
     return (
         select(*archive_columns(tables))
-        .where(archive.c.id <= up_to, *finished_only(tables), *conditions)
+        .where(archive.c.id <= up_to, *tables.finished_only(), *conditions)
         .order_by(archive.c.id)
         .limit(limit)
         .with_for_update()
@@ -303,7 +287,7 @@ def requeue(
     batch = archived_batch(tables, chosen.conditions, up_to, limit)
     found: Sequence[Any] = CompiledStatement(batch, connection.dialect).run(connection).all()
     rows = read_archive_rows(connection, sql, found)
-    if tables.adoption is not None:
+    if tables.ends_in_place:
         return _begin_anew(connection, sql, rows, priorities)
     for row in rows:
         _check_readable(row)

@@ -9,7 +9,6 @@ import dataclasses
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql.dialects.statements import existing as adopted
 from queue_over_sql.dialects.statements import settle
 from queue_over_sql.dialects.statements.parameters import MAX_IDS, batches, bucket_of, id_values
 from queue_over_sql.store.acts import Act
@@ -69,12 +68,10 @@ def _finishes_at_once(
         return False
     if settlements[0].dedup_us is not None:
         return False
-    dialect = sql.subject.dialect
-    if sql.subject.adoption is not None:
-        return len(settlements[0].ids) == 1 or bool(dialect.update_returning)
-    if keep:
-        return bool(dialect.archives_at_once)
-    return len(settlements[0].ids) == 1 or bool(dialect.delete_returning)
+    tables = sql.subject
+    if keep and not tables.ends_in_place:
+        return bool(tables.dialect.archives_at_once)
+    return len(settlements[0].ids) == 1 or bool(tables.end_returning)
 
 
 def updates_at_once(sql: StatementCache, settlements: Sequence[Settlement]) -> bool:
@@ -88,16 +85,17 @@ def remove(connection: Connection, sql: StatementCache, settlement: Settlement) 
     """Remove finished messages."""
     if settlement.dedup_us is not None:
         settlement = remember_keys(connection, sql, settlement)
-    returning = sql.subject.dialect.delete_returning
-    return _settle(connection, sql, settle.remove, settlement, {}, returning=returning)
+    returning = sql.subject.end_returning
+    values = settlement.archive_values() if sql.subject.ends_in_place else {}
+    return _settle(connection, sql, settle.remove, settlement, values, returning=returning)
 
 
 def archive_messages(
     connection: Connection, sql: StatementCache, settlement: Settlement
 ) -> set[int]:
-    """Move finished messages to the archive, or end them in place on an adopted table."""
-    if sql.subject.adoption is not None:
-        return _update(connection, sql, adopted.finish, settlement, settlement.archive_values())
+    """Move finished messages to the archive, unless they end in place."""
+    if sql.subject.ends_in_place:
+        return remove(connection, sql, settlement)
     settlement = remember_keys(connection, sql, settlement)
     moved: set[int] = sql.subject.dialect.archive(connection, sql, settlement)
     return moved

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from queue_over_sql.durations import Duration, instant
 from queue_over_sql.errors import QueueNotFound, TopicNotFound
-from queue_over_sql.existing_tables.queue import AdoptedQueue
 from queue_over_sql.message import Publication, Published
-from queue_over_sql.queue import Queue, name_of
+from queue_over_sql.queue import Queue, core_of, name_of
 from queue_over_sql.schema.queue_tables import may_be_name
 from queue_over_sql.store import registry
 from queue_over_sql.topics import store as topic_store
@@ -197,12 +196,12 @@ def _check_subscriber(queue: Queue, *, filtered: bool) -> None:
     Raises:
         ValueError: the text says why.
     """
-    if isinstance(queue, AdoptedQueue):
+    if not core_of(queue).context.tables.has_payloads:
         msg = (
             f"queue {queue.name!r} is over a table of yours, whose messages are rows: it cannot "
             "subscribe. Subscribe another queue, and insert the rows in its handler."
         )
-        raise ValueError(msg)  # noqa: TRY004 - of the right type, but not for this
+        raise ValueError(msg)
     settings = queue.settings
     if filtered and settings.payload != "json":
         msg = (

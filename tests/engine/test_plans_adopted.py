@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, insert
 
-from queue_over_sql.dialects.statements import existing as adopted
 from queue_over_sql.dialects.statements import settle
 from queue_over_sql.store import recovery as reaper
 from tests.engine.lived import Lived, goes_by_the_primary_key, index_of, walks_the_claim_index
@@ -55,7 +54,7 @@ def test_a_claim_walks_its_index(lived: Lived) -> None:
 @pytest.mark.parametrize("count", [1, 100])
 def test_settling_goes_by_the_primary_key(lived: Lived, count: int) -> None:
     """Neither an ack in place nor another verb looks at more than the rows that it names."""
-    for builder in (adopted.finish, settle.release, settle.retry, settle.extend):
+    for builder in (settle.remove, settle.release, settle.retry, settle.extend):
         goes_by_the_primary_key(lived, builder, count)
 
 

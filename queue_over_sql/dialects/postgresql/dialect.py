@@ -43,9 +43,8 @@ from queue_over_sql.dialects.driver_calls import (
 from queue_over_sql.dialects.postgresql.insert import JsonText, copy_rows, publish_rows
 from queue_over_sql.dialects.postgresql.notifications import ListenNotify
 from queue_over_sql.dialects.postgresql.pooler import Pooler
-from queue_over_sql.dialects.requests import message_columns, read_rows
-from queue_over_sql.dialects.statements import archive, claim, rounds
-from queue_over_sql.dialects.statements import existing as adopted
+from queue_over_sql.dialects.requests import read_rows
+from queue_over_sql.dialects.statements import archive, claim, rounds, settle
 from queue_over_sql.dialects.statements.parameters import (
     batches,
     bucket_of,
@@ -408,7 +407,7 @@ def claim_at_once(tables: QueueTables, where: Where | None) -> Update:
         update(tables.live)
         .where(tables.live.c.id == _any_of(picked))
         .values(claim.stamp_values(tables, tables.dialect.now()))
-        .returning(*message_columns(tables, tables.live))
+        .returning(*tables.message_columns(tables.live))
     )
 
 
@@ -438,19 +437,17 @@ def exchange_at_once(
     there is one row, with an empty message, where nothing was claimed.
     """
     live = tables.live
-    if tables.adoption is not None:
-        acked = adopted.finish(tables, size, "p_held_by", "p_held_round").cte("acked")
-    elif keep:
-        acked = _archived(tables, _held(tables, size)).returning(tables.archive.c.id).cte("acked")
+    if keep and not tables.ends_in_place:
+        acked = archive_at_once(tables, size).cte("acked")
     else:
-        acked = delete(live).where(_held(tables, size)).returning(live.c.id).cte("acked")
+        acked = settle.end(tables, _held(tables, size)).returning(live.c.id).cte("acked")
     all_held = select(func.count()).select_from(acked).scalar_subquery() == number("p_expected")
     picked = _picked(tables, where, all_held)
     claimed = (
         update(live)
         .where(live.c.id == _any_of(picked))
         .values(claim.stamp_values(tables, tables.dialect.now()))
-        .returning(*message_columns(tables, live))
+        .returning(*tables.message_columns(live))
         .cte("claimed")
     )
     count = func.count()

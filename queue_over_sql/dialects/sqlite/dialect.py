@@ -13,7 +13,7 @@ from sqlalchemy.dialects import sqlite
 
 from queue_over_sql.dialects.base import ErrorKind, Notifications, QueueDialect, Rounds
 from queue_over_sql.dialects.compiled import direct_calls, run_text
-from queue_over_sql.dialects.requests import message_columns, read_rows
+from queue_over_sql.dialects.requests import read_rows
 from queue_over_sql.dialects.sqlite.notifications import FileNotifications
 from queue_over_sql.dialects.sqlite.write_ahead_log import WriteAheadLog
 from queue_over_sql.dialects.statements import claim, publish, rounds
@@ -291,5 +291,5 @@ def claim_at_once(tables: QueueTables, where: Where | None) -> Update:
         update(live)
         .where(live.c.id.in_(oldest), live.c.consumer_id.is_(None))
         .values(claim.stamp_values(tables, tables.dialect.now()))
-        .returning(*message_columns(tables, live))
+        .returning(*tables.message_columns(live))
     )

@@ -18,9 +18,7 @@ from sqlalchemy import (
     select,
 )
 
-from queue_over_sql.dialects.statements.extent import finished_only
 from queue_over_sql.dialects.statements.parameters import among_ids, fence, number, words
-from queue_over_sql.message import Outcome
 from queue_over_sql.schema.queue_tables import MESSAGE_COLUMNS
 
 if TYPE_CHECKING:
@@ -102,7 +100,9 @@ def span(tables: QueueTables) -> Select[Any]:
     """Count what finished between two instants, and say when the first did."""
     at = tables.archive.c.finished_at
     counted: ColumnElement[Any] = func.count()
-    return select(counted, func.min(at)).where(*_finished_between(tables))
+    wanted = [*tables.finished_only(), *tables.of_any_outcome()]
+    between = (at > number("p_after"), at <= number("p_up_to"))
+    return select(counted, func.min(at)).where(*wanted, *between)
 
 
 def remove_exported(tables: QueueTables, size: int) -> Delete:
@@ -111,13 +111,3 @@ def remove_exported(tables: QueueTables, size: int) -> Delete:
     return delete(archive).where(
         among_ids(archive, size), archive.c.finished_at <= number("p_up_to")
     )
-
-
-def _finished_between(tables: QueueTables) -> list[ColumnElement[bool]]:
-    columns = tables.archive.c
-    after, up_to = number("p_after"), number("p_up_to")
-    between = [columns.finished_at > after, columns.finished_at <= up_to]
-    if tables.adoption is not None:
-        return [*finished_only(tables), *between]
-    # All outcomes by name: the index begins with the outcome.
-    return [columns.outcome.in_([str(outcome) for outcome in Outcome]), *between]

@@ -21,8 +21,6 @@ from sqlalchemy import (
     update,
 )
 
-from queue_over_sql.dialects.requests import message_columns
-from queue_over_sql.dialects.statements.extent import still_live
 from queue_over_sql.dialects.statements.parameters import (
     CLAIM_CLEARED,
     among_ids,
@@ -102,7 +100,7 @@ def pick_rows(tables: QueueTables, where: Where | None) -> Select[Any]:
     """
     dialect = tables.dialect
     statement = (
-        select(*message_columns(tables, tables.live), dialect.now().label("now"))
+        select(*tables.message_columns(tables.live), dialect.now().label("now"))
         .where(eligible(tables, where, ranged=where is None), may_claim(tables))
         .limit(number("p_count"))
         .with_for_update(skip_locked=dialect.skip_locked)
@@ -144,7 +142,7 @@ def stamp_values(
         "lease_expires_at": expires_at,
         "attempt_count": live.c.attempt_count + 1,
         # Its owner may have sent a row again by its time alone.
-        **still_live(tables),
+        **tables.still_live(),
     }
 
 
@@ -169,7 +167,7 @@ def mark_where_eligible(tables: QueueTables, size: int, where: Where | None) -> 
 def stamped(tables: QueueTables) -> Select[Any]:
     """Read what one claim has stamped."""
     live = tables.live
-    return select(*message_columns(tables, live)).where(
+    return select(*tables.message_columns(live)).where(
         live.c.consumer_id == words("p_consumer"), live.c.consumer_round == number("p_round")
     )
 

@@ -1,4 +1,4 @@
-"""Statements of their own for adopted tables: rows begin and end as messages where they are."""
+"""Statements of existing tables: rows begin and end as messages where they are."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Insert, Select, Update, bindparam, func, select, update
 
 from queue_over_sql.dialects.statements.archive import ending_reason
-from queue_over_sql.dialects.statements.extent import finished_only, never_enqueued
 from queue_over_sql.dialects.statements.parameters import (
     CLAIM_CLEARED,
     among_ids,
-    fence,
     number,
     words,
 )
@@ -22,21 +20,10 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement
 
+    from queue_over_sql.schema.existing import ExistingTable
     from queue_over_sql.schema.queue_tables import QueueTables
 
     Conditions = Sequence[ColumnElement[bool]]
-
-
-def finish(
-    tables: QueueTables, size: int, consumer: str = "p_consumer", consumer_round: str = "p_round"
-) -> Update:
-    """End messages in place under the fence."""
-    statement = (
-        update(tables.live)
-        .where(fence(tables, size, consumer, consumer_round))
-        .values(finished(tables))
-    )
-    return statement.returning(tables.live.c.id) if tables.dialect.update_returning else statement
 
 
 def finish_ids(tables: QueueTables, size: int) -> Update:
@@ -70,11 +57,11 @@ def publish(tables: QueueTables, names: tuple[str, ...]) -> Insert:
     return statement.returning(live.c.id) if dialect.insert_returning else statement.inline()
 
 
-def enqueue(tables: QueueTables, conditions: Conditions) -> Update:
+def enqueue(tables: ExistingTable, conditions: Conditions) -> Update:
     """Make messages of the rows that match and were never enqueued."""
     return (
         update(tables.live)
-        .where(never_enqueued(tables), *conditions)
+        .where(tables.never_enqueued(), *conditions)
         .values(_begun(tables) | {"priority": number("p_priority"), "attempt_count": 0})
     )
 
@@ -87,23 +74,23 @@ def begin_anew(tables: QueueTables, size: int) -> Update:
     given = {"priority": number("p_priority"), "headers": headers, "attempt_count": 0}
     return (
         update(live)
-        .where(among_ids(live, size), *finished_only(tables))
+        .where(among_ids(live, size), *tables.finished_only())
         .values(_begun(tables) | fresh | given)
     )
 
 
-def count_new(tables: QueueTables, conditions: Conditions) -> Select[Any]:
+def count_new(tables: ExistingTable, conditions: Conditions) -> Select[Any]:
     """Count the rows that match and were never enqueued."""
     counted = select(func.count()).select_from(tables.live)
-    return counted.where(never_enqueued(tables), *conditions)
+    return counted.where(tables.never_enqueued(), *conditions)
 
 
-def last_of_next(tables: QueueTables, conditions: Conditions) -> Select[Any]:
+def last_of_next(tables: ExistingTable, conditions: Conditions) -> Select[Any]:
     """The last of the next rows that match and were never enqueued, along the primary key."""
     key = tables.live.c.id
     batch = (
         select(key.label("id"))
-        .where(never_enqueued(tables), key > number("p_after"), *conditions)
+        .where(tables.never_enqueued(), key > number("p_after"), *conditions)
         .order_by(key)
         .limit(number("p_count"))
         .subquery()

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, Insert, Select, Update, bindparam, func, select, update
 
-from queue_over_sql.dialects.requests import message_columns
 from queue_over_sql.dialects.statements.parameters import CLAIM_CLEARED, number, words
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ def live_by_key(tables: QueueTables) -> Select[Any]:
     """Read and lock the live message that has a key."""
     live = tables.live
     return (
-        select(*message_columns(tables, live))
+        select(*tables.message_columns(live))
         .where(live.c.message_key == words("p_key"))
         .with_for_update()
     )

@@ -24,9 +24,7 @@ from sqlalchemy import (
     update,
 )
 
-from queue_over_sql.dialects.requests import message_columns
-from queue_over_sql.dialects.statements import archive, claim
-from queue_over_sql.dialects.statements import existing as adopted
+from queue_over_sql.dialects.statements import archive, claim, settle
 from queue_over_sql.dialects.statements.parameters import (
     CLAIM_CLEARED,
     among_ids,
@@ -122,7 +120,7 @@ def of_rounds(tables: QueueTables) -> ColumnElement[bool]:
 
 def read_round(tables: QueueTables) -> Select[Any]:
     """Read the messages of a round."""
-    return _hinted(tables, select(*message_columns(tables, tables.live)).where(of_round(tables)))
+    return _hinted(tables, select(*tables.message_columns(tables.live)).where(of_round(tables)))
 
 
 def count_rounds(tables: QueueTables) -> Select[Any]:
@@ -151,9 +149,7 @@ def _picked_of_rounds(tables: QueueTables) -> Subquery:
 def remove_picked(tables: QueueTables) -> Delete | Update:
     """As ``remove_rounds``, by a join with the ids."""
     same = tables.live.c.id == _picked_of_rounds(tables).c.id
-    if tables.adoption is not None:
-        return update(tables.live).where(same).values(adopted.finished(tables))
-    return delete(tables.live).where(same)
+    return settle.end(tables, same)
 
 
 def unclaim_picked(tables: QueueTables) -> Update:
@@ -163,10 +159,8 @@ def unclaim_picked(tables: QueueTables) -> Update:
 
 
 def remove_rounds(tables: QueueTables) -> Delete | Update:
-    """Remove the messages of rounds; those of an adopted table end in place."""
-    if tables.adoption is not None:
-        return update(tables.live).where(of_rounds(tables)).values(adopted.finished(tables))
-    return delete(tables.live).where(of_rounds(tables))
+    """End the messages of rounds."""
+    return settle.end(tables, of_rounds(tables))
 
 
 def copy_rounds_to_archive(tables: QueueTables) -> Insert:

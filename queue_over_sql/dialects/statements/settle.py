@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ClauseElement, Select, bindparam, delete, select, update
+from sqlalchemy import (
+    ClauseElement,
+    ColumnElement,
+    Delete,
+    Select,
+    Update,
+    bindparam,
+    delete,
+    select,
+    update,
+)
 
-from queue_over_sql.dialects.statements.extent import after_failure, live_only
+from queue_over_sql.dialects.statements.existing import finished
 from queue_over_sql.dialects.statements.parameters import (
     CLAIM_CLEARED,
     among_ids,
@@ -26,13 +36,20 @@ def held(tables: QueueTables, size: int) -> Select[Any]:
 
 def still_there(tables: QueueTables, size: int) -> Select[Any]:
     """Which of the ids are live, under whatever claim."""
-    return select(tables.live.c.id).where(among_ids(tables.live, size), *live_only(tables))
+    return select(tables.live.c.id).where(among_ids(tables.live, size), *tables.live_only())
 
 
 def remove(tables: QueueTables, size: int) -> ClauseElement:
-    """Remove messages under the fence."""
-    statement = delete(tables.live).where(fence(tables, size))
-    return statement.returning(tables.live.c.id) if tables.dialect.delete_returning else statement
+    """End messages under the fence."""
+    statement = end(tables, fence(tables, size))
+    return statement.returning(tables.live.c.id) if tables.end_returning else statement
+
+
+def end(tables: QueueTables, which: ColumnElement[bool]) -> Delete | Update:
+    """End messages: remove them, or let a row of the user's show how it ended."""
+    if tables.ends_in_place:
+        return update(tables.live).where(which).values(finished(tables))
+    return delete(tables.live).where(which)
 
 
 def release(tables: QueueTables, size: int) -> ClauseElement:
@@ -43,7 +60,7 @@ def release(tables: QueueTables, size: int) -> ClauseElement:
 def restore(tables: QueueTables, size: int) -> ClauseElement:
     """Give messages of a dead claim back at their place, the attempt counted."""
     values = CLAIM_CLEARED | {
-        **after_failure(tables),
+        **tables.after_failure(),
         "last_attempt_at": tables.dialect.now(),
         "last_error": words("p_error"),
     }
@@ -54,7 +71,7 @@ def retry(tables: QueueTables, size: int) -> ClauseElement:
     """Give failed messages back after a delay."""
     now = tables.dialect.now()
     values = CLAIM_CLEARED | {
-        **after_failure(tables),
+        **tables.after_failure(),
         "available_at": now + number("p_delay"),
         "last_attempt_at": now,
         "last_error": words("p_error"),

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from queue_over_sql import store
-from queue_over_sql.message import Outcome
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.json_lines import to_json
 from queue_over_sql.spark.batch import partitions_for, stretches_of
 from queue_over_sql.spark.columns import message_columns, read_batches
-from queue_over_sql.spark.databases import is_adopted, queue_at
+from queue_over_sql.spark.databases import queue_at
 from queue_over_sql.spark.options import MessageOptions
 from queue_over_sql.spark.pipelines.frames import HISTORY
 from queue_over_sql.spark.ranges import bounds
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Table
 
     from queue_over_sql.queue import Queue
+    from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.spark.options import Location
 
 LIVE: Final = "live"
@@ -144,27 +144,27 @@ class _Reading:
         columns = message_columns(queue, options, archived=part.archived)
         statement = columns.select().where(
             *store.extent_of(core_of(queue).context.tables, part.archived),
-            *_wanted(part, columns.table, adopted=is_adopted(queue)),
+            *_wanted(part, columns.table, core_of(queue).context.tables),
         )
         for batch in read_batches(queue, columns, statement, options.batch_bytes):
-            yield self._as_history(batch, part.queue, adopted=is_adopted(queue))
+            yield self._as_history(batch, queue)
 
     def _asked(self, part: Part, queue: Queue) -> tuple[str, ...]:
         if "columns" in self.columns:
             return ()
-        missing = _OUR_OWN | _NOT_OF_ROWS if is_adopted(queue) else _OUR_OWN
+        missing = _not_read(queue)
         if not part.archived:
             missing |= _NOT_OF_LIVE
         return tuple(name for name in self.columns if name not in missing)
 
-    def _as_history(self, batch: pa.RecordBatch, queue: str, *, adopted: bool) -> pa.RecordBatch:
-        others = _OUR_OWN | _NOT_OF_ROWS if adopted else _OUR_OWN
+    def _as_history(self, batch: pa.RecordBatch, queue: Queue) -> pa.RecordBatch:
+        others = _not_read(queue)
         theirs = {name for name in batch.schema.names if name in HISTORY and name not in others}
         arrays: list[pa.Array] = []
         for name in self.columns:
             kind = _TYPES[HISTORY[name]]
             if name == "queue":
-                arrays.append(pa.repeat(pa.scalar(queue, kind), batch.num_rows))
+                arrays.append(pa.repeat(pa.scalar(queue.name, kind), batch.num_rows))
             elif name == "columns":
                 arrays.append(_own_columns(batch, theirs))
             elif name in {"payload", "payload_bytes"}:
@@ -174,16 +174,19 @@ class _Reading:
         return pa.RecordBatch.from_arrays(arrays, names=list(self.columns))
 
 
-def _wanted(part: Part, table: Table, *, adopted: bool) -> Iterator[ColumnElement[bool]]:
+def _not_read(queue: Queue) -> frozenset[str]:
+    has_payloads = core_of(queue).context.tables.has_payloads
+    return _OUR_OWN if has_payloads else _OUR_OWN | _NOT_OF_ROWS
+
+
+def _wanted(part: Part, table: Table, tables: QueueTables) -> Iterator[ColumnElement[bool]]:
     columns = table.c
     yield columns.id.between(part.first, part.last)
     if part.ids:
         yield columns.id.in_(part.ids)
     if not part.archived:
         return
-    if not adopted:
-        # All outcomes by name: the archive's index begins with the outcome.
-        yield columns.outcome.in_([str(outcome) for outcome in Outcome])
+    yield from tables.of_any_outcome()
     if part.after is not None:
         yield columns.finished_at > part.after
     if part.up_to is not None:

@@ -386,7 +386,7 @@ def _usual_batch(form: Form, transactional: bool) -> int:
 
 
 def _check_form(queue: Queue, form: Form) -> None:
-    if form == "arrow" and core_of(queue).context.tables.adoption is not None:
+    if form == "arrow" and not core_of(queue).context.tables.has_payloads:
         msg = (
             f"queue {queue.name!r} lives in a table of yours, whose rows are no Arrow batches: use "
             "form='message' or form='batch'"
