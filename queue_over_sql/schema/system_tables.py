@@ -18,6 +18,8 @@ from sqlalchemy import (
 )
 
 if TYPE_CHECKING:
+    from sqlalchemy.schema import SchemaItem
+
     from queue_over_sql.schema.dialect import SqlDialect
 
 
@@ -63,41 +65,33 @@ class SystemTables:
     @property
     def all(self) -> tuple[Table, ...]:
         """All of them, in the order in which they are created."""
-        return (
-            self.queues,
-            self.consumers,
-            self.rounds,
-            self.kinds,
-            self.schedules,
-            self.topics,
-            self.subscriptions,
-            self.stages,
-            self.commits,
-        )
+        return tuple(self.metadata.tables.values())
 
 
 def system_tables(dialect: SqlDialect, schema: str | None) -> SystemTables:
     """Define the shared tables."""
     metadata = MetaData(schema=schema)
+
+    def table(name: str, items: list[SchemaItem]) -> Table:
+        return Table(f"queue_over_sql_{name}", metadata, *items, **dialect.table_options)
+
     return SystemTables(
         metadata,
-        _queues(metadata, dialect),
-        _consumers(metadata, dialect),
-        _rounds(metadata, dialect),
-        _kinds(metadata, dialect),
-        _schedules(metadata, dialect),
-        _topics(metadata, dialect),
-        _subscriptions(metadata, dialect),
-        _stages(metadata, dialect),
-        _commits(metadata, dialect),
+        table("queues", _queues(dialect)),
+        table("consumers", _consumers(dialect)),
+        table("consumer_rounds", _rounds(dialect)),
+        table("kinds", _kinds(dialect)),
+        table("schedules", _schedules(dialect)),
+        table("topics", _topics(dialect)),
+        table("subscriptions", _subscriptions(dialect)),
+        table("stages", _stages(dialect)),
+        table("commits", _commits(dialect)),
     )
 
 
-def _queues(metadata: MetaData, dialect: SqlDialect) -> Table:
+def _queues(dialect: SqlDialect) -> list[SchemaItem]:
     name = dialect.exact_string
-    return Table(
-        "queue_over_sql_queues",
-        metadata,
+    return [
         Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
         Column("name", name(NAME_LENGTH), nullable=False),
         Column("settings", Text, nullable=False),
@@ -109,15 +103,12 @@ def _queues(metadata: MetaData, dialect: SqlDialect) -> Table:
         Column("schema_version", Integer, nullable=False),
         Column("created_at", BigInteger, nullable=False),
         PrimaryKeyConstraint("table_prefix", "name"),
-        **dialect.table_options,
-    )
+    ]
 
 
-def _consumers(metadata: MetaData, dialect: SqlDialect) -> Table:
+def _consumers(dialect: SqlDialect) -> list[SchemaItem]:
     name = dialect.exact_string
-    return Table(
-        "queue_over_sql_consumers",
-        metadata,
+    return [
         Column("consumer_id", name(CONSUMER_LENGTH), primary_key=True),
         Column("name", name(200), nullable=False),
         Column("host", name(255), nullable=False),
@@ -133,14 +124,11 @@ def _consumers(metadata: MetaData, dialect: SqlDialect) -> Table:
         Column("claimed_round", BigInteger),
         Column("acked_round", BigInteger),
         Column("owner", name(OWNER_LENGTH)),
-        **dialect.table_options,
-    )
+    ]
 
 
-def _rounds(metadata: MetaData, dialect: SqlDialect) -> Table:
-    return Table(
-        "queue_over_sql_consumer_rounds",
-        metadata,
+def _rounds(dialect: SqlDialect) -> list[SchemaItem]:
+    return [
         Column("consumer_id", dialect.exact_string(CONSUMER_LENGTH), nullable=False),
         Column("consumer_round", BigInteger, nullable=False),
         Column("message_limit", BigInteger, nullable=False),
@@ -149,29 +137,23 @@ def _rounds(metadata: MetaData, dialect: SqlDialect) -> Table:
         # NULL until it is claimed, which happens once: then it is what was stamped, even if 0.
         Column("claimed_count", BigInteger),
         PrimaryKeyConstraint("consumer_id", "consumer_round"),
-        **dialect.table_options,
-    )
+    ]
 
 
-def _kinds(metadata: MetaData, dialect: SqlDialect) -> Table:
+def _kinds(dialect: SqlDialect) -> list[SchemaItem]:
     name = dialect.exact_string
-    return Table(
-        "queue_over_sql_kinds",
-        metadata,
+    return [
         Column("consumer_id", name(CONSUMER_LENGTH), nullable=False),
         Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
         Column("queue", name(NAME_LENGTH), nullable=False),
         Column("kind", name(KIND_LENGTH), nullable=False),
         PrimaryKeyConstraint("consumer_id", "table_prefix", "queue", "kind"),
-        **dialect.table_options,
-    )
+    ]
 
 
-def _schedules(metadata: MetaData, dialect: SqlDialect) -> Table:
+def _schedules(dialect: SqlDialect) -> list[SchemaItem]:
     name = dialect.exact_string
-    return Table(
-        "queue_over_sql_schedules",
-        metadata,
+    return [
         Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
         Column("name", name(SCHEDULE_LENGTH), nullable=False),
         Column("queue", name(NAME_LENGTH), nullable=False),
@@ -183,28 +165,22 @@ def _schedules(metadata: MetaData, dialect: SqlDialect) -> Table:
         Column("paused_at", BigInteger),
         Column("created_at", BigInteger, nullable=False),
         PrimaryKeyConstraint("table_prefix", "name"),
-        **dialect.table_options,
-    )
+    ]
 
 
-def _topics(metadata: MetaData, dialect: SqlDialect) -> Table:
+def _topics(dialect: SqlDialect) -> list[SchemaItem]:
     name = dialect.exact_string
-    return Table(
-        "queue_over_sql_topics",
-        metadata,
+    return [
         Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
         Column("name", name(NAME_LENGTH), nullable=False),
         Column("created_at", BigInteger, nullable=False),
         PrimaryKeyConstraint("table_prefix", "name"),
-        **dialect.table_options,
-    )
+    ]
 
 
-def _subscriptions(metadata: MetaData, dialect: SqlDialect) -> Table:
+def _subscriptions(dialect: SqlDialect) -> list[SchemaItem]:
     name = dialect.exact_string
-    return Table(
-        "queue_over_sql_subscriptions",
-        metadata,
+    return [
         Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
         Column("topic", name(NAME_LENGTH), nullable=False),
         Column("queue", name(NAME_LENGTH), nullable=False),
@@ -213,15 +189,12 @@ def _subscriptions(metadata: MetaData, dialect: SqlDialect) -> Table:
         Column("filter", dialect.payload_type("text")),
         Column("created_at", BigInteger, nullable=False),
         PrimaryKeyConstraint("table_prefix", "topic", "queue", "pattern"),
-        **dialect.table_options,
-    )
+    ]
 
 
-def _stages(metadata: MetaData, dialect: SqlDialect) -> Table:
+def _stages(dialect: SqlDialect) -> list[SchemaItem]:
     name = dialect.exact_string
-    return Table(
-        "queue_over_sql_stages",
-        metadata,
+    return [
         # Of a table in the same schema.
         Column("name", name(NAME_LENGTH), primary_key=True),
         Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
@@ -233,15 +206,12 @@ def _stages(metadata: MetaData, dialect: SqlDialect) -> Table:
         Column("created_at", BigInteger, nullable=False),
         # From then on nobody publishes it any more.
         Column("expires_at", BigInteger, nullable=False),
-        **dialect.table_options,
-    )
+    ]
 
 
-def _commits(metadata: MetaData, dialect: SqlDialect) -> Table:
+def _commits(dialect: SqlDialect) -> list[SchemaItem]:
     name = dialect.exact_string
-    return Table(
-        "queue_over_sql_commits",
-        metadata,
+    return [
         Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
         Column("queue", name(NAME_LENGTH), nullable=False),
         Column("writer_id", name(WRITER_LENGTH), nullable=False),
@@ -254,5 +224,4 @@ def _commits(metadata: MetaData, dialect: SqlDialect) -> Table:
         Column("expires_at", BigInteger),
         PrimaryKeyConstraint("table_prefix", "queue", "writer_id", "batch_id", "part"),
         Index("queue_over_sql_commits_ix", "expires_at"),
-        **dialect.table_options,
-    )
+    ]
