@@ -77,12 +77,7 @@ def register(
 ) -> None:
     """Write the row of a consumer, alive for ``timeout`` from now.
 
-    Args:
-        connection: where.
-        system: the shared tables.
-        dialect: for the clock.
-        consumer: ``consumer_id``, ``name``, ``host`` and ``pid``.
-        timeout: in microseconds.
+    ``consumer`` has ``consumer_id``, ``name``, ``host`` and ``pid``.
     """
     now = dialect.now()
     times = {"started_at": now, "heartbeat_at": now, "expires_at": now + timeout}
@@ -96,12 +91,6 @@ def register_for_good(
     consumer: Mapping[str, Any],
 ) -> None:
     """Write the row of a consumer that never expires, where it is not there.
-
-    Args:
-        connection: where.
-        system: the shared tables.
-        dialect: for the clock.
-        consumer: as in ``register``.
 
     Raises:
         ConsumerTaken: a consumer that may expire has the name.
@@ -203,32 +192,17 @@ def expired(connection: Connection, system: SystemTables, dialect: QueueDialect)
 def registered(connection: Connection, system: SystemTables) -> list[ConsumerInfo | QueueError]:
     """All consumers that are registered, the oldest first; of what cannot be read, why."""
     c = system.consumers.c
-    wanted: tuple[ColumnElement[Any], ...] = (
-        *(c.consumer_id, c.name, c.host, c.pid, c.started_at, c.heartbeat_at, c.expires_at),
-        *(c.durable, c.queue, c.epoch, c.claimed_round, c.acked_round, c.owner, c.table_prefix),
-    )
+    wanted = [c[field.name] for field in dataclasses.fields(ConsumerInfo)]
     rows = connection.execute(select(*wanted).order_by(c.started_at, c.consumer_id))
-    return [_info(row) for row in rows]
+    return [_info(dict(row)) for row in rows.mappings()]
 
 
-def _info(row: Any) -> ConsumerInfo | QueueError:
+def _info(given: dict[str, Any]) -> ConsumerInfo | QueueError:
     try:
-        numbers = (stored_number("an instant of a consumer", value) for value in row[4:7])
-        started_at, heartbeat_at, expires_at = map(instant, numbers)
-        epoch, claimed_round, acked_round = (
-            optional_number("a number of a durable consumer", value) for value in row[9:12]
-        )
+        for name in ("started_at", "heartbeat_at", "expires_at"):
+            given[name] = instant(stored_number("an instant of a consumer", given[name]))
+        for name in ("epoch", "claimed_round", "acked_round"):
+            given[name] = optional_number("a number of a durable consumer", given[name])
     except QueueError as error:
         return error
-    times = (started_at, heartbeat_at, expires_at)
-    queue, owner, table_prefix = row[8], row[12], row[13]
-    return ConsumerInfo(
-        *(row[0], row[1], row[2], row[3], *times),
-        durable=bool(row[7]),
-        queue=queue,
-        epoch=epoch,
-        claimed_round=claimed_round,
-        acked_round=acked_round,
-        owner=owner,
-        table_prefix=table_prefix,
-    )
+    return ConsumerInfo(**given | {"durable": bool(given["durable"])})
