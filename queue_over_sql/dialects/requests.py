@@ -60,16 +60,12 @@ class ClaimRequest:
     """What one claim asks of the database; durations and instants in microseconds.
 
     Attributes:
-        consumer_id: who claims.
-        consumer_round: the stamp of this claim.
         count: at most so many messages.
         priority: of this level.
         low: that are due from here on; 0 for a full look.
         lease_us: instead of the message's and the queue's; None for those.
-        queue_lease_us: the queue's.
         edits: how many edits by hand the marks know of.
         guarded: claim nothing if there were others since.
-        where: that match this.
     """
 
     consumer_id: str
@@ -103,23 +99,25 @@ class ClaimRequest:
 
     def wanted(self) -> dict[str, Any]:
         """The bind parameters of the eligibility predicate and the limit."""
-        return {
-            "p_priority": self.priority,
-            "p_low": self.low or ALWAYS,
-            "p_edits": self.edits if self.guarded else ANY_EDITS,
-            "p_count": self.count,
-        }
+        edits = self.edits if self.guarded else ANY_EDITS
+        return wanted(self.priority, self.count, self.low, edits)
+
+
+def wanted(priority: int, count: int, low: int = 0, edits: int = ANY_EDITS) -> dict[str, Any]:
+    """The bind parameters of what may be claimed of one level, and of the limit.
+
+    Args:
+        priority: the level.
+        count: at most so many messages.
+        low: that are due from here on, in microseconds; 0 for a full look.
+        edits: claim nothing if there were other edits by hand than so many.
+    """
+    return {"p_priority": priority, "p_low": low or ALWAYS, "p_edits": edits, "p_count": count}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NewRows:
-    """Rows to be inserted, by column: what all of them share is sent once.
-
-    Attributes:
-        count: how many there are.
-        same: the values of columns that are the same in all rows, by column.
-        differing: those of the others, row by row, by column.
-    """
+    """Rows to be inserted, by column: what is the same in all of them is sent once."""
 
     count: int
     same: Mapping[str, Any]
@@ -155,15 +153,11 @@ def _numbered(parameter: str, count: int) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settlement:
-    """Messages of one claim that end together.
+    """Messages of one claim that end together; times in microseconds.
 
     Attributes:
-        ids: of the messages.
-        claim: the stamp they were claimed under.
-        outcome: how they end.
-        error: the reason, or None.
-        attempted_at: instant of the failure in microseconds, or None where there was none.
-        dedup_us: how long their keys stay taken, in microseconds; None where they are free at once.
+        attempted_at: when they failed, or None where they did not.
+        dedup_us: how long their keys stay taken; None where they are free at once.
     """
 
     ids: Sequence[int]
@@ -192,9 +186,6 @@ class RoundRequest:
     """What the claim of one round asks of the database, of one level.
 
     Attributes:
-        claim: its stamp.
-        count: at most so many messages.
-        priority: of this level.
         up_to_id: none with a larger id; None for all.
         due_by: none that are due later, in microseconds; None for all that are due now.
     """
@@ -207,14 +198,10 @@ class RoundRequest:
 
     def values(self) -> dict[str, Any]:
         """The bind parameters of the stamp, the eligibility predicate and the limit."""
-        return {
+        return wanted(self.priority, self.count) | {
             "p_consumer": self.claim.consumer_id,
             "p_round": self.claim.consumer_round,
             "p_expires": lease_of_round(self.claim.consumer_round),
-            "p_priority": self.priority,
-            "p_low": ALWAYS,
-            "p_edits": ANY_EDITS,
-            "p_count": self.count,
             "p_up_to": _LARGEST if self.up_to_id is None else self.up_to_id,
             "p_due": NEVER if self.due_by is None else self.due_by,
         }

@@ -353,7 +353,7 @@ class StagedPublisher:
         store.complete_commit(connection, tables, batch, count, earlier=_DAY_US)
         if (time.monotonic() - began) * _SECOND > SLACK_US / 2:
             # These messages begin below the marks of consumers that went on meanwhile.
-            registry.count_edit(connection, tables.system, tables.prefix, tables.queue)
+            registry.count_edit(connection, tables)
         return moved
 
     def _write_loose(self, connection: Connection, loose: Loose, now: int) -> Moved:

@@ -111,10 +111,7 @@ class Adopter:
             QueueSchemaMismatch: the table cannot be adopted, or not under this name.
         """
         dialect = self._connections.dialect
-        found = self._connections.run(
-            lambda c: existing_store.reflect(c, given.name, given.schema, dialect)
-        )
-        records = self._connections.run(lambda c: registry.queue_records(c, system, None))
+        found, records = self._look(given.name, given.schema, system)
         adoption = Adoption(given.name, given.schema, prefix, primary_key_of(found).name)
         settings = dataclasses.replace(fresh, archive="all", adoption=adoption)
         definition = given.definition
@@ -136,14 +133,16 @@ class Adopter:
         Raises:
             QueueSchemaMismatch: the table is gone.
         """
-        dialect = self._connections.dialect
-        found = self._connections.run(
-            lambda c: existing_store.reflect(c, adoption.table, adoption.schema, dialect)
-        )
-        records = self._connections.run(lambda c: registry.queue_records(c, system, None))
-        return self._define(
-            name, adoption, found, self._given.get(name), records=records, system=system
-        )
+        found, records = self._look(adoption.table, adoption.schema, system)
+        definition = self._given.get(name)
+        return self._define(name, adoption, found, definition, records=records, system=system)
+
+    def _look(
+        self, table: str, schema: str | None, system: SystemTables
+    ) -> tuple[Table, list[QueueRecord]]:
+        dialect, run = self._connections.dialect, self._connections.run
+        found = run(lambda c: existing_store.reflect(c, table, schema, dialect))
+        return found, run(lambda c: registry.queue_records(c, system, None))
 
     def drop(
         self, connection: Connection, name: str, adoption: Adoption | None, system: SystemTables

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,7 +15,6 @@ from queue_over_sql.queues.publish import (
     Publisher,
     as_items,
     as_publication,
-    batched,
     due,
     encode_options,
 )
@@ -124,24 +122,13 @@ class AdoptedQueue(Queue):
         def look(target: Connection) -> int | None:
             return existing_store.last_of_next(target, context.sql, conditions, after, _BATCH)
 
-        def next_last() -> int | None:
-            return context.run(look) if connection is None else context.run_on(connection, look)
-
-        while (last := next_last()) is not None:
+        while (last := context.look(look, connection)) is not None:
             # Typed: the key may be of a smaller type than what lies before all of them.
             yield and_(key > literal(after, BigInteger()), key <= literal(last, BigInteger()))
             after = last
 
     def __repr__(self) -> str:
         return f"<AdoptedQueue {self.name}>"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class NewRow:
-    """A row to be inserted: the keys of the given columns, and all bind parameters."""
-
-    names: tuple[str, ...]
-    values: Mapping[str, Any]
 
 
 class RowPublisher(Publisher):
@@ -167,18 +154,8 @@ class RowPublisher(Publisher):
             [as_publication(item) for item in as_items(items)], on_conflict, connection
         )
 
-    def load(
-        self, items: Iterable[Any], batch_size: int, progress: Callable[[int], None] | None
-    ) -> int:
-        """Insert rows, one transaction per batch; see ``Queue.load``."""
-        batch_size = check_whole("batch_size", batch_size)
-        check_function("progress", progress)
-        total = 0
-        for batch in batched(as_items(items), batch_size):
-            total += len(self.publish_many(batch, "raise", None))
-            if progress is not None:
-                progress(total)
-        return total
+    def _load_batch(self, items: list[Any]) -> int:
+        return len(self.publish_many(items, "raise", None))
 
     def _insert(
         self,
@@ -191,20 +168,11 @@ class RowPublisher(Publisher):
             _refuse("on_conflict", "there are no keys that could conflict")
         rows = [self._row(publication) for publication in publications]
 
-        def act(target: Connection) -> list[Published]:
-            found = existing_store.publish_rows(
-                target, context.sql, [(row.names, row.values) for row in rows]
-            )
-            return [Published(row_id) for row_id in found]
+        ids = context.put(lambda c: existing_store.publish_rows(c, context.sql, rows), connection)
+        return list(map(Published, ids))
 
-        if connection is not None:
-            return context.run_on(connection, act, atomic=True, news=True)
-        published = context.run(act, atomic=True, durable=True, repeat=False)
-        context.announce()
-        return published
-
-    def _row(self, publication: Publication) -> NewRow:
-        """Check a publication and encode it.
+    def _row(self, publication: Publication) -> tuple[tuple[str, ...], Mapping[str, Any]]:
+        """The keys of the columns that a publication gives, and the bind parameters.
 
         Raises:
             PayloadInvalid: the payload is no mapping of columns to values.
@@ -222,7 +190,7 @@ class RowPublisher(Publisher):
         names = self._context.tables.parameters
         given = {names[key]: value for key, value in columns.items()}
         times = _when(publication.delay, publication.at)
-        return NewRow(tuple(sorted(columns)), given | options | times)
+        return tuple(sorted(columns)), given | options | times
 
     def _columns(self, payload: Any) -> dict[str, Any]:
         tables = self._context.tables

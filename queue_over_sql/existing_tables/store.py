@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Column, FetchedValue, MetaData, Table, inspect
+from sqlalchemy import (
+    Column,
+    FetchedValue,
+    MetaData,
+    Table,
+    bindparam,
+    func,
+    inspect,
+    select,
+    update,
+)
 from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.schema import DropIndex
 
 from queue_over_sql.dialects.base import engine_of
 from queue_over_sql.dialects.compiled import CompiledStatement
 from queue_over_sql.dialects.driver_calls import pause
-from queue_over_sql.dialects.statements import existing as adopted
+from queue_over_sql.dialects.statements.existing import begun
+from queue_over_sql.dialects.statements.parameters import number
 from queue_over_sql.errors import QueueSchemaMismatch
 from queue_over_sql.schema.existing import ADDED_COLUMNS, added_names
 from queue_over_sql.store import tables as ddl
@@ -20,11 +31,12 @@ from queue_over_sql.store.publish import take_out
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from sqlalchemy import ColumnElement, Connection
+    from sqlalchemy import ColumnElement, Connection, Insert
     from sqlalchemy.engine.interfaces import ReflectedColumn
 
     from queue_over_sql.dialects.base import QueueDialect
     from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.schema.existing import ExistingTable
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.settings import Adoption
 
@@ -113,11 +125,8 @@ def publish_rows(
 ) -> list[int]:
     """Insert rows as messages, all or none; returns their primary keys.
 
-    Args:
-        connection: where.
-        sql: the queue's statements.
-        rows: of each the keys of the columns that are given, the others take the table's
-            defaults; and the bind parameters of the statement.
+    A row is the keys of the columns that are given, as the others take the table's defaults, and
+    the bind parameters of the statement.
     """
     inserted: list[int] = []
     try:
@@ -129,10 +138,21 @@ def publish_rows(
     return inserted
 
 
+def insert_row(tables: QueueTables, names: tuple[str, ...]) -> Insert:
+    """Insert a row that is a message; ``names`` are the keys of what is given of its columns."""
+    live, dialect = tables.live, tables.dialect
+    given = {
+        name: bindparam(tables.parameters[name], None, type_=live.c[name].type)
+        for name in (*names, "headers", "priority", "max_attempts", "lease_us")
+    }
+    statement = dialect.insert(live).values(given | begun(tables))
+    return statement.returning(live.c.id) if dialect.insert_returning else statement.inline()
+
+
 def _insert(
     connection: Connection, sql: StatementCache, names: tuple[str, ...], values: Mapping[str, Any]
 ) -> int:
-    result = sql.get(adopted.publish, names).run(connection, values)
+    result = sql.get(insert_row, names).run(connection, values)
     if not sql.subject.dialect.insert_returning:
         given = values.get(sql.subject.parameters["id"])
         return int(result.lastrowid if given is None else given)
@@ -151,16 +171,20 @@ def enqueue(
     values: Mapping[str, Any],
 ) -> int:
     """Make messages of rows that were never enqueued; returns how many."""
-    statement = CompiledStatement(adopted.enqueue(sql.subject, conditions), connection.dialect)
-    return statement.run(connection, values).rowcount
+    tables: ExistingTable = sql.subject
+    first = begun(tables) | {"priority": number("p_priority"), "attempt_count": 0}
+    statement = update(tables.live).where(tables.never_enqueued(), *conditions).values(first)
+    return CompiledStatement(statement, connection.dialect).run(connection, values).rowcount
 
 
 def count_new(
     connection: Connection, sql: StatementCache, conditions: Sequence[ColumnElement[bool]]
 ) -> int:
     """How many rows were never enqueued."""
-    counted = CompiledStatement(adopted.count_new(sql.subject, conditions), connection.dialect)
-    return int(counted.run(connection).scalar_one())
+    tables: ExistingTable = sql.subject
+    counted = select(func.count()).select_from(tables.live)
+    statement = counted.where(tables.never_enqueued(), *conditions)
+    return int(CompiledStatement(statement, connection.dialect).run(connection).scalar_one())
 
 
 def last_of_next(
@@ -172,17 +196,14 @@ def last_of_next(
 ) -> int | None:
     """The primary key of the last of the next ``count`` rows that were never enqueued.
 
-    Args:
-        connection: where.
-        sql: the queue's statements.
-        conditions: which rows.
-        after: rows with a larger primary key than this.
-        count: at most so many.
-
-    Returns:
-        None where there are no more.
+    They are those after the primary key ``after``; None where there are no more.
     """
-    look = adopted.last_of_next(sql.subject, conditions)
-    statement = CompiledStatement(look, connection.dialect)
+    tables: ExistingTable = sql.subject
+    key = tables.live.c.id
+    new = select(key.label("id")).where(
+        tables.never_enqueued(), key > number("p_after"), *conditions
+    )
+    batch = new.order_by(key).limit(number("p_count")).subquery()
+    statement = CompiledStatement(select(func.max(batch.c.id)), connection.dialect)
     found = statement.run(connection, {"p_after": after, "p_count": count}).scalar()
     return None if found is None else int(found)

@@ -132,14 +132,8 @@ class ArchiveHistory:
         )
 
     def remove(self, ids: Sequence[int], up_to: int) -> int:
-        """Remove messages for ever that had finished by an instant, in one transaction.
-
-        Returns:
-            How many were still there.
-        """
+        """Remove messages for ever that had finished by an instant; returns how many there were."""
         sql = self._context.sql
         return self._context.run(
-            lambda connection: store.remove_exported(connection, sql, ids, up_to),
-            atomic=True,
-            durable=True,
+            lambda c: store.remove_exported(c, sql, ids, up_to), atomic=True, durable=True
         )

@@ -9,7 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from queue_over_sql import store
-from queue_over_sql.durations import ALWAYS, to_microseconds, to_timedelta
+from queue_over_sql.dialects.requests import wanted
+from queue_over_sql.durations import to_microseconds, to_timedelta
 from queue_over_sql.errors import DatabaseRefused, DatabaseUnavailable, QueueError
 from queue_over_sql.message import AGE
 from queue_over_sql.queues.decoding import as_where
@@ -65,13 +66,13 @@ class Claimer:
         seconds = 0.0
         if type(wait) is not float or wait != 0.0:
             seconds = to_timedelta(wait, "wait", zero=True).total_seconds()
-        wanted = None if where is None else as_where(where)
+        matching = None if where is None else as_where(where)
         deadline = time.monotonic() + seconds
         arrivals, pause = self._context.arrivals, FIRST_POLL
         unreadable: set[int] = set()
         while True:
             seen = arrivals.count
-            rows = self.claim(count, lease, wanted)
+            rows = self.claim(count, lease, matching)
             if rows:
                 messages = self.decoded(rows)
                 # What could not be read was given back on the spot: it must not hide the others,
@@ -124,14 +125,10 @@ class Claimer:
             raise
 
     def _once(self, rows: Sequence[MessageRow], first: int) -> list[MessageRow]:
-        """Merge two looks: in order, and without what was claimed again by the second one.
+        """Merge two looks, of which the first claimed so many: in order, and each message once.
 
         A lease may end between the looks. The second claim of such a message is given back, and
         its attempt is not counted.
-
-        Args:
-            rows: what both looks claimed.
-            first: how many of them the first look claimed.
         """
         ids = {row.id for row in rows[:first]}
         again = [row for row in rows[first:] if row.id in ids]
@@ -215,10 +212,9 @@ class Claimer:
         def act(connection: Connection) -> tuple[set[int], list[MessageRow]]:
             asked.clear()
             if at_once:
-                settled, rows = store.exchange(
-                    connection, sql, settlements[0], requests[0], keep=keep
-                )
-                asked.append((requests[0], rows))
+                first = requests[0]
+                settled, rows = store.exchange(connection, sql, settlements[0], first, keep=keep)
+                asked.append((first, rows))
                 return settled, rows
             settled = finish.do(connection)
             if len(settled) < expected:
@@ -227,17 +223,17 @@ class Claimer:
             for request in requests:
                 left = count - len(rows)
                 if left:
-                    wanted = request.of(left)
-                    found = store.claim_messages(connection, sql, wanted)
-                    asked.append((wanted, found))
+                    part = request.of(left)
+                    found = store.claim_messages(connection, sql, part)
+                    asked.append((part, found))
                     rows = rows + found
             return settled, rows
 
         began = time.monotonic()
         settled, rows = self._answered(requests, act, atomic=not at_once)
         if len(settled) == expected:
-            for wanted, found in asked:
-                self._found(found, wanted, began)
+            for request, found in asked:
+                self._found(found, request, began)
             if not rows and any(lows):
                 self._was_edited()
         return settled, rows
@@ -255,14 +251,9 @@ class Claimer:
         rows: list[MessageRow] = []
         for level in range(self._context.settings.priorities):
             while left := count - len(rows):
-                wanted = {
-                    "p_priority": level,
-                    "p_low": ALWAYS,
-                    "p_edits": ANY_EDITS,
-                    "p_count": left,
-                }
+                sql, values = self._context.sql, wanted(level, left)
                 found, taken = store.take(
-                    connection, self._context.sql, wanted, disposition=disposition, where=where
+                    connection, sql, values, disposition=disposition, where=where
                 )
                 rows += taken
                 # Else there may be more: not all that were found could be handed out.
@@ -289,12 +280,7 @@ class Claimer:
         context, left, taken = self._context, count, []
         known = edits if any(lows) else ANY_EDITS
         for level, low in enumerate(lows):
-            values = {
-                "p_priority": level,
-                "p_low": low or ALWAYS,
-                "p_edits": known,
-                "p_count": left,
-            }
+            values = wanted(level, left, low, known)
             began = time.monotonic()
             batch = context.dialect.columns.take(connection, context.sql, values, keep=keep)
             if batch is None:
@@ -352,14 +338,7 @@ class Claimer:
         self, level: int, count: int, lease_us: int | None, where: Where
     ) -> list[MessageRow]:
         """Claim among the messages that match; the mark knows nothing of those, so look fully."""
-        request = self._request(level, count, lease_us, 0, where=where)
-        if self._looks_in_vain(request):
-            return []
-        return self._answered(
-            [request],
-            lambda connection: store.claim_messages(connection, self._context.sql, request),
-            atomic=not self._context.dialect.claims_at_once,
-        )
+        return self._look(None, self._request(level, count, lease_us, 0, where=where))
 
     def _looks_in_vain(self, request: ClaimRequest) -> bool:
         """Whether a look that writes nothing finds nothing, where writing takes the only lock."""
@@ -368,11 +347,11 @@ class Claimer:
             lambda connection: store.anything_to_claim(connection, context.sql, request)
         )
 
-    def _look(self, mark: LowWatermark, request: ClaimRequest) -> list[MessageRow]:
+    def _look(self, mark: LowWatermark | None, request: ClaimRequest) -> list[MessageRow]:
         context = self._context
         began = time.monotonic()
         rows: list[MessageRow] = []
-        if not (mark.idle and self._looks_in_vain(request)):
+        if not ((mark is None or mark.idle) and self._looks_in_vain(request)):
             try:
                 rows = context.run(
                     partial(context.dialect.claim, sql=context.sql, request=request),

@@ -84,11 +84,6 @@ def own_value(column: Column[Any], value: Any, dialect: SqlDialect) -> Any:
 
     Text that JSON has instead of a date, a time, a UUID or a decimal number is read as one.
 
-    Args:
-        column: the queue's own.
-        value: what is to be stored in it.
-        dialect: what this engine does differently.
-
     Returns:
         What is to be stored.
 

@@ -147,16 +147,11 @@ class QueueContext:
         atomic: bool = False,
         news: bool = False,
     ) -> T:
-        """Run an act inside the caller's own transaction.
+        """Run an act inside the caller's own transaction; the errors are those of ``callers``.
 
-        Args:
-            connection: with that transaction.
-            act: gets the SQLAlchemy ``Connection``.
-            atomic: as in ``run``.
-            news: tell others of new messages when the transaction commits.
+        With ``news`` others are told of new messages when that transaction commits.
 
         Raises:
-            TypeError, ValueError, WrongDatabase, DatabaseUnavailable: as of ``callers``.
             QueueNotFound, QueueSchemaMismatch: as of ``run``.
         """
         try:
@@ -179,6 +174,18 @@ class QueueContext:
             # The refusal is the one to tell.
             return
 
+    def look(self, act: Callable[[Connection], T], connection: Connection | Session | None) -> T:
+        """Run an act that changes nothing, in the caller's own transaction where there is one."""
+        return self.run(act) if connection is None else self.run_on(connection, act)
+
+    def put(self, act: Callable[[Connection], T], connection: Connection | Session | None) -> T:
+        """Run an act that puts many messages in, and wake those who wait for one."""
+        if connection is not None:
+            return self.run_on(connection, act, atomic=True, news=True)
+        done = self.run(act, atomic=True, durable=True, repeat=False)
+        self.announce()
+        return done
+
     def announce(self) -> None:
         """Wake those who wait for a message, here and in other processes."""
         self.arrivals.announce()
@@ -193,13 +200,7 @@ class QueueContext:
 def callers(
     connection: Any, connections: Connections, table: Table, *, atomic: bool
 ) -> Iterator[Connection]:
-    """What a caller gave as ``connection=``, for acts in its transaction.
-
-    Args:
-        connection: a ``Connection`` or ``Session``.
-        connections: of the service.
-        table: that the acts are about.
-        atomic: they are several statements, and done as a whole or not at all.
+    """What a caller gave as ``connection=``, for acts on a table in its transaction.
 
     Raises:
         TypeError: it is neither a ``Connection`` nor a ``Session``.

@@ -37,11 +37,7 @@ _LONGEST: Final = 300_000_000
 def deferral(message: Message, reason: str, now: int, timeout: timedelta) -> Aside | None:
     """How a message that does not fit is deferred; None when it has waited for long enough.
 
-    Args:
-        message: as it is without its kind.
-        reason: why it does not fit.
-        now: by the database's clock, in microseconds.
-        timeout: the queue's ``kind_timeout``.
+    The message is as it is without its kind, ``now`` by the database's clock, in microseconds.
     """
     published = instant_to_microseconds(message.published_at, "published_at")
     since = _since(message.headers.get(UNFIT_SINCE), published, now)
@@ -88,12 +84,7 @@ class Decoder:
         return messages
 
     def disposition(self, row: MessageRow, now: int) -> Disposition:
-        """What becomes of a taken message: done, or buried or set aside where it is unreadable.
-
-        Args:
-            row: of the message.
-            now: by the database's clock, in microseconds.
-        """
+        """What becomes of a taken message: done, or buried or set aside where it is unreadable."""
         settings = self._context.settings
         keep_dead, dedup = settings.archive != "none", settings.dedup_us
         try:

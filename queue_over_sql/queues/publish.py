@@ -64,20 +64,14 @@ class Publisher:
     ) -> list[Published]:
         """Publish many messages, all or none; see ``Queue.publish_many``."""
         check_choice("on_conflict", on_conflict, ON_CONFLICT)
-        context = self._context
         listed = items if isinstance(items, list) else list(as_items(items))
         messages = self._encode_all(listed)
         if not messages:
             return []
-
-        def act(target: Connection) -> list[Published]:
-            return store.publish_many(target, context.sql, messages, on_conflict)
-
-        if connection is not None:
-            return context.run_on(connection, act, atomic=True, news=True)
-        published = context.run(act, atomic=True, durable=True, repeat=False)
-        context.announce()
-        return published
+        sql = self._context.sql
+        return self._context.put(
+            lambda c: store.publish_many(c, sql, messages, on_conflict), connection
+        )
 
     def load(
         self, items: Iterable[Any], batch_size: int, progress: Callable[[int], None] | None
@@ -88,7 +82,6 @@ class Publisher:
         total = 0
         for batch in batched(as_items(items), batch_size):
             total += self._load_batch(batch)
-            self._context.announce()
             if progress is not None:
                 progress(total)
         return total
@@ -180,6 +173,7 @@ class Publisher:
         except DatabaseRefused:
             # The bulk path says only that something was refused; this one says what.
             context.run(singly, atomic=True, durable=True, repeat=False)
+        context.announce()
         return len(items)
 
     def _own_values(self, given: Mapping[str, Any]) -> dict[str, Any]:

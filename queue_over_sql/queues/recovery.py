@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from queue_over_sql.queues.context import QueueContext
     from queue_over_sql.store import DeadClaim
 
-    Find = Callable[[Connection, int], list[DeadClaim]]
+    Find = Callable[..., list[DeadClaim]]
 
 
 _log = logging.getLogger(__name__)
@@ -80,19 +80,11 @@ class Recovery:
 
     def expired_leases(self) -> ReaperReport:
         """Take back the claims whose lease has passed."""
-        sql, attempts = self._context.sql, self._context.settings.max_attempts
-        return self._all(
-            lambda connection, limit: store.expired_leases(connection, sql, attempts, limit),
-            LEASE_EXPIRED,
-        )
+        return self._all(store.expired_leases, LEASE_EXPIRED)
 
     def orphaned_claims(self) -> ReaperReport:
         """Take back the claims of consumers that are expired or gone."""
-        sql, attempts = self._context.sql, self._context.settings.max_attempts
-        return self._all(
-            lambda connection, limit: store.orphaned_claims(connection, sql, attempts, limit),
-            CONSUMER_DIED,
-        )
+        return self._all(store.orphaned_claims, CONSUMER_DIED)
 
     def unknown_kinds(self) -> ReaperReport:
         """End what has been due for the ``kind_timeout`` and no living consumer can read.
@@ -111,16 +103,15 @@ class Recovery:
             error = f"{reason}: {row.kind}"
             return Disposition(settings.archive != "none", settings.dedup_us, error)
 
-        def bury(connection: Connection, level: int) -> int:
-            due_for = settings.kind_timeout // MICROSECOND
-            return store.dead_letter_unknown(
-                connection, sql, level=level, due_for=due_for, limit=BATCH, disposition=disposition
-            )
-
-        buried = sum(
-            self._in_batches(partial(bury, level=level)) for level in range(settings.priorities)
+        bury = partial(
+            store.dead_letter_unknown,
+            sql=sql,
+            due_for=settings.kind_timeout // MICROSECOND,
+            limit=BATCH,
+            disposition=disposition,
         )
-        return ReaperReport(buried=buried)
+        levels = range(settings.priorities)
+        return ReaperReport(buried=sum(self._in_batches(partial(bury, level=n)) for n in levels))
 
     def prune(self, *, patient: bool = False) -> ReaperReport:
         """Remove what the archive keeps no longer, and keys that are free again.
@@ -163,21 +154,23 @@ class Recovery:
         return pruned
 
     def _all(self, find: Find, reason: str) -> ReaperReport:
-        report = ReaperReport()
+        report, context = ReaperReport(), self._context
+        look = partial(find, sql=context.sql, max_attempts=context.settings.max_attempts)
         # Mostly there is nothing, which to see takes no transaction.
-        if not self._context.run(lambda connection: find(connection, 1)):
+        if not context.run(partial(look, limit=1)):
             return report
         while True:
-            found, done = self._context.run(
-                lambda connection: self._batch(connection, find, reason), atomic=True
+            found, done = context.run(
+                lambda c: self._batch(c, look(c, limit=BATCH), reason), atomic=True
             )
             report += done
             # What was found but not changed belongs to a transaction that is settling it now.
             if found < BATCH or done == ReaperReport():
                 return report
 
-    def _batch(self, connection: Connection, find: Find, reason: str) -> tuple[int, ReaperReport]:
-        dead = find(connection, BATCH)
+    def _batch(
+        self, connection: Connection, dead: Sequence[DeadClaim], reason: str
+    ) -> tuple[int, ReaperReport]:
         spent = [claim for claim in dead if claim.out_of_attempts]
         others = [claim for claim in dead if not claim.out_of_attempts]
         buried = sum(

@@ -157,11 +157,6 @@ class Selection:
             yield rest.also(column <= high)
             rest = self._chosen.also(column > high)
 
-    def _look(self, act: Callable[[Connection], T], connection: Connection | Session | None) -> T:
-        if connection is not None:
-            return self._context.run_on(connection, act)
-        return self._context.run(act)
-
     def _run(
         self,
         act: Callable[[Connection], T],
@@ -333,9 +328,9 @@ class ArchiveSelection(Selection):
         check_function("progress", progress)
         context, settings = self._context, self._context.settings
         # A row of an adopted table may be finished again before we are.
-        now = self._look(lambda c: store.server_now(c, context.sql), connection)
+        now = context.look(lambda c: store.server_now(c, context.sql), connection)
         chosen = self._chosen.also(self._table.c.finished_at <= now)
-        last = self._look(lambda c: store.last_id(c, context.sql, chosen), connection)
+        last = context.look(lambda c: store.last_id(c, context.sql, chosen), connection)
         done = 0
         while last is not None:
             batch = self._run(

@@ -13,6 +13,7 @@ from queue_over_sql import store
 from queue_over_sql.durations import MICROSECOND, instant_to_microseconds, to_microseconds
 from queue_over_sql.errors import ClaimLost, DatabaseUnavailable, shown
 from queue_over_sql.message import (
+    Claim,
     Message,
     Outcome,
     claim_of,
@@ -26,7 +27,7 @@ from queue_over_sql.retry import ExponentialBackoff
 from queue_over_sql.store import Act, Settlement, registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sqlalchemy import Connection
     from sqlalchemy.orm import Session
@@ -78,15 +79,13 @@ class Settlements:
         delays = {
             m.id: self.delay_after(m.attempt, m.max_attempts, reason, explicit) for m in messages
         }
-        groups = [
-            Settlement([message.id for message in same], claim, Outcome.FAILED, reason)
-            for (claim, _), same in _by(
-                _newest(messages), lambda m: (claim_of(m), delays[m.id])
-            ).items()
-            if claim is not None and self._context.consumer.made(claim)
-        ]
-        self._announce_dead_letters([m for m in messages if delays[m.id] is None], reason)
-
+        groups = self.grouped(messages, Outcome.FAILED, reason, apart=delays)
+        for message in messages:
+            if delays[message.id] is None:
+                last, allowed = message.attempt, message.max_attempts
+                _log.warning(
+                    "%r is given up after attempt %d of %d: %s", message, last, allowed, reason
+                )
         sql = self._context.sql
 
         def fail(target: Connection, settlement: Settlement) -> set[int]:
@@ -96,20 +95,10 @@ class Settlements:
             return store.retry(target, sql, settlement, wait)
 
         atomic = None in delays.values() or not store.updates_at_once(sql, groups)
-        act = Act(partial(_each, act=fail, groups=groups), atomic or connection is not None)
+        act = store.each(groups, fail, atomic=atomic or connection is not None)
         self._settle(messages, act, connection)
         if any(wait == 0 for wait in delays.values()):
             self._came_back(None)
-
-    def _announce_dead_letters(self, messages: Sequence[Message], reason: str | None) -> None:
-        for message in messages:
-            _log.warning(
-                "%r is given up after attempt %d of %d: %s",
-                message,
-                message.attempt,
-                message.max_attempts,
-                reason,
-            )
 
     def release(
         self,
@@ -140,7 +129,7 @@ class Settlements:
                 return self.dead_letter(target, settlement)
             return store.set_aside(target, sql, settlement, waits)
 
-        self._settle([message], Act(partial(_each, act=defer, groups=groups)), None)
+        self._settle([message], store.each(groups, defer), None)
 
     def reject(
         self,
@@ -151,8 +140,7 @@ class Settlements:
         """Dead-letter messages for good; see ``Queue.reject``."""
         messages = as_list(messages)
         groups = self.grouped(messages, Outcome.REJECTED, reason_of(reason, "reason"))
-        act = Act(partial(_each, act=self.dead_letter, groups=groups))
-        self._settle(messages, act, connection, ends=True)
+        self._settle(messages, store.each(groups, self.dead_letter), connection, ends=True)
 
     def dead_letter(self, connection: Connection, settlement: Settlement) -> set[int]:
         """Move messages to the archive as dead letters, or count them where there is none."""
@@ -164,9 +152,7 @@ class Settlements:
             return store.archive_messages(connection, sql, buried)
         gone = store.remove(connection, sql, settlement)
         if gone:
-            registry.count_discarded(
-                connection, tables.system, tables.prefix, tables.queue, len(gone)
-            )
+            registry.count_discarded(connection, tables, len(gone))
             for message_id in sorted(gone):
                 _log.warning(
                     "Message %d of queue %s is dead (%s: %s) and was discarded, because the queue "
@@ -188,13 +174,7 @@ class Settlements:
         messages = as_list(messages)
         explicit = None if lease is None else to_microseconds(lease, "lease")
         lengths = {m.id: explicit or claimed_lease_us(m) or 0 for m in messages}
-        groups = [
-            Settlement([message.id for message in same], claim)
-            for (claim, _), same in _by(
-                _newest(messages), lambda m: (claim_of(m), lengths[m.id])
-            ).items()
-            if claim is not None and self._context.consumer.made(claim)
-        ]
+        groups = self.grouped(messages, apart=lengths)
         expiries: dict[int, int] = {}
 
         def extend(target: Connection, settlement: Settlement) -> set[int]:
@@ -205,8 +185,7 @@ class Settlements:
             return extended
 
         try:
-            act = Act(partial(_each, act=extend, groups=groups))
-            self._settle(messages, act, connection, stays=True)
+            self._settle(messages, store.each(groups, extend), connection, stays=True)
         finally:
             for message in _newest(messages):
                 if message.id in expiries:
@@ -221,23 +200,29 @@ class Settlements:
         self.guard([message])
         if claim_of(message) is None:
             return
-        held: set[int] = set()
-        for group in self.grouped([message]):
-            held |= store.hold(connection, self._context.sql, group)
-        self.refuse([message], held)
+        sql = self._context.sql
+        hold = store.each(self.grouped([message]), partial(store.hold, sql=sql))
+        self.refuse([message], hold.do(connection))
 
     def grouped(
         self,
         messages: Sequence[Message],
         outcome: str = Outcome.DONE,
         error: str | None = None,
+        apart: Mapping[int, Any] | None = None,
     ) -> list[Settlement]:
-        """The messages as settlements, one for each claim that is this consumer's to settle."""
-        settings = self._context.settings
-        dedup = None if settings.dedup_window is None else settings.dedup_us
+        """The messages as settlements, one for each claim that is this consumer's to settle.
+
+        Messages for which ``apart`` has different values, by id, do not end together.
+        """
+        groups: dict[tuple[Claim | None, Any], list[int]] = {}
+        for message in _newest(messages):
+            kind = None if apart is None else apart[message.id]
+            groups.setdefault((claim_of(message), kind), []).append(message.id)
+        dedup = self._context.settings.dedup_us if apart is None else None
         return [
-            Settlement([m.id for m in same], claim, outcome, error, dedup_us=dedup)
-            for claim, same in _by(_newest(messages), claim_of).items()
+            Settlement(ids, claim, outcome, error, dedup_us=dedup)
+            for (claim, _), ids in groups.items()
             if claim is not None and self._context.consumer.made(claim)
         ]
 
@@ -331,11 +316,7 @@ class Settlements:
     ) -> int | None:
         """Microseconds until the next attempt after a failed one; None where there is none.
 
-        Args:
-            attempt: the one that failed.
-            allowed: how many there may be.
-            reason: why it failed.
-            explicit: the delay that was asked for; None for that of the queue's policy.
+        ``explicit`` is the delay that was asked for instead of that of the queue's policy.
         """
         # Outside of the ``try``: what cannot be read, or is cancelled, is no failure of the policy.
         policy = self._context.settings.retry
@@ -349,18 +330,6 @@ class Settlements:
         except (Exception, SystemExit):  # noqa: BLE001 - a user's policy must not keep a message
             _log.exception("The retry policy of queue %s failed.", self._context.name)
             return ExponentialBackoff().next_delay(attempt, reason) // MICROSECOND
-
-
-def _each(
-    connection: Connection,
-    *,
-    act: Callable[[Connection, Settlement], set[int]],
-    groups: Sequence[Settlement],
-) -> set[int]:
-    settled: set[int] = set()
-    for group in groups:
-        settled |= act(connection, group)
-    return settled
 
 
 def as_list(messages: Message | Sequence[Message]) -> list[Message]:
@@ -413,10 +382,3 @@ def _text_of(error: BaseException) -> str:
         return str(error)
     except Exception:  # noqa: BLE001 - the text of a user's exception is the user's code
         return "(its text could not be made)"
-
-
-def _by(messages: Sequence[Message], key: Callable[[Message], Any]) -> dict[Any, list[Message]]:
-    groups: dict[Any, list[Message]] = {}
-    for message in messages:
-        groups.setdefault(key(message), []).append(message)
-    return groups

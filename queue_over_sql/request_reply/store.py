@@ -8,15 +8,10 @@ from sqlalchemy import Integer, Select, exists, literal_column, select
 
 from queue_over_sql.dialects.requests import read_rows
 from queue_over_sql.dialects.statements.claim import remove_ids
-from queue_over_sql.dialects.statements.parameters import (
-    batches,
-    bucket_of,
-    id_values,
-    number,
-    words,
-)
+from queue_over_sql.dialects.statements.parameters import number, words
 from queue_over_sql.message import CORRELATION_ID
 from queue_over_sql.payloads import codec as payloads
+from queue_over_sql.store.acts import change_by_ids
 from queue_over_sql.store.admin import delete_message
 
 if TYPE_CHECKING:
@@ -95,8 +90,7 @@ def remove_unwanted(connection: Connection, sql: StatementCache, wanted: Contain
     """
     found: Iterable[Any] = sql.get(oldest_replies).run(connection, {"p_count": _UNWANTED_AT_ONCE})
     unwanted = [row[0] for row in found if row[1] not in wanted]
-    for batch in batches(unwanted):
-        sql.get(remove_ids, bucket_of(len(batch))).run(connection, id_values(batch))
+    change_by_ids(connection, sql, remove_ids, unwanted)
     return len(unwanted)
 
 

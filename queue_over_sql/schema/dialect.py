@@ -144,21 +144,11 @@ class SqlDialect:
             sparse: most rows of the table are no live messages.
         """
         del sparse
-        columns = table.c
-        Index(
-            f"{base}_claim_ix",
-            columns.consumer_id,
-            columns.priority,
-            columns.available_at,
-            columns.id,
-        )
+        c = table.c
+        Index(f"{base}_claim_ix", c.consumer_id, c.priority, c.available_at, c.id)
 
     def claim_index_hint(self, base: str) -> str | None:
-        """A hint under which a locking pick needs no ORDER BY, because it follows the index.
-
-        Args:
-            base: as in ``add_queue_indexes``.
-        """
+        """A hint under which a locking pick needs no ORDER BY, because it follows the index."""
         del base
         return None
 
@@ -173,11 +163,7 @@ class SqlDialect:
         return None
 
     def rounds_index_hint(self, base: str) -> str | None:
-        """A hint that leads to what rounds hold, where the engine would read the whole table.
-
-        Args:
-            base: as in ``add_queue_indexes``.
-        """
+        """A hint that leads to what rounds hold, where the engine would read the whole table."""
         del base
         return None
 
@@ -189,13 +175,7 @@ def add_partial_indexes(
 
     The fence must not imply the latter: with ``consumer_id IS NOT NULL`` as its predicate
     PostgreSQL's planner runs every ack through it, over all dead entries of past claims.
-
-    Args:
-        dialect: of the server.
-        table: as in ``add_queue_indexes``.
-        base: likewise.
-        option: what SQLAlchemy calls the condition of an index there.
-        sparse: likewise.
+    ``option`` is what SQLAlchemy calls the condition of an index on that engine.
     """
     columns = table.c
     free: ColumnElement[bool] = columns.consumer_id.is_(None)

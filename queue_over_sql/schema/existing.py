@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import functools
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import (
@@ -24,6 +24,7 @@ from sqlalchemy import (
 from queue_over_sql.errors import QueueSchemaMismatch, shown
 from queue_over_sql.schema.queue_tables import (
     MESSAGE_COLUMNS,
+    PREFIX,
     QueueTables,
     memory_of_keys,
     message_columns_of,
@@ -52,8 +53,6 @@ ADDED_COLUMNS: Final = (
 )
 """The columns that an adoption adds, by key; their names begin with the column prefix."""
 
-_PREFIX = re.compile(r"[a-z][a-z0-9_]{0,19}\Z")
-
 
 class ExistingTable(QueueTables):
     """A table of the user's, which holds the live messages and the finished ones.
@@ -67,7 +66,7 @@ class ExistingTable(QueueTables):
     has_payloads = False
     ends_in_place = True
 
-    @property
+    @functools.cached_property
     def end_returning(self) -> bool:
         """The row is updated."""
         return self.dialect.update_returning
@@ -145,7 +144,7 @@ def check_column_prefix(prefix: object) -> str:
     Raises:
         ValueError: it is neither empty nor 1 to 20 lower-case letters, digits and underscores.
     """
-    if not isinstance(prefix, str) or (prefix and not _PREFIX.match(prefix)):
+    if not isinstance(prefix, str) or (prefix and not PREFIX.match(prefix)):
         msg = (
             "column_prefix must be empty or 1 to 20 lower-case letters, digits and underscores, "
             f"beginning with a letter; it is {shown(prefix)}"
@@ -195,15 +194,8 @@ def adopted_tables(
 ) -> ExistingTable:
     """Define the tables of a queue that lives in a table of the user's.
 
-    Args:
-        queue: the queue's name.
-        prefix: the service's table prefix.
-        adoption: which table, and how its added columns are named.
-        columns: all columns of that table as they were reflected.
-        others: names among them that belong to other queues over the same table.
-        given: the user's own definition of the table, for its types and defaults.
-        system: the shared tables.
-        dialect: what this engine does differently.
+    ``columns`` are all of that table as they were reflected; ``others`` are the names of those that
+    belong to other queues. ``given`` is the user's own definition, for its types and defaults.
     """
     ours = set(added_names(adoption.column_prefix).values())
     users = [c for c in columns if c.name.lower() not in ours | set(others)]

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 SCHEMA_VERSION: Final = 1
-_PREFIX = re.compile(r"[a-z][a-z0-9_]{0,19}\Z")
+PREFIX = re.compile(r"[a-z][a-z0-9_]{0,19}\Z")
 # The longest suffix that a derived name gets; see queue_tables().
 _LONGEST_SUFFIX = "_dedup_keys_pkey"
 
@@ -134,7 +134,7 @@ class QueueTables:
         """The names of ``own_columns`` in the database."""
         return tuple(self.live.c[key].name for key in self.own_columns)
 
-    @property
+    @functools.cached_property
     def end_returning(self) -> bool:
         """The statement that ends messages can return their ids."""
         return self.dialect.delete_returning
@@ -190,11 +190,6 @@ def may_be_name(name: object) -> bool:
 def check_queue_name(name: object, prefix: str, identifier_limit: int) -> str:
     """Let a queue name pass as a plain ``str``, or say what is wrong with it.
 
-    Args:
-        name: the name.
-        prefix: the service's table prefix.
-        identifier_limit: the longest identifier of the engine, in characters.
-
     Raises:
         InvalidQueueName: it does not match ``[a-z][a-z0-9_]{0,39}``, begins with ``over_sql_``,
             ends like a table or index of another queue (``_archive``, ``_claim_ix`` …), or a name
@@ -234,7 +229,7 @@ def check_table_prefix(prefix: object) -> str:
         ValueError: it does not match ``[a-z][a-z0-9_]{0,19}``, or it would let a queue's table
             collide with those of the service.
     """
-    if not isinstance(prefix, str) or not _PREFIX.match(prefix) or prefix == "queue_over_sql_":
+    if not isinstance(prefix, str) or not PREFIX.match(prefix) or prefix == "queue_over_sql_":
         msg = (
             f"table_prefix must be 1 to 20 lower-case letters, digits and underscores, beginning "
             f"with a letter, and not 'queue_over_sql_'; it is {shown(prefix)}"

@@ -6,134 +6,68 @@ caller's own transaction is around them. Instants and durations are microseconds
 
 from __future__ import annotations
 
-from queue_over_sql.dialects.requests import ANY_EDITS, ClaimRequest, Settlement, Where
-from queue_over_sql.store.acts import Act
-from queue_over_sql.store.admin import counts, delete_message, highest_priority, purge, server_now
-from queue_over_sql.store.archive import Span, archive_span, remove_exported
-from queue_over_sql.store.claim import (
-    Disposition,
-    anything_to_claim,
-    claim_messages,
-    exchange,
-    exchanges_at_once,
-    oldest_first,
-    take,
-    unclaim_all,
-    unclaim_round,
-)
-from queue_over_sql.store.consumers import ConsumerInfo
-from queue_over_sql.store.keys import prune_keys
-from queue_over_sql.store.kinds import dead_letter_unknown, declare_kinds
-from queue_over_sql.store.publish import (
-    NewMessage,
-    PlainMessages,
-    PlainPayloads,
-    load,
-    publish,
-    publish_many,
-    publishing,
-)
-from queue_over_sql.store.recovery import (
-    DeadClaim,
-    expired_leases,
-    last_to_prune,
-    orphaned_claims,
-    prune_archive,
-)
-from queue_over_sql.store.selection import (
-    Chosen,
-    Edited,
-    count_messages,
-    edit_messages,
-    extent_of,
-    has_status,
-    id_after,
-    last_id,
-    list_messages,
-    move_to_front,
-    probe_ids,
-    remove_messages,
-    requeue,
-)
-from queue_over_sql.store.settle import (
-    Aside,
-    archive_messages,
-    extend,
-    finish,
-    give_back,
-    hold,
-    release,
-    remove,
-    restore,
-    retry,
-    set_aside,
-    still_there,
-    updates_at_once,
-)
-
-__all__ = [
-    "ANY_EDITS",
-    "Act",
-    "Aside",
-    "Chosen",
-    "ClaimRequest",
-    "ConsumerInfo",
-    "DeadClaim",
-    "Disposition",
-    "Edited",
-    "NewMessage",
-    "PlainMessages",
-    "PlainPayloads",
-    "Settlement",
-    "Span",
-    "Where",
-    "anything_to_claim",
-    "archive_messages",
-    "archive_span",
-    "claim_messages",
-    "count_messages",
-    "counts",
-    "dead_letter_unknown",
-    "declare_kinds",
-    "delete_message",
-    "edit_messages",
-    "exchange",
-    "exchanges_at_once",
-    "expired_leases",
-    "extend",
-    "extent_of",
-    "finish",
-    "give_back",
-    "has_status",
-    "highest_priority",
-    "hold",
-    "id_after",
-    "last_id",
-    "last_to_prune",
-    "list_messages",
-    "load",
-    "move_to_front",
-    "oldest_first",
-    "orphaned_claims",
-    "probe_ids",
-    "prune_archive",
-    "prune_keys",
-    "publish",
-    "publish_many",
-    "publishing",
-    "purge",
-    "release",
-    "remove",
-    "remove_exported",
-    "remove_messages",
-    "requeue",
-    "restore",
-    "retry",
-    "server_now",
-    "set_aside",
-    "still_there",
-    "take",
-    "unclaim_all",
-    "unclaim_round",
-    "updates_at_once",
-]
+from queue_over_sql.dialects.requests import ANY_EDITS as ANY_EDITS
+from queue_over_sql.dialects.requests import ClaimRequest as ClaimRequest
+from queue_over_sql.dialects.requests import Settlement as Settlement
+from queue_over_sql.dialects.requests import Where as Where
+from queue_over_sql.store.acts import Act as Act
+from queue_over_sql.store.admin import counts as counts
+from queue_over_sql.store.admin import delete_message as delete_message
+from queue_over_sql.store.admin import highest_priority as highest_priority
+from queue_over_sql.store.admin import purge as purge
+from queue_over_sql.store.admin import server_now as server_now
+from queue_over_sql.store.archive import Span as Span
+from queue_over_sql.store.archive import archive_span as archive_span
+from queue_over_sql.store.archive import last_to_prune as last_to_prune
+from queue_over_sql.store.archive import prune_archive as prune_archive
+from queue_over_sql.store.archive import remove_exported as remove_exported
+from queue_over_sql.store.claim import Disposition as Disposition
+from queue_over_sql.store.claim import anything_to_claim as anything_to_claim
+from queue_over_sql.store.claim import claim_messages as claim_messages
+from queue_over_sql.store.claim import exchange as exchange
+from queue_over_sql.store.claim import exchanges_at_once as exchanges_at_once
+from queue_over_sql.store.claim import oldest_first as oldest_first
+from queue_over_sql.store.claim import take as take
+from queue_over_sql.store.claim import unclaim_all as unclaim_all
+from queue_over_sql.store.claim import unclaim_round as unclaim_round
+from queue_over_sql.store.consumers import ConsumerInfo as ConsumerInfo
+from queue_over_sql.store.keys import prune_keys as prune_keys
+from queue_over_sql.store.kinds import dead_letter_unknown as dead_letter_unknown
+from queue_over_sql.store.kinds import declare_kinds as declare_kinds
+from queue_over_sql.store.publish import NewMessage as NewMessage
+from queue_over_sql.store.publish import PlainMessages as PlainMessages
+from queue_over_sql.store.publish import PlainPayloads as PlainPayloads
+from queue_over_sql.store.publish import load as load
+from queue_over_sql.store.publish import publish as publish
+from queue_over_sql.store.publish import publish_many as publish_many
+from queue_over_sql.store.publish import publishing as publishing
+from queue_over_sql.store.recovery import DeadClaim as DeadClaim
+from queue_over_sql.store.recovery import expired_leases as expired_leases
+from queue_over_sql.store.recovery import orphaned_claims as orphaned_claims
+from queue_over_sql.store.selection import Chosen as Chosen
+from queue_over_sql.store.selection import Edited as Edited
+from queue_over_sql.store.selection import count_messages as count_messages
+from queue_over_sql.store.selection import edit_messages as edit_messages
+from queue_over_sql.store.selection import extent_of as extent_of
+from queue_over_sql.store.selection import has_status as has_status
+from queue_over_sql.store.selection import id_after as id_after
+from queue_over_sql.store.selection import last_id as last_id
+from queue_over_sql.store.selection import list_messages as list_messages
+from queue_over_sql.store.selection import move_to_front as move_to_front
+from queue_over_sql.store.selection import probe_ids as probe_ids
+from queue_over_sql.store.selection import remove_messages as remove_messages
+from queue_over_sql.store.selection import requeue as requeue
+from queue_over_sql.store.settle import Aside as Aside
+from queue_over_sql.store.settle import archive_messages as archive_messages
+from queue_over_sql.store.settle import each as each
+from queue_over_sql.store.settle import extend as extend
+from queue_over_sql.store.settle import finish as finish
+from queue_over_sql.store.settle import give_back as give_back
+from queue_over_sql.store.settle import hold as hold
+from queue_over_sql.store.settle import release as release
+from queue_over_sql.store.settle import remove as remove
+from queue_over_sql.store.settle import restore as restore
+from queue_over_sql.store.settle import retry as retry
+from queue_over_sql.store.settle import set_aside as set_aside
+from queue_over_sql.store.settle import still_there as still_there
+from queue_over_sql.store.settle import updates_at_once as updates_at_once

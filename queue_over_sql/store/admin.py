@@ -33,14 +33,6 @@ def select_clock(tables: QueueTables) -> Select[Any]:
     return select(tables.dialect.now().label("now"))
 
 
-def select_edit_count(tables: QueueTables) -> Select[Any]:
-    """How often messages were put to other places by hand."""
-    columns = tables.system.queues.c
-    return select(columns.edit_count).where(
-        columns.table_prefix == tables.prefix, columns.name == tables.queue
-    )
-
-
 def delete_by_id(tables: QueueTables) -> Delete | Update:
     """Remove one message, whoever holds it."""
     return tables.removal().where(tables.live.c.id == number("p_id_0"))

@@ -1,11 +1,12 @@
-"""Acts of an export of archives: how much there is, and removing what was exported."""
+"""Acts on an archive: prune it, say how much it has, and remove what was exported."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from queue_over_sql.dialects.statements import archive
-from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id_values
+from queue_over_sql.store.acts import change_by_ids
+from queue_over_sql.store.admin import server_now
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,8 +44,39 @@ def remove_exported(
     connection: Connection, sql: StatementCache, ids: Sequence[int], up_to: int
 ) -> int:
     """Remove messages that had finished by an instant from the archive; returns how many."""
-    removed = 0
-    for batch in batches(ids):
-        statement = sql.get(archive.remove_exported, bucket_of(len(batch)))
-        removed += statement.run(connection, id_values(batch) | {"p_up_to": up_to}).rowcount
-    return removed
+    return change_by_ids(connection, sql, archive.remove_exported, ids, {"p_up_to": up_to})
+
+
+Place = tuple[int, int]
+"""When an archived message finished, in microseconds, and its id: its place in the history."""
+
+
+def last_to_prune(
+    connection: Connection,
+    sql: StatementCache,
+    outcome: str,
+    *,
+    ttl: int | None,
+    keep: int | None,
+) -> Place | None:
+    """The place up to which archived messages of an outcome are too old or too many.
+
+    They are kept for ``ttl`` microseconds, and not more than ``keep``; None is no limit.
+    """
+    places: list[Place] = []
+    if ttl is not None:
+        places.append((server_now(connection, sql) - ttl, 0))
+    if keep is not None:
+        values = {"p_outcome": outcome, "p_keep": keep}
+        rows: Sequence[Any] = sql.get(archive.newest_to_go).run(connection, values).all()
+        places += [(int(row[0]), int(row[1])) for row in rows]
+    return max(places, default=None)
+
+
+def prune_archive(
+    connection: Connection, sql: StatementCache, outcome: str, up_to: Place, limit: int
+) -> int:
+    """Remove the oldest archived messages of an outcome, up to a place; returns how many."""
+    values = {"p_outcome": outcome, "p_at": up_to[0], "p_id_0": up_to[1], "p_count": limit}
+    ids = [row[0] for row in sql.get(archive.old_in_archive).run(connection, values)]
+    return change_by_ids(connection, sql, archive.remove_from_archive, ids)

@@ -37,10 +37,8 @@ def claim_messages(
 
 def anything_to_claim(connection: Connection, sql: StatementCache, request: ClaimRequest) -> bool:
     """Whether a claim would find something; writes nothing."""
-    found = (
-        sql.get(claim.anything_eligible, request.where).run(connection, request.wanted()).first()
-    )
-    return found is not None
+    look = sql.get(claim.anything_eligible, request.where)
+    return look.run(connection, request.wanted()).first() is not None
 
 
 def exchanges_at_once(sql: StatementCache, settlements: Sequence[Settlement]) -> bool:
@@ -60,12 +58,7 @@ def exchange(
 ) -> tuple[set[int], list[MessageRow]]:
     """Ack and claim in one statement; only where ``exchanges_at_once`` says so.
 
-    Args:
-        connection: where.
-        sql: the queue's statements.
-        settlement: what is finished.
-        request: what is wanted next; nothing is claimed unless all finished ones were held.
-        keep: whether finished messages go to the archive.
+    Nothing is claimed unless all finished messages were held.
 
     Returns:
         The finished ids that were still held, and the claimed messages, oldest first.
@@ -81,7 +74,7 @@ class Disposition:
 
     Attributes:
         keep: whether it goes to the archive.
-        dedup_us: how long its key stays taken, in microseconds; None where it is free at once.
+        dedup_us: as of a ``Settlement``.
         error: why it cannot be handed out, or None where it can.
         aside: it is set aside instead, because it does not fit its kind here.
     """
@@ -142,7 +135,7 @@ def _remove_locked(
 ) -> None:
     tables: QueueTables = sql.subject
     if end.error is not None and not end.keep:
-        registry.count_discarded(connection, tables.system, tables.prefix, tables.queue, len(ids))
+        registry.count_discarded(connection, tables, len(ids))
     outcome = Outcome.DONE if end.error is None else Outcome.FAILED
     how = Settlement(ids, _NOBODY, outcome, end.error).archive_values()
     for batch in batches(ids):

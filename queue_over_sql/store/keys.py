@@ -19,7 +19,7 @@ from queue_over_sql.dialects.statements.parameters import (
 from queue_over_sql.durations import stored_number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from sqlalchemy import ColumnElement, Connection, Table
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from queue_over_sql.schema.queue_tables import QueueTables
 
 
-def key_values(keys: list[str], size: int) -> dict[str, str]:
+def key_values(keys: Sequence[str], size: int) -> dict[str, Any]:
     """Bind keys to the parameters of their bucket, padded with the last one."""
     filled = [*keys, *[keys[-1]] * (size - len(keys))]
     return {f"p_key_{index}": key for index, key in enumerate(filled)}
@@ -128,14 +128,18 @@ def remember_locked(
     dedup_us: int,
 ) -> None:
     """Note the keys of locked messages, given as ids and keys, that are about to end."""
+    for size, values in _keyed(messages):
+        sql.get(forget_keys, size).run(connection, values)
+        remember = sql.get(remember_keys_of_messages, size)
+        remember.run(connection, values | {"p_dedup": dedup_us})
+
+
+def _keyed(messages: Sequence[tuple[int, str | None]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The bind parameters of messages, given as ids and keys, that have a key; and their bucket."""
     keyed = [(message_id, key) for message_id, key in messages if key is not None]
     for batch in batches(keyed):
-        ids, size = [message_id for message_id, _ in batch], bucket_of(len(batch))
-        values = key_values([key for _, key in batch], size)
-        sql.get(forget_keys, size).run(connection, values)
-        sql.get(remember_keys_of_messages, size).run(
-            connection, id_values(ids) | {"p_dedup": dedup_us}
-        )
+        size, ids = bucket_of(len(batch)), [message_id for message_id, _ in batch]
+        yield size, key_values([key for _, key in batch], size) | id_values(ids)
 
 
 def recently_finished(
@@ -146,7 +150,7 @@ def recently_finished(
     for batch in batches(wanted):
         size = bucket_of(len(batch))
         taken = sql.get(taken_keys, size)
-        rows: Iterable[Any] = taken.run(connection, key_values(list(batch), size))
+        rows: Iterable[Any] = taken.run(connection, key_values(batch, size))
         found |= {row[0]: stored_number("message_id of a key", row[1]) for row in rows}
     return found
 
@@ -155,12 +159,8 @@ def forget_messages(
     connection: Connection, sql: StatementCache, messages: Sequence[tuple[int, str | None]]
 ) -> None:
     """Let finished messages, given as ids and keys, have their keys again: they live again."""
-    keyed = [(message_id, key) for message_id, key in messages if key is not None]
-    for batch in batches(keyed):
-        size = bucket_of(len(batch))
-        values = key_values([key for _, key in batch], size)
-        ids = id_values([message_id for message_id, _ in batch])
-        sql.get(forget_keys_of_messages, size).run(connection, values | ids)
+    for size, values in _keyed(messages):
+        sql.get(forget_keys_of_messages, size).run(connection, values)
 
 
 def prune_keys(connection: Connection, sql: StatementCache, limit: int) -> int:
@@ -168,5 +168,5 @@ def prune_keys(connection: Connection, sql: StatementCache, limit: int) -> int:
     old = [row[0] for row in sql.get(expired_keys).run(connection, {"p_count": limit})]
     for batch in batches(old):
         size = bucket_of(len(batch))
-        sql.get(forget_expired, size).run(connection, key_values(list(batch), size))
+        sql.get(forget_expired, size).run(connection, key_values(batch, size))
     return len(old)

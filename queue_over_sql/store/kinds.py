@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Insert, Select, exists, insert, or_, select
+from sqlalchemy import Select, exists, insert, or_, select
 
 from queue_over_sql.dialects.requests import ANY_EDITS, read_rows
 from queue_over_sql.dialects.statements.claim import may_claim
@@ -23,22 +23,6 @@ if TYPE_CHECKING:
 
 ANY_KIND = ""
 """What a consumer without kinds of its own tells: it reads every message as plain JSON."""
-
-
-def declare_names(tables: QueueTables, consumer_id: str, names: Collection[str]) -> Insert:
-    """Note which kinds of a queue a consumer knows."""
-    known = {"consumer_id": consumer_id, "table_prefix": tables.prefix, "queue": tables.queue}
-    return insert(tables.system.kinds).values([known | {"kind": name} for name in names])
-
-
-def declared_names(tables: QueueTables, consumer_id: str) -> Select[Any]:
-    """Which kinds of a queue a consumer has told that it knows."""
-    kinds = tables.system.kinds
-    return select(kinds.c.kind).where(
-        kinds.c.consumer_id == consumer_id,
-        kinds.c.table_prefix == tables.prefix,
-        kinds.c.queue == tables.queue,
-    )
 
 
 def unknown(tables: QueueTables) -> Select[Any]:
@@ -85,9 +69,13 @@ def declare_kinds(
 
     No names at all: it takes whatever there is.
     """
-    noted = {row[0] for row in connection.execute(declared_names(sql.subject, consumer_id))}
+    tables: QueueTables = sql.subject
+    kinds = tables.system.kinds
+    known = {"consumer_id": consumer_id, "table_prefix": tables.prefix, "queue": tables.queue}
+    declared = select(kinds.c.kind).where(*[kinds.c[name] == known[name] for name in known])
+    noted = set(connection.execute(declared).scalars())
     if missing := sorted(set(names or (ANY_KIND,)) - noted):
-        connection.execute(declare_names(sql.subject, consumer_id, missing))
+        connection.execute(insert(kinds).values([known | {"kind": name} for name in missing]))
 
 
 def dead_letter_unknown(
@@ -99,15 +87,7 @@ def dead_letter_unknown(
     limit: int,
     disposition: Callable[[MessageRow], Disposition],
 ) -> int:
-    """End messages of one level that nobody can read and that are due for too long.
-
-    Args:
-        connection: where.
-        sql: the queue's statements.
-        level: their priority.
-        due_for: for how long, in microseconds.
-        limit: at most so many.
-        disposition: what becomes of each.
+    """End messages of one level that nobody can read and that have been due for so long.
 
     Returns:
         How many.

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy.exc import DBAPIError
 
@@ -15,11 +15,10 @@ from queue_over_sql.dialects.compiled import direct_calls
 from queue_over_sql.dialects.requests import NewRows, read_rows
 from queue_over_sql.dialects.statements import publish as statements
 from queue_over_sql.dialects.statements.claim import remove_ids
-from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id_values
 from queue_over_sql.errors import DuplicateKey, QueueError
 from queue_over_sql.message import Published, PublishOutcome
 from queue_over_sql.payloads.types import changes
-from queue_over_sql.store.acts import Act
+from queue_over_sql.store.acts import Act, change_by_ids
 from queue_over_sql.store.admin import server_now
 from queue_over_sql.store.keys import recently_finished
 
@@ -39,8 +38,6 @@ _COMMON_COLUMNS = 6
 # Of these, plain texts and numbers, many messages have the same.
 _ALIKE = frozenset({"message_key", "kind", "headers", "priority", "max_attempts", "lease_us"})
 
-B = TypeVar("B", bound="Batch")
-
 
 class NewMessage(NamedTuple):
     """A publication, checked and encoded; ``at`` and ``delay`` in microseconds.
@@ -54,62 +51,24 @@ class NewMessage(NamedTuple):
     at: int | None
     dedup: bool = False
 
-    def values(self, parameters: Mapping[str, str], now: int | None = None) -> dict[str, Any]:
+    def given(
+        self, parameters: Mapping[str, str], now: int | None, *, timed: bool = False
+    ) -> dict[str, Any]:
         """The bind parameters of a publish by the database's clock, or by ``now`` of its batch.
 
-        Args:
-            parameters: their names, by column.
-            now: in microseconds.
+        What is NULL is left out; so is the time where it is due at once, unless ``timed``.
         """
-        given = {parameters[name]: value for name, value in self.content.items()}
-        at = self.at if now is None else self.due(now)
-        return given | {"p_message_key": self.key, "p_delay": self.delay, "p_at": at}
-
-    def given(self, parameters: Mapping[str, str], now: int | None) -> dict[str, Any]:
-        """The same without what is NULL."""
         content = self.content.items()
         given = {parameters[name]: value for name, value in content if value is not None}
         if self.key is not None:
             given["p_message_key"] = self.key
-        if now is not None or self.delay or self.at is not None:
+        if timed or now is not None or self.delay or self.at is not None:
             given |= {"p_delay": self.delay, "p_at": self.at if now is None else self.due(now)}
         return given
 
     def due(self, now: int) -> int:
         """When it is due if it is published at ``now``."""
         return now + self.delay if self.at is None else self.at
-
-
-class Batch(Protocol):
-    """Messages that go in together, checked and encoded."""
-
-    @property
-    def keyed(self) -> bool:
-        """Whether one of them has a key."""
-        ...
-
-    @property
-    def dedup(self) -> bool:
-        """Whether the key of one may be taken by a message that finished a short while ago."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def part(self, start: int, end: int) -> Self:
-        """Those from the one at ``start`` to the one before ``end``."""
-        ...
-
-    def messages(self) -> Sequence[NewMessage]:
-        """Each by itself."""
-        ...
-
-    def weights(self) -> Iterator[int]:
-        """How much text each carries."""
-        ...
-
-    def rows(self, now: int) -> NewRows:
-        """Their rows, published at ``now``, in microseconds."""
-        ...
 
 
 class MixedMessages:
@@ -125,7 +84,7 @@ class MixedMessages:
 
     @property
     def dedup(self) -> bool:
-        """Whether the key of one may be taken by a finished one."""
+        """Whether the key of one may be taken by a message that finished a short while ago."""
         return any(message.dedup for message in self._messages)
 
     def __len__(self) -> int:
@@ -144,7 +103,7 @@ class MixedMessages:
         return map(_weight, self._messages)
 
     def rows(self, now: int) -> NewRows:
-        """Their rows; what all of them share is told once."""
+        """Their rows, published at ``now``, in microseconds; what all share is told once."""
         messages = self._messages
         columns: dict[str, list[Any]] = {"message_key": [message.key for message in messages]}
         contents = [message.content for message in messages]
@@ -168,11 +127,9 @@ class MixedMessages:
 
 
 class PlainMessages:
-    """Messages that are no more than their payloads.
+    """Messages that are no more than their payloads, encoded for the table.
 
-    Args:
-        payloads: encoded for the table.
-        blank: the content of a message of which only the payload is missing.
+    ``blank`` is the content of a message of which only the payload is missing.
     """
 
     keyed = False
@@ -186,7 +143,7 @@ class PlainMessages:
         return len(self._payloads)
 
     def part(self, start: int, end: int) -> PlainMessages:
-        """Those from the one at ``start`` to the one before ``end``."""
+        """As of ``MixedMessages``."""
         return PlainMessages(self._payloads[start:end], self._blank)
 
     def messages(self) -> list[NewMessage]:
@@ -205,13 +162,7 @@ class PlainMessages:
 
 
 class PlainPayloads:
-    """Payloads without options that are encoded when each is wanted, while a server works.
-
-    Args:
-        payloads: as they were given.
-        encode: encodes one for the table, or raises.
-        blank: the content of a message of which only the payload is missing.
-    """
+    """Payloads without options that are encoded when each is wanted, while a server works."""
 
     def __init__(
         self,
@@ -237,13 +188,10 @@ class PlainPayloads:
         return NewRows(len(self._payloads), _plain_values(self._blank, now), {"payload": encoded})
 
 
-def chunks(batch: B, rows: int, *, rounded: bool = True) -> Iterator[B]:
-    """Cut into what one statement takes.
+def chunks(batch: Batch, rows: int, *, rounded: bool = True) -> Iterator[Batch]:
+    """Cut into what one statement takes: up to so many rows, and not too much text.
 
-    Args:
-        batch: all.
-        rows: at most so many at once.
-        rounded: in powers of two, so that few statements have to be compiled.
+    In powers of two where ``rounded``, so that few statements have to be compiled.
     """
     if not rounded and 0 < len(batch) <= rows and sum(batch.weights()) <= _CHARACTERS_PER_INSERT:
         yield batch
@@ -257,6 +205,9 @@ def chunks(batch: B, rows: int, *, rounded: bool = True) -> Iterator[B]:
             size //= 2
         yield batch.part(start, start + size)
         start += size
+
+
+Batch = MixedMessages | PlainMessages
 
 
 def _plain_values(blank: Mapping[str, Any], now: int) -> dict[str, Any]:
@@ -300,12 +251,7 @@ def publish(
 ) -> Published:
     """Insert one message, or do what ``on_conflict`` says about the one that has its key.
 
-    Args:
-        connection: where.
-        sql: the queue's statements.
-        message: what to publish.
-        on_conflict: ``"raise"``, ``"skip"`` or ``"replace"``.
-        now: the instant of its batch in microseconds; None for the statement's own.
+    ``now`` is the instant of its batch in microseconds; without one it is the statement's own.
 
     Raises:
         DuplicateKey: ``on_conflict`` is ``"raise"`` and the key is taken.
@@ -368,13 +314,7 @@ def take_out(
     rolled back all that the caller did.
     """
     with contextlib.suppress(*((DBAPIError,) if isinstance(error, DBAPIError) else ())):
-        _remove_created(connection, sql, created)
-
-
-def _remove_created(connection: Connection, sql: StatementCache, created: Sequence[int]) -> None:
-    for batch in batches(created):
-        remove = sql.get(remove_ids, bucket_of(len(batch)))
-        remove.run(connection, id_values(batch))
+        change_by_ids(connection, sql, remove_ids, created)
 
 
 def load(
@@ -424,9 +364,8 @@ def _inserting(sql: StatementCache, message: NewMessage, now: int | None) -> Com
 def _insert(
     connection: Connection, sql: StatementCache, message: NewMessage, now: int | None
 ) -> int:
-    result = _inserting(sql, message, now).run(
-        connection, message.given(sql.subject.parameters, now)
-    )
+    statement, values = _inserting(sql, message, now), message.given(sql.subject.parameters, now)
+    result = statement.run(connection, values)
     if sql.subject.dialect.insert_returning:
         return int(result.scalar_one())
     return int(result.lastrowid)
@@ -436,12 +375,10 @@ def _insert_keyed(
     connection: Connection, sql: StatementCache, message: NewMessage, now: int | None
 ) -> int | None:
     dialect = sql.subject.dialect
-    statement = _inserting(sql, message, now)
-    if dialect.aborts_on_error and not dialect.conflict_clause:
-        with connection.begin_nested():
-            result = statement.run(connection, message.given(sql.subject.parameters, now))
-    else:
-        result = statement.run(connection, message.given(sql.subject.parameters, now))
+    statement, values = _inserting(sql, message, now), message.given(sql.subject.parameters, now)
+    nested = dialect.aborts_on_error and not dialect.conflict_clause
+    with connection.begin_nested() if nested else contextlib.nullcontext():
+        result = statement.run(connection, values)
     if dialect.insert_returning:
         row = result.first()
         return None if row is None else int(row[0])
@@ -449,9 +386,8 @@ def _insert_keyed(
 
 
 def _live_by_key(connection: Connection, sql: StatementCache, key: str) -> MessageRow | None:
-    rows = read_rows(
-        connection, sql, sql.get(statements.live_by_key).run(connection, {"p_key": key})
-    )
+    found = sql.get(statements.live_by_key).run(connection, {"p_key": key})
+    rows = read_rows(connection, sql, found)
     return rows[0] if rows else None
 
 
@@ -470,7 +406,7 @@ def _resolve_conflict(
         raise DuplicateKey(sql.subject.queue, str(message.key), existing.id)
     if _changes_nothing(connection, sql, message, existing):
         return Published(existing.id, PublishOutcome.UNCHANGED)
-    values = message.values(sql.subject.parameters, now) | {"p_id_0": existing.id}
+    values = message.given(sql.subject.parameters, now, timed=True) | {"p_id_0": existing.id}
     del values["p_message_key"]
     sql.get(statements.replace).run(connection, values)
     return Published(existing.id, PublishOutcome.REPLACED)

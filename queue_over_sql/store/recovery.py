@@ -20,17 +20,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.schema import DropTable
 
-from queue_over_sql.dialects.statements import archive
-from queue_over_sql.dialects.statements.parameters import (
-    among_ids,
-    batches,
-    bucket_of,
-    claimed,
-    id_values,
-    number,
-)
+from queue_over_sql.dialects.statements.parameters import among_ids, number
 from queue_over_sql.message import Claim
-from queue_over_sql.store.admin import server_now
+from queue_over_sql.store.acts import rows_by_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,7 +37,10 @@ if TYPE_CHECKING:
 
 def claims_with_expired_leases(tables: QueueTables, size: int) -> Select[Any]:
     """Claims whose lease has passed."""
-    condition = and_(claimed(tables), tables.live.c.lease_expires_at <= tables.dialect.now())
+    condition = and_(
+        tables.dialect.is_claimed(tables.live),
+        tables.live.c.lease_expires_at <= tables.dialect.now(),
+    )
     return _claims(tables, condition, size)
 
 
@@ -56,7 +51,7 @@ def claims_of_the_dead(tables: QueueTables, size: int) -> Select[Any]:
         consumers.c.consumer_id == live.c.consumer_id,
         consumers.c.expires_at > tables.dialect.now(),
     )
-    return _claims(tables, and_(claimed(tables), ~alive), size)
+    return _claims(tables, and_(tables.dialect.is_claimed(live), ~alive), size)
 
 
 def _claims(tables: QueueTables, condition: ColumnElement[bool], size: int) -> Select[Any]:
@@ -99,10 +94,8 @@ def expired_leases(
     connection: Connection, sql: StatementCache, max_attempts: int, limit: int
 ) -> list[DeadClaim]:
     """Claims whose lease has passed, locked where the engine can skip what others hold."""
-    recheck = not sql.subject.dialect.skip_locked
-    return _dead_claims(
-        connection, sql, claims_with_expired_leases, (max_attempts, limit), recheck=recheck
-    )
+    bounds, recheck = (max_attempts, limit), not sql.subject.dialect.skip_locked
+    return _dead_claims(connection, sql, claims_with_expired_leases, bounds, recheck=recheck)
 
 
 def orphaned_claims(
@@ -128,56 +121,8 @@ def _dead_claims(
     rows: Sequence[Any] = sql.get(builder, 0).run(connection, values).all()
     if rows and recheck:
         # Now these alone, under a lock: a lease may have been renewed meanwhile.
-        locked: list[Any] = []
-        for batch in batches([row[0] for row in rows]):
-            again = sql.get(builder, bucket_of(len(batch)))
-            locked += again.run(connection, values | id_values(batch)).all()
-        rows = locked
+        rows = rows_by_ids(connection, sql, builder, [row[0] for row in rows], values)
     return [DeadClaim(row[0], Claim(row[1], row[2]), row[3], row[4], row[5]) for row in rows]
-
-
-Place = tuple[int, int]
-"""When an archived message finished, in microseconds, and its id: its place in the history."""
-
-
-def last_to_prune(
-    connection: Connection,
-    sql: StatementCache,
-    outcome: str,
-    *,
-    ttl: int | None,
-    keep: int | None,
-) -> Place | None:
-    """The place up to which archived messages of an outcome are too old or too many.
-
-    Args:
-        connection: where.
-        sql: the queue's statements.
-        outcome: how they ended.
-        ttl: how long they are kept, in microseconds; None for ever.
-        keep: how many are kept; None for any number.
-    """
-    places: list[Place] = []
-    if ttl is not None:
-        places.append((server_now(connection, sql) - ttl, 0))
-    if keep is not None:
-        values = {"p_outcome": outcome, "p_keep": keep}
-        rows: Sequence[Any] = sql.get(archive.newest_to_go).run(connection, values).all()
-        places += [(int(row[0]), int(row[1])) for row in rows]
-    return max(places, default=None)
-
-
-def prune_archive(
-    connection: Connection, sql: StatementCache, outcome: str, up_to: Place, limit: int
-) -> int:
-    """Remove the oldest archived messages of an outcome, up to a place; returns how many."""
-    values = {"p_outcome": outcome, "p_at": up_to[0], "p_id_0": up_to[1], "p_count": limit}
-    ids = [row[0] for row in sql.get(archive.old_in_archive).run(connection, values)]
-    removed = 0
-    for batch in batches(ids):
-        remove_old = sql.get(archive.remove_from_archive, bucket_of(len(batch)))
-        removed += remove_old.run(connection, id_values(batch)).rowcount
-    return removed
 
 
 # -- what crashed writers of batches left behind
@@ -198,25 +143,13 @@ def orphaned_stages(
 ) -> list[str]:
     """Stages that nobody publishes any more: too old, or their batch is published.
 
-    Args:
-        connection: where.
-        system: the shared tables.
-        dialect: for the clock.
-        patience: how long the publisher of a batch has to drop its stages, in microseconds.
+    The publisher of a batch has ``patience`` microseconds to drop its stages.
     """
     stages, commits, now = system.stages, system.commits, dialect.now()
-    published = (
-        select(commits.c.part)
-        .where(
-            *[
-                commits.c[name] == stages.c[name]
-                for name in ("table_prefix", "queue", "writer_id", "batch_id")
-            ],
-            commits.c.part == WHOLE,
-            commits.c.committed_at <= now - patience,
-        )
-        .exists()
-    )
+    batch = ("table_prefix", "queue", "writer_id", "batch_id")
+    same_batch = [commits.c[name] == stages.c[name] for name in batch]
+    over = (commits.c.part == WHOLE, commits.c.committed_at <= now - patience)
+    published = select(commits.c.part).where(*same_batch, *over).exists()
     found = connection.execute(select(stages.c.name).where(published))
     late = connection.execute(select(stages.c.name).where(stages.c.expires_at <= now))
     return sorted({row[0] for row in found} | {row[0] for row in late})

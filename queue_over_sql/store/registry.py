@@ -11,25 +11,22 @@ from sqlalchemy.exc import DBAPIError
 from queue_over_sql.dialects.base import ErrorKind
 from queue_over_sql.durations import stored_number
 from queue_over_sql.schema.queue_tables import SCHEMA_VERSION
-from queue_over_sql.store import admin as administration
 from queue_over_sql.store import consumers
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Connection
+    from sqlalchemy import ColumnElement, Connection, Select
 
     from queue_over_sql.dialects.base import QueueDialect
     from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.schema.system_tables import SystemTables
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QueueRecord:
-    """What the registry knows of a queue.
+    """What the registry knows of a queue: its settings as JSON, and what follows.
 
     Attributes:
-        name: of the queue.
-        settings: as JSON.
-        paused: whether nothing of it is claimed.
         discarded: messages that ended without a trace; as it is stored, which may be no number.
         owner: the consumer that a temporary queue belongs to; None for a queue that stays.
     """
@@ -61,17 +58,9 @@ def _records(
     connection: Connection, system: SystemTables, condition: ColumnElement[bool]
 ) -> list[QueueRecord]:
     columns = system.queues.c
-    rows = connection.execute(
-        select(
-            columns.name,
-            columns.settings,
-            columns.paused_at,
-            columns.discarded_count,
-            columns.owner_id,
-        )
-        .where(condition)
-        .order_by(columns.name)
-    )
+    wanted = (columns.name, columns.settings, columns.paused_at, columns.discarded_count)
+    looked = select(*wanted, columns.owner_id).where(condition).order_by(columns.name)
+    rows = connection.execute(looked)
     return [QueueRecord(row[0], row[1], row[2] is not None, row[3], row[4]) for row in rows]
 
 
@@ -85,17 +74,7 @@ def add_queue(
     settings: str,
     owner: str | None = None,
 ) -> bool:
-    """Write the record of a new queue; False where another creator was first.
-
-    Args:
-        connection: where.
-        system: the shared tables.
-        dialect: for the clock.
-        prefix: the table prefix that it is created under.
-        name: of the queue.
-        settings: as JSON.
-        owner: the consumer that a temporary queue belongs to.
-    """
+    """Write the record of a new queue; False where another creator was first."""
     values = {
         "table_prefix": prefix,
         "name": name,
@@ -121,23 +100,28 @@ def change_queue(
     return connection.execute(statement).rowcount > 0
 
 
-def count_discarded(
-    connection: Connection, system: SystemTables, prefix: str, name: str, count: int
-) -> None:
+def count_discarded(connection: Connection, tables: QueueTables, count: int) -> None:
     """Count messages that ended without a trace, because the queue keeps no archive."""
-    discarded = system.queues.c.discarded_count
-    change_queue(connection, system, prefix, name, discarded_count=discarded + count)
+    system, prefix, discarded = tables.system, tables.prefix, tables.system.queues.c.discarded_count
+    change_queue(connection, system, prefix, tables.queue, discarded_count=discarded + count)
+
+
+def select_edit_count(tables: QueueTables) -> Select[Any]:
+    """Read ``edit_count``."""
+    columns = tables.system.queues.c
+    return select(columns.edit_count).where(_is_queue(tables.system, tables.prefix, tables.queue))
 
 
 def edit_count(connection: Connection, sql: StatementCache) -> int:
     """How often messages of a queue were put to other places by hand."""
-    found = sql.get(administration.select_edit_count).run(connection).scalar()
+    found = sql.get(select_edit_count).run(connection).scalar()
     return stored_number("edit_count", found or 0)
 
 
-def count_edit(connection: Connection, system: SystemTables, prefix: str, name: str) -> None:
+def count_edit(connection: Connection, tables: QueueTables) -> None:
     """Tell all consumers, by their next claim, that messages were put to other places."""
-    change_queue(connection, system, prefix, name, edit_count=system.queues.c.edit_count + 1)
+    system, prefix, edits = tables.system, tables.prefix, tables.system.queues.c.edit_count
+    change_queue(connection, system, prefix, tables.queue, edit_count=edits + 1)
 
 
 def remove_queue(connection: Connection, system: SystemTables, prefix: str, name: str) -> bool:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any, Self
 
-from sqlalchemy import Delete, Select, Update, and_, case, func, select, update
+from sqlalchemy import Select, and_, case, func, select, update
 
 from queue_over_sql.dialects.base import engine_of
 from queue_over_sql.dialects.compiled import CompiledStatement
@@ -16,11 +16,12 @@ from queue_over_sql.dialects.requests import (
     read_rows,
 )
 from queue_over_sql.dialects.statements import archive
-from queue_over_sql.dialects.statements import existing as adopted
-from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id_values, number
+from queue_over_sql.dialects.statements.existing import begin_anew
+from queue_over_sql.dialects.statements.parameters import number
 from queue_over_sql.errors import PayloadInvalid
 from queue_over_sql.message import PREVIOUS_ERROR, UNFIT_SINCE, Status, Unreadable
 from queue_over_sql.store import keys, registry
+from queue_over_sql.store.acts import change_by_ids
 from queue_over_sql.store.admin import server_now
 from queue_over_sql.store.publish import NewMessage, publish_many
 
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.message import MessageRow
     from queue_over_sql.schema.queue_tables import QueueTables
-
-    Conditions = Sequence[ColumnElement[bool]]
 
 
 def place_of(tables: QueueTables, archived: bool) -> Table:
@@ -58,85 +57,6 @@ def has_status(tables: QueueTables, status: Status) -> ColumnElement[bool]:
     }[status]
 
 
-def select_page(
-    tables: QueueTables, archived: bool, conditions: Conditions, limit: int, after: int | None
-) -> Select[Any]:
-    """Read messages by id, from the one after ``after``: along the primary key."""
-    table = place_of(tables, archived)
-    columns = archive_columns(tables) if archived else tables.message_columns(table)
-    beyond = [] if after is None else [table.c.id > after]
-    extent = extent_of(tables, archived)
-    return select(*columns).where(*extent, *conditions, *beyond).order_by(table.c.id).limit(limit)
-
-
-def select_count(tables: QueueTables, archived: bool, conditions: Conditions) -> Select[Any]:
-    """Count messages."""
-    table = place_of(tables, archived)
-    extent = extent_of(tables, archived)
-    return select(func.count()).select_from(table).where(*extent, *conditions)
-
-
-def update_chosen(tables: QueueTables, conditions: Conditions, values: Mapping[str, Any]) -> Update:
-    """Change messages that nobody holds; looked at again under the row's lock."""
-    live = tables.live
-    return (
-        update(live)
-        .where(live.c.consumer_id.is_(None), *tables.live_only(), *conditions)
-        .values({**tables.still_live(), **values})
-    )
-
-
-def delete_chosen(tables: QueueTables, archived: bool, conditions: Conditions) -> Delete | Update:
-    """Remove messages, live ones only where nobody holds them."""
-    table = place_of(tables, archived)
-    unclaimed = [] if archived else [table.c.consumer_id.is_(None)]
-    return tables.removal(archived=archived).where(*unclaimed, *conditions)
-
-
-def held_back(tables: QueueTables, conditions: Conditions) -> Select[Any]:
-    """Count the messages that an edit passed over, because a consumer holds them."""
-    live = tables.live
-    held = live.c.consumer_id.is_not(None)
-    return select(func.count()).select_from(live).where(held, *conditions)
-
-
-def earliest(tables: QueueTables) -> Select[Any]:
-    """When the first message of each level is due; one that is claimed may come back there."""
-    live = tables.live
-    return (
-        select(live.c.priority, func.min(live.c.available_at))
-        .where(live.c.available_at.is_not(None))
-        .group_by(live.c.priority)
-    )
-
-
-def in_front(tables: QueueTables, fronts: Mapping[int, int], otherwise: int) -> ColumnElement[Any]:
-    """The instant just before all others of a message's own level."""
-    if not fronts:
-        return case((tables.live.c.priority >= 0, otherwise))
-    return case(fronts, value=tables.live.c.priority, else_=otherwise)
-
-
-def archived_batch(
-    tables: QueueTables, conditions: Conditions, up_to: int, limit: int
-) -> Select[Any]:
-    """Read and lock the next archived messages, by id."""
-    archive = tables.archive
-    return (
-        select(*archive_columns(tables))
-        .where(archive.c.id <= up_to, *tables.finished_only(), *conditions)
-        .order_by(archive.c.id)
-        .limit(limit)
-        .with_for_update()
-    )
-
-
-def greatest_id(tables: QueueTables, archived: bool, conditions: Conditions) -> Select[Any]:
-    """The id of the newest message."""
-    extent = extent_of(tables, archived)
-    return select(func.max(place_of(tables, archived).c.id)).where(*extent, *conditions)
-
-
 def probe_id(tables: QueueTables, archived: bool) -> Select[Any]:
     """The first id from ``p_from`` on, and the one that comes ``p_skip`` after it."""
     table = place_of(tables, archived)
@@ -146,19 +66,16 @@ def probe_id(tables: QueueTables, archived: bool) -> Select[Any]:
     return select(first, later.limit(1).offset(number("p_skip")).scalar_subquery())
 
 
-def id_at(tables: QueueTables, archived: bool, conditions: Conditions, skip: int) -> Select[Any]:
-    """The id of the message after ``skip`` others: where a batch ends."""
-    table = place_of(tables, archived)
-    wanted = [*extent_of(tables, archived), *conditions]
-    return select(table.c.id).where(*wanted).order_by(table.c.id).offset(skip).limit(1)
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chosen:
     """Which messages are meant: those in the queue or in its archive that match all conditions."""
 
     archived: bool
     conditions: Sequence[ColumnElement[bool]]
+
+    def among(self, tables: QueueTables) -> list[ColumnElement[bool]]:
+        """All conditions on the rows of the table."""
+        return [*extent_of(tables, self.archived), *self.conditions]
 
     def also(self, condition: ColumnElement[bool]) -> Chosen:
         """Only those of them that match another condition, too."""
@@ -184,9 +101,14 @@ class Edited(int):
 def list_messages(
     connection: Connection, sql: StatementCache, chosen: Chosen, limit: int, after: int | None
 ) -> list[MessageRow]:
-    """Read one page of messages, by id."""
-    page = select_page(sql.subject, chosen.archived, chosen.conditions, limit, after)
-    rows: Sequence[Any] = CompiledStatement(page, connection.dialect).run(connection).all()
+    """Read one page of messages, from the one after ``after``: along the primary key."""
+    tables: QueueTables = sql.subject
+    table = place_of(tables, chosen.archived)
+    columns = archive_columns(tables) if chosen.archived else tables.message_columns(table)
+    beyond = [] if after is None else [table.c.id > after]
+    found = select(*columns).where(*chosen.among(tables), *beyond)
+    page = CompiledStatement(found.order_by(table.c.id).limit(limit), connection.dialect)
+    rows: Sequence[Any] = page.run(connection).all()
     if chosen.archived:
         return read_archive_rows(connection, sql, rows)
     return [row._replace(listed=True) for row in read_rows(connection, sql, rows)]
@@ -194,7 +116,8 @@ def list_messages(
 
 def count_messages(connection: Connection, sql: StatementCache, chosen: Chosen) -> int:
     """Count messages."""
-    counted = select_count(sql.subject, chosen.archived, chosen.conditions)
+    table = place_of(sql.subject, chosen.archived)
+    counted = select(func.count()).select_from(table).where(*chosen.among(sql.subject))
     with sql.subject.dialect.scanning(connection):
         return int(connection.execute(counted).scalar_one())
 
@@ -204,9 +127,13 @@ def edit_messages(
 ) -> Edited:
     """Change live messages that nobody holds, and tell every consumer to look for them."""
     tables: QueueTables = sql.subject
-    changed = connection.execute(update_chosen(tables, chosen.conditions, values)).rowcount
+    live = tables.live
+    # Looked at again under the row's lock.
+    statement = update(live).where(live.c.consumer_id.is_(None), *chosen.among(tables))
+    values = {**tables.still_live(), **values}
+    changed = connection.execute(statement.values(values)).rowcount
     if changed:
-        registry.count_edit(connection, tables.system, tables.prefix, tables.queue)
+        registry.count_edit(connection, tables)
     return Edited(changed, _held_back(connection, tables, chosen))
 
 
@@ -215,33 +142,42 @@ def move_to_front(connection: Connection, sql: StatementCache, chosen: Chosen) -
     tables: QueueTables = sql.subject
     chosen = chosen.also(tables.live.c.available_at.is_not(None))
     # First the lock on the queue's record: of two such edits the later one comes to the front.
-    registry.count_edit(connection, tables.system, tables.prefix, tables.queue)
-    now = server_now(connection, sql)
-    found = connection.execute(earliest(tables)).all()
+    registry.count_edit(connection, tables)
+    now, columns = server_now(connection, sql), tables.live.c
+    # Of all messages: one that is claimed may come back there.
+    due_first = select(columns.priority, func.min(columns.available_at))
+    there = due_first.where(columns.available_at.is_not(None)).group_by(columns.priority)
+    found = connection.execute(there).all()
     fronts = {int(level): min(int(due), now) - 1 for level, due in found}
-    front = in_front(tables, fronts, now)
+    front = case((columns.priority >= 0, now))
+    if fronts:
+        front = case(fronts, value=columns.priority, else_=now)
     return edit_messages(connection, sql, chosen, {"available_at": front})
 
 
 def remove_messages(connection: Connection, sql: StatementCache, chosen: Chosen) -> Edited:
     """Remove messages, live ones only where nobody holds them."""
     tables: QueueTables = sql.subject
-    statement = delete_chosen(tables, chosen.archived, chosen.conditions)
-    removed = connection.execute(statement).rowcount
+    statement = tables.removal(archived=chosen.archived)
+    if not chosen.archived:
+        statement = statement.where(tables.live.c.consumer_id.is_(None))
+    removed = connection.execute(statement.where(*chosen.conditions)).rowcount
     return Edited(removed, 0 if chosen.archived else _held_back(connection, tables, chosen))
 
 
 def last_id(connection: Connection, sql: StatementCache, chosen: Chosen) -> int | None:
     """The id of the newest message; None where there is none."""
-    statement = greatest_id(sql.subject, chosen.archived, chosen.conditions)
+    table = place_of(sql.subject, chosen.archived)
+    statement = select(func.max(table.c.id)).where(*chosen.among(sql.subject))
     found = connection.execute(statement).scalar()
     return None if found is None else int(found)
 
 
 def id_after(connection: Connection, sql: StatementCache, chosen: Chosen, skip: int) -> int | None:
     """The id of the message after ``skip`` others; None where there are no more."""
-    statement = id_at(sql.subject, chosen.archived, chosen.conditions, skip)
-    found = connection.execute(statement).scalar()
+    key = place_of(sql.subject, chosen.archived).c.id
+    wanted = select(key).where(*chosen.among(sql.subject)).order_by(key)
+    found = connection.execute(wanted.offset(skip).limit(1)).scalar()
     return None if found is None else int(found)
 
 
@@ -269,14 +205,8 @@ def requeue(
 ) -> int:
     """Give archived messages a new life under new ids; returns how many.
 
-    Args:
-        connection: where.
-        sql: the queue's statements.
-        chosen: the archived messages.
-        up_to: only those up to this id.
-        limit: at most so many.
-        priorities: how many levels the queue has now.
-        forget_keys: whether their keys are remembered, and have to be given free.
+    ``up_to`` is the last id, ``priorities`` how many levels the queue has now. With ``forget_keys``
+    their keys are remembered, and have to be given free.
 
     Raises:
         DuplicateKey: a live message has the key of one of them; none was changed.
@@ -284,7 +214,9 @@ def requeue(
     """
     tables: QueueTables = sql.subject
     engine_of(tables).lock_for_writing(connection, sql)
-    batch = archived_batch(tables, chosen.conditions, up_to, limit)
+    key = tables.archive.c.id
+    wanted = select(*archive_columns(tables)).where(key <= up_to, *chosen.among(tables))
+    batch = wanted.order_by(key).limit(limit).with_for_update()
     found: Sequence[Any] = CompiledStatement(batch, connection.dialect).run(connection).all()
     rows = read_archive_rows(connection, sql, found)
     if tables.ends_in_place:
@@ -293,10 +225,7 @@ def requeue(
         _check_readable(row)
     # First the new lives: where a key is taken they are undone, and nothing else has happened.
     publish_many(connection, sql, [_again(row, priorities) for row in rows], "raise")
-    ids = [row.id for row in rows]
-    for part in batches(ids):
-        size, values = bucket_of(len(part)), id_values(part)
-        sql.get(archive.remove_from_archive, size).run(connection, values)
+    change_by_ids(connection, sql, archive.remove_from_archive, [row.id for row in rows])
     if forget_keys:
         keyed = [(row.id, row.message_key) for row in rows]
         keys.forget_messages(connection, sql, keyed)
@@ -324,9 +253,7 @@ def _begin_anew(
         groups.setdefault((level, headers), []).append(row.id)
     for (level, headers), ids in groups.items():
         values = {"p_priority": level, "p_headers": headers, "p_at": None, "p_delay": 0}
-        for batch in batches(ids):
-            anew = sql.get(adopted.begin_anew, bucket_of(len(batch)))
-            anew.run(connection, values | id_values(batch))
+        change_by_ids(connection, sql, begin_anew, ids, values)
     return len(rows)
 
 
@@ -352,5 +279,7 @@ def _headers_with(headers: str | None, error: str | None) -> str | None:
 
 
 def _held_back(connection: Connection, tables: QueueTables, chosen: Chosen) -> int:
-    counted = held_back(tables, chosen.conditions)
+    live = tables.live
+    held = (live.c.consumer_id.is_not(None), *chosen.conditions)
+    counted = select(func.count()).select_from(live).where(*held)
     return int(connection.execute(counted).scalar_one())

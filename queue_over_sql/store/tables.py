@@ -204,14 +204,7 @@ def own_columns(
     names: Iterable[str],
     types: Mapping[str, TypeEngine[Any]],
 ) -> list[Column[Any]]:
-    """Reflect the columns of a queue that its creator gave it.
-
-    Args:
-        connection: where.
-        table: the queue's.
-        schema: the table's.
-        names: of the columns.
-        types: as they were declared, where that is known.
+    """Reflect the columns of a queue that its creator gave it; ``types`` are those that are known.
 
     Raises:
         QueueSchemaMismatch: one is no longer there.

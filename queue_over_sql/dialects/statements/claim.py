@@ -22,10 +22,9 @@ from sqlalchemy import (
 )
 
 from queue_over_sql.dialects.statements.parameters import (
-    CLAIM_CLEARED,
     among_ids,
-    claimed,
     number,
+    uncounted,
     words,
 )
 
@@ -56,20 +55,18 @@ def eligible(
 ) -> ColumnElement[bool]:
     """What may be claimed, in the order of the claim index's columns, and what the user wants.
 
-    Args:
-        tables: of the queue.
-        where: what the user wants.
-        ranged: let the dialect say in its own way that nobody holds it, for a range of its index.
+    ``ranged`` lets the dialect say in its own way that nobody holds it, for a range of its index.
     """
     live = tables.live
+    unclaimed: ColumnElement[bool] = live.c.consumer_id.is_(None)
+    if ranged:
+        unclaimed = tables.dialect.unclaimed_range(live.c.consumer_id)
     wanted = [] if where is None else [where.on(live)]
     if tables.known_kinds:
         # What this server cannot read stays at its place for one that can.
         wanted.append(or_(live.c.kind.is_(None), live.c.kind.in_(tables.known_kinds)))
     return and_(
-        tables.dialect.unclaimed_range(live.c.consumer_id)
-        if ranged
-        else live.c.consumer_id.is_(None),
+        unclaimed,
         live.c.priority == number("p_priority"),
         live.c.available_at >= number("p_low"),
         live.c.available_at <= tables.dialect.now(),
@@ -174,26 +171,14 @@ def stamped(tables: QueueTables) -> Select[Any]:
 
 def unclaim_round(tables: QueueTables) -> Update:
     """Give back, uncounted, what a claim stamped whose answer never arrived."""
-    live = tables.live
-    return (
-        update(live)
-        .where(
-            claimed(tables),
-            live.c.consumer_id == words("p_consumer"),
-            live.c.consumer_round == number("p_round"),
-        )
-        .values(CLAIM_CLEARED | {"attempt_count": live.c.attempt_count - 1})
-    )
+    return unclaim_all(tables).where(tables.live.c.consumer_round == number("p_round"))
 
 
 def unclaim_all(tables: QueueTables) -> Update:
     """Give back, uncounted, all that a consumer holds."""
     live = tables.live
-    return (
-        update(live)
-        .where(claimed(tables), live.c.consumer_id == words("p_consumer"))
-        .values(CLAIM_CLEARED | {"attempt_count": live.c.attempt_count - 1})
-    )
+    held = (tables.dialect.is_claimed(live), live.c.consumer_id == words("p_consumer"))
+    return update(live).where(*held).values(uncounted(tables))
 
 
 def remove_ids(tables: QueueTables, size: int) -> Delete:

@@ -28,6 +28,11 @@ CLAIM_CLEARED: dict[str, Any] = dict.fromkeys(
 """The values of a message that nobody holds."""
 
 
+def uncounted(tables: QueueTables) -> dict[str, Any]:
+    """The values of a message that was given back without an attempt."""
+    return CLAIM_CLEARED | {"attempt_count": tables.live.c.attempt_count - 1}
+
+
 def number(name: str) -> ColumnElement[Any]:
     """A BIGINT parameter: typed, because an engine cannot guess the type of a bare NULL."""
     return bindparam(name, None, type_=BigInteger())
@@ -73,8 +78,3 @@ def fence(
         live.c.consumer_id == words(consumer),
         live.c.consumer_round == number(consumer_round),
     )
-
-
-def claimed(tables: QueueTables) -> ColumnElement[bool]:
-    """The row is claimed."""
-    return tables.dialect.is_claimed(tables.live)

@@ -32,11 +32,7 @@ def insert_columns(tables: QueueTables) -> list[str]:
 def publish(tables: QueueTables, keyed: bool, given: tuple[str, ...], at_once: bool) -> Insert:
     """Insert one message, due now, after a delay or at an instant, by the database's clock.
 
-    Args:
-        tables: of the queue.
-        keyed: whether it has a key, which may be taken.
-        given: the columns besides the key that are not NULL.
-        at_once: whether it is due now.
+    ``given`` are the columns besides the key that are not NULL.
     """
     live, dialect = tables.live, tables.dialect
     now = dialect.now()
@@ -53,11 +49,7 @@ def publish_many(
 ) -> Insert:
     """Insert ``size`` messages whose times were computed from the database's clock.
 
-    Args:
-        tables: of the queue.
-        size: how many.
-        differing: the columns that differ between them; the others are one parameter each.
-        returning: whether the ids are wanted.
+    Columns that do not differ between them are one parameter each.
     """
     names, live = insert_columns(tables), tables.live
     same = {name: _value(tables, name) for name in names if name not in differing}

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
-    ClauseElement,
     ColumnElement,
     Delete,
     Insert,
@@ -26,10 +25,10 @@ from sqlalchemy import (
 
 from queue_over_sql.dialects.statements import archive, claim, settle
 from queue_over_sql.dialects.statements.parameters import (
-    CLAIM_CLEARED,
     among_ids,
     fence,
     number,
+    uncounted,
     words,
 )
 
@@ -155,7 +154,7 @@ def remove_picked(tables: QueueTables) -> Delete | Update:
 def unclaim_picked(tables: QueueTables) -> Update:
     """As ``unclaim_rounds``, by a join with the ids."""
     same = tables.live.c.id == _picked_of_rounds(tables).c.id
-    return update(tables.live).where(same).values(_uncounted(tables))
+    return update(tables.live).where(same).values(uncounted(tables))
 
 
 def remove_rounds(tables: QueueTables) -> Delete | Update:
@@ -189,14 +188,10 @@ def remember_keys(tables: QueueTables) -> Insert:
 
 def unclaim_rounds(tables: QueueTables) -> Update:
     """Give the messages of rounds back at their place, uncounted."""
-    return update(tables.live).where(of_rounds(tables)).values(_uncounted(tables))
+    return update(tables.live).where(of_rounds(tables)).values(uncounted(tables))
 
 
-def _uncounted(tables: QueueTables) -> dict[str, Any]:
-    return CLAIM_CLEARED | {"attempt_count": tables.live.c.attempt_count - 1}
-
-
-def held_attempts(tables: QueueTables, size: int) -> ClauseElement:
+def held_attempts(tables: QueueTables, size: int) -> Select[Any]:
     """Lock those of the ids that a round still holds; with attempts made and allowed."""
     live = tables.live
     allowed = func.coalesce(live.c.max_attempts, number("p_max_attempts"))

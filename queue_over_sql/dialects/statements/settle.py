@@ -22,6 +22,7 @@ from queue_over_sql.dialects.statements.parameters import (
     among_ids,
     fence,
     number,
+    uncounted,
     words,
 )
 
@@ -54,34 +55,28 @@ def end(tables: QueueTables, which: ColumnElement[bool]) -> Delete | Update:
 
 def release(tables: QueueTables, size: int) -> ClauseElement:
     """Give messages back at their place, the attempt not counted."""
-    return _fenced_update(tables, size, CLAIM_CLEARED | _uncounted(tables))
+    return _fenced_update(tables, size, uncounted(tables))
 
 
 def restore(tables: QueueTables, size: int) -> ClauseElement:
     """Give messages of a dead claim back at their place, the attempt counted."""
-    values = CLAIM_CLEARED | {
-        **tables.after_failure(),
-        "last_attempt_at": tables.dialect.now(),
-        "last_error": words("p_error"),
-    }
-    return _fenced_update(tables, size, values)
+    return _fenced_update(tables, size, _failed(tables))
 
 
 def retry(tables: QueueTables, size: int) -> ClauseElement:
     """Give failed messages back after a delay."""
-    now = tables.dialect.now()
-    values = CLAIM_CLEARED | {
-        **tables.after_failure(),
-        "available_at": now + number("p_delay"),
-        "last_attempt_at": now,
-        "last_error": words("p_error"),
-    }
-    return _fenced_update(tables, size, values)
+    due = {"available_at": tables.dialect.now() + number("p_delay")}
+    return _fenced_update(tables, size, _failed(tables) | due)
 
 
-def set_aside(tables: QueueTables) -> ClauseElement:
-    """Give a message that does not fit its kind here back for a while, the attempt not counted."""
-    return _fenced_update(tables, 1, CLAIM_CLEARED | _aside(tables) | _uncounted(tables))
+def _failed(tables: QueueTables) -> dict[str, Any]:
+    last = {"last_attempt_at": tables.dialect.now(), "last_error": words("p_error")}
+    return CLAIM_CLEARED | dict(tables.after_failure()) | last
+
+
+def set_aside(tables: QueueTables, size: int) -> ClauseElement:
+    """Give messages that do not fit their kind here back for a while, the attempt not counted."""
+    return _fenced_update(tables, size, uncounted(tables) | _aside(tables))
 
 
 def set_locked_aside(tables: QueueTables) -> ClauseElement:
@@ -97,10 +92,6 @@ def _aside(tables: QueueTables) -> dict[str, Any]:
         "last_error": words("p_error"),
         "headers": bindparam("p_headers", None, type_=tables.live.c.headers.type),
     }
-
-
-def _uncounted(tables: QueueTables) -> dict[str, Any]:
-    return {"attempt_count": tables.live.c.attempt_count - 1}
 
 
 def extend(tables: QueueTables, size: int) -> ClauseElement:
