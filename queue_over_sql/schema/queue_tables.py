@@ -82,8 +82,9 @@ ARCHIVE_COLUMNS: Final = ("finished_at", "outcome")
 class QueueTables:
     """The tables of one queue, and how their rows are its messages.
 
-    This is how it is where the tables are the queue's own. ``ExistingTable`` answers for a table of
-    the user's, and nobody else asks which of the two it is.
+    So it is where the tables are the queue's own; ``ExistingTable`` answers for a table of the
+    user's. Which of the two it is is decided where they are defined, and asked nowhere else: who
+    depends on it asks for what follows, such as ``has_payloads``.
 
     Attributes:
         queue: name of the queue.

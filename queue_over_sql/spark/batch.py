@@ -144,8 +144,8 @@ def stretches_of(queue: Queue, *, archived: bool) -> list[Stretch]:
             connection, context.sql, archived=archived, start=start, skip=PROBE_ROWS
         )
 
-    if context.tables.ends_in_place:
-        # Of an existing table few rows may be messages, so that a probe could walk over all.
+    if store.extent_of(context.tables, archived):
+        # Few rows of the table may be such messages, so that a probe could walk over all.
         first, _ = context.run(functools.partial(probe, start=_LEAST_ID))
         return [] if first is None else [Stretch(first, last, None)]
     return survey(lambda start: context.run(functools.partial(probe, start=start)), last)
