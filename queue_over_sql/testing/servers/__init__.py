@@ -16,14 +16,13 @@ from queue_over_sql.testing.servers.base import PrivateServer, Server, ServerMis
 from queue_over_sql.testing.servers.catalog import (
     DEFAULT_ENGINES,
     SERVER_ENGINES,
+    ExternalServer,
     obtain,
     obtain_private,
 )
 from queue_over_sql.testing.servers.container import ContainerServer
-from queue_over_sql.testing.servers.external import ExternalServer
 from queue_over_sql.testing.servers.h2 import H2Server
-from queue_over_sql.testing.servers.mariadb import MariadbServer
-from queue_over_sql.testing.servers.mysql import MysqlServer
+from queue_over_sql.testing.servers.mysql import MariadbServer, MysqlServer
 from queue_over_sql.testing.servers.postgresql import PostgresqlServer
 
 __all__ = [

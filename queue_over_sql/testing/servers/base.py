@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import signal
+import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -14,13 +16,12 @@ from typing import ClassVar, Self
 
 from sqlalchemy import URL
 
+from queue_over_sql.testing.servers import guard
 from queue_over_sql.testing.servers.databases import Databases, rendered
 from queue_over_sql.testing.servers.process import (
-    Account,
-    Ended,
-    Process,
     free_port,
     new_folder,
+    surroundings,
     unprivileged_account,
 )
 
@@ -93,6 +94,10 @@ class Server(ABC):
         self.close()
 
 
+class _Ended(RuntimeError):
+    """A server's process ended before the server answered."""
+
+
 class PrivateServer(Server):
     """A server of this process alone, from local binaries, on a free port of 127.0.0.1.
 
@@ -106,6 +111,8 @@ class PrivateServer(Server):
         ServerMissing: the binaries are not there.
     """
 
+    login: ClassVar[URL]
+    """The URL of the server without host and port."""
     accounts: ClassVar[tuple[str, ...]] = ()
     """Accounts to run as where this process is root, by preference."""
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
@@ -113,23 +120,20 @@ class PrivateServer(Server):
     """A pattern that the server prints when it answers."""
 
     _START_TIMEOUT = 60.0
+    _STOP_TIMEOUT = 30.0
     _ATTEMPTS = 20
 
     def __init__(self, *, durable: bool = False) -> None:
         self.durable = durable
         self.locate()
-        self.account: Account = self.choose_account()
+        self.account = unprivileged_account(*self.accounts)
         self.port = free_port()
-        self._process: Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._initialised = False
 
     @abstractmethod
     def locate(self) -> None:
         """Find the binaries, or raise `ServerMissing`."""
-
-    def choose_account(self) -> Account:
-        """Return the account that the server runs as."""
-        return unprivileged_account(*self.accounts)
 
     @abstractmethod
     def initialise(self) -> None:
@@ -139,15 +143,19 @@ class PrivateServer(Server):
     def command(self) -> list[str]:
         """Return the command that runs the server in the foreground."""
 
+    @property
+    def address(self) -> URL:
+        return self.login.set(host="127.0.0.1", port=self.port)
+
     @cached_property
     def folder(self) -> Path:
         """The folder of the data, the log and all else, made when first needed."""
         return new_folder(self.engine, self.account)
 
     @property
-    def running(self) -> bool:
-        """Whether the server's process is there."""
-        return self._process is not None and self._process.running
+    def data(self) -> Path:
+        """The folder of the data."""
+        return self.folder / "data"
 
     @property
     def pid(self) -> int:
@@ -156,18 +164,37 @@ class PrivateServer(Server):
         Raises:
             RuntimeError: it is not running.
         """
-        return self._running_process().pid
+        if self._process is None:
+            raise RuntimeError(f"the {self.engine} server is not running")
+        return self._process.pid
+
+    def prepare(self, *command: str | Path) -> None:
+        """Run a command that prepares the server to its end.
+
+        Raises:
+            RuntimeError: it failed; the message has its output.
+        """
+        done = subprocess.run(
+            [str(part) for part in command],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+            **surroundings(self.account, self.folder),
+        )
+        if done.returncode != 0:
+            output = (done.stdout + done.stderr).strip()
+            raise RuntimeError(f"{command[0]} failed with {done.returncode}:\n{output}")
 
     def start(self) -> None:
-        """Start the server and return once it answers; again on the same port and data."""
-        if self.running:
+        if self._process is not None and self._process.poll() is None:
             return
         fresh = not self._initialised
         if fresh:
             self._initialised = True
             self.initialise()
         for _ in range(self._ATTEMPTS):
-            with contextlib.suppress(Ended):
+            with contextlib.suppress(_Ended):
                 self._launch()
                 return
             # The port went to somebody else, or remains of a killed server are still going away.
@@ -177,33 +204,59 @@ class PrivateServer(Server):
         self._launch()
 
     def stop(self) -> None:
-        """Stop the server in an orderly way and return once it is gone."""
         self._end(self.stop_signal)
 
     def kill(self) -> None:
-        """End the server as ``kill -9`` does and return once it is gone."""
         self._end(signal.SIGKILL)
 
     def close(self) -> None:
-        """Stop the server for good and remove its data."""
         self.stop()
         if self._initialised:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _launch(self) -> None:
-        self._process = Process(self.command(), self.folder, self.account, self.stop_signal)
+        log = self.folder / "server.log"
+        command = self.command()
+        with log.open("ab") as output:
+            before = output.tell()
+            self._process = subprocess.Popen(
+                command,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # a terminal's Ctrl-C is for the tests, not for the server
+                **surroundings(self.account, self.folder),
+            )
+        guard.watch(self.pid, self.stop_signal, self.folder)
         try:
-            self._process.wait_for_output(self.ready, self._START_TIMEOUT)
+            self._wait_until_ready(self._process, command[0], log, before)
         except BaseException:
             self._end(signal.SIGKILL)
             raise
 
-    def _end(self, number: signal.Signals) -> None:
-        if self._process is not None:
-            self._process.end(number)
-            self._process = None
+    def _wait_until_ready(
+        self, process: subprocess.Popen[bytes], program: str, log: Path, before: int
+    ) -> None:
+        # The log, unlike a look at the port, cannot take somebody else's server for this one.
+        deadline = time.monotonic() + self._START_TIMEOUT
+        while True:
+            ended = process.poll() is not None
+            output = log.read_bytes()[before:].decode(errors="replace")
+            if re.search(self.ready, output):
+                return
+            if ended:
+                raise _Ended(f"{program} ended by itself:\n{output[-2000:]}")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{program} does not answer:\n{output[-2000:]}")
+            time.sleep(0.02)
 
-    def _running_process(self) -> Process:
-        if self._process is None:
-            raise RuntimeError(f"the {self.engine} server is not running")
-        return self._process
+    def _end(self, number: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(number)
+        try:
+            process.wait(self._STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        guard.forget(process.pid)

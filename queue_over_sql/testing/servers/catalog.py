@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 
-from sqlalchemy import make_url
+from sqlalchemy import URL, make_url
 
 from queue_over_sql.dialects.engines import with_driver
 from queue_over_sql.testing.servers.base import PrivateServer, Server
 from queue_over_sql.testing.servers.container import RECIPES, ContainerServer, docker_answers
-from queue_over_sql.testing.servers.external import ExternalServer
+from queue_over_sql.testing.servers.databases import Databases
 from queue_over_sql.testing.servers.h2 import H2Server
-from queue_over_sql.testing.servers.mariadb import MariadbServer
-from queue_over_sql.testing.servers.mysql import MysqlServer
+from queue_over_sql.testing.servers.mysql import MariadbServer, MysqlServer
 from queue_over_sql.testing.servers.postgresql import PostgresqlServer
 
 _PRIVATE: dict[str, type[PrivateServer]] = {
@@ -24,6 +23,43 @@ SERVER_ENGINES = tuple(_PRIVATE)
 
 DEFAULT_ENGINES = ("sqlite", "postgresql", "mysql", "mariadb", "h2")
 """The engines that tests require unless told otherwise."""
+
+
+class ExternalServer(Server):
+    """A given server; tests make and drop databases of their own in it, and leave it running.
+
+    Args:
+        engine: the engine's name.
+        url: its URL, with an account that may create databases.
+        databases: how databases are made there.
+        origin: where the URL comes from.
+    """
+
+    def __init__(self, engine: str, url: URL, databases: Databases, origin: str) -> None:
+        self.engine = engine
+        self.databases = databases
+        self.origin = origin
+        self._address = url
+
+    @property
+    def address(self) -> URL:
+        return self._address
+
+    def start(self) -> None:
+        """Do nothing: it runs already."""
+
+    def stop(self) -> None:
+        """Refuse.
+
+        Raises:
+            RuntimeError: always; a given server is not for this process to stop.
+        """
+        raise RuntimeError(f"the {self.engine} server is {self.origin}: it is not ours to stop")
+
+    kill = stop
+
+    def close(self) -> None:
+        """Do nothing: it goes on running."""
 
 
 def url_variable(engine: str) -> str:

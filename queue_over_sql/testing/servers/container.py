@@ -3,41 +3,31 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from sqlalchemy import URL, NullPool, create_engine, exc, make_url
+from sqlalchemy import URL, NullPool, create_engine, exc
 
-from queue_over_sql.testing.servers.base import Server
-from queue_over_sql.testing.servers.databases import (
-    Databases,
-    MysqlDatabases,
-    PostgresqlDatabases,
-)
+from queue_over_sql.testing.servers.base import PrivateServer, Server
+from queue_over_sql.testing.servers.mysql import MariadbServer, MysqlServer
+from queue_over_sql.testing.servers.postgresql import PostgresqlServer
 from queue_over_sql.testing.servers.process import free_port
 
 if TYPE_CHECKING:
     from testcontainers.core.container import DockerContainer
 
 
-_SOCKET = "unix:///var/run/docker.sock"
-
-
 @dataclass(frozen=True)
 class Recipe:
     """How an engine runs in a container."""
 
-    engine: str
+    kind: type[PrivateServer]
+    """Knows its name, its login and its databases."""
     image: str
     port: int
-    address: URL
-    """The URL of the server without host and port."""
-    databases: Databases
     environment: Mapping[str, str]
     arguments: Sequence[str]
 
@@ -50,32 +40,26 @@ _MYSQL_ARGUMENTS = (
 )
 
 RECIPES = {
-    recipe.engine: recipe
+    recipe.kind.engine: recipe
     for recipe in (
         Recipe(
-            "postgresql",
+            PostgresqlServer,
             "postgres:17",
             5432,
-            URL.create("postgresql+psycopg", "queue_over_sql", database="postgres"),
-            PostgresqlDatabases(),
             {"POSTGRES_USER": "queue_over_sql", "POSTGRES_HOST_AUTH_METHOD": "trust"},
             ("postgres", "-c", "max_connections=300", "-c", "fsync=off"),
         ),
         Recipe(
-            "mariadb",
+            MariadbServer,
             "mariadb:11.4",
             3306,
-            URL.create("mariadb+pymysql", "root"),
-            MysqlDatabases(),
             {"MARIADB_ALLOW_EMPTY_ROOT_PASSWORD": "1", "MARIADB_ROOT_HOST": "%"},
             _MYSQL_ARGUMENTS,
         ),
         Recipe(
-            "mysql",
+            MysqlServer,
             "mysql:8.4",
             3306,
-            URL.create("mysql+pymysql", "root"),
-            MysqlDatabases(),
             {"MYSQL_ALLOW_EMPTY_PASSWORD": "1", "MYSQL_ROOT_HOST": "%"},
             (*_MYSQL_ARGUMENTS, "--mysqlx=OFF"),
         ),
@@ -86,32 +70,15 @@ RECIPES = {
 
 @cache
 def docker_answers() -> bool:
-    """Return whether testcontainers is installed and a Docker engine answers within seconds.
-
-    The engine is that of DOCKER_HOST, or the one on the usual socket; one behind TLS or ssh is
-    taken for absent.
-    """
+    """Return whether testcontainers is installed and a Docker engine answers within seconds."""
     if importlib.util.find_spec("testcontainers") is None:
         return False
+    import docker
+
     try:
-        with _connect(make_url(os.environ.get("DOCKER_HOST") or _SOCKET)) as engine:
-            engine.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
-            return b" 200 " in engine.recv(64)
-    except OSError:
+        return bool(docker.from_env(timeout=3).ping())
+    except (docker.errors.DockerException, OSError):
         return False
-
-
-def _connect(url: URL) -> socket.socket:
-    if url.host:
-        return socket.create_connection((url.host, url.port or 2375), timeout=3)
-    connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(3)
-    try:
-        connection.connect(f"/{url.database}")
-    except OSError:
-        connection.close()
-        raise
-    return connection
 
 
 class ContainerServer(Server):
@@ -124,8 +91,8 @@ class ContainerServer(Server):
     _START_TIMEOUT = 120.0
 
     def __init__(self, recipe: Recipe) -> None:
-        self.engine = recipe.engine
-        self.databases = recipe.databases
+        self.engine = recipe.kind.engine
+        self.databases = recipe.kind.databases
         self.origin = f"a container of {recipe.image}"
         self._recipe = recipe
         # A fixed port, because a restarted container would get another one.
@@ -134,9 +101,8 @@ class ContainerServer(Server):
 
     @property
     def address(self) -> URL:
-        """The URL of the server."""
         host = "127.0.0.1" if self._container is None else self._container.get_container_host_ip()
-        return self._recipe.address.set(host=host, port=self._port)
+        return self._recipe.kind.login.set(host=host, port=self._port)
 
     def start(self) -> None:
         """Create the container, or start it again, and return once the server answers."""
@@ -148,19 +114,16 @@ class ContainerServer(Server):
         self._wait()
 
     def stop(self) -> None:
-        """Stop the server in an orderly way and return once it is gone."""
         if self._container is not None:
             self._container.get_wrapped_container().stop(timeout=30)
 
     def kill(self) -> None:
-        """End the server as ``kill -9`` does and return once it is gone."""
         if self._container is not None:
             container = self._container.get_wrapped_container()
             container.kill()
             container.wait()
 
     def close(self) -> None:
-        """Remove the container with its data."""
         if self._container is not None:
             self._container.stop()
             self._container = None

@@ -18,13 +18,13 @@ class H2Server(PrivateServer):
 
     engine = "h2"
     databases = H2Databases()
+    login = URL.create("h2+jaydebeapi", "sa", "")
     ready = r"TCP server running at tcp://"
 
     _java: Path
     _jar: str
 
     def locate(self) -> None:
-        """Find Java and the jar."""
         try:
             from queue_over_sql.dialects.h2.driver.errors import InterfaceError
             from queue_over_sql.dialects.h2.driver.jvm import find_jar, find_runtime
@@ -41,32 +41,14 @@ class H2Server(PrivateServer):
         self.origin = f"{self._java} with {self._jar}"
 
     def initialise(self) -> None:
-        """Make the folder of the databases."""
-        self._data.mkdir()
+        self.data.mkdir()
 
     def command(self) -> list[str]:
-        """Return the command that runs the server in the foreground."""
         machine = ["-Xmx512m", "-XX:+UseSerialGC", "-Dh2.bindAddress=127.0.0.1"]
-        service = ["-tcp", "-tcpPort", str(self.port), "-ifNotExists", "-baseDir", str(self._data)]
-        return [
-            str(self._java),
-            *machine,
-            "-cp",
-            self._jar,
-            "org.h2.tools.Server",
-            *service,
-        ]
+        service = ["-tcp", "-tcpPort", str(self.port), "-ifNotExists", "-baseDir", str(self.data)]
+        return [str(self._java), *machine, "-cp", self._jar, "org.h2.tools.Server", *service]
 
     def drop_database(self, name: str) -> None:
         """Remove the database's files, which needs no connection; open ones live on unseen."""
-        for file in self._data.glob(f"{name}.*.db"):
+        for file in self.data.glob(f"{name}.*.db"):
             file.unlink(missing_ok=True)
-
-    @property
-    def address(self) -> URL:
-        """The URL of the server: the user ``sa`` with an empty password."""
-        return URL.create("h2+jaydebeapi", "sa", "", host="127.0.0.1", port=self.port)
-
-    @property
-    def _data(self) -> Path:
-        return self.folder / "data"

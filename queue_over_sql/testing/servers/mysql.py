@@ -1,10 +1,9 @@
-"""A private MySQL server, and what it shares with MariaDB."""
+"""Private servers of MySQL and MariaDB."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-from abc import abstractmethod
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,9 +11,9 @@ from sqlalchemy import URL
 
 from queue_over_sql.testing.servers.base import PrivateServer, ServerMissing
 from queue_over_sql.testing.servers.databases import MysqlDatabases
-from queue_over_sql.testing.servers.process import Account, find_binary, open_to_all, run
+from queue_over_sql.testing.servers.process import Account, find_binary, open_to_all
 
-SERVER_FOLDERS = (
+_FOLDERS = (
     "/usr/sbin",
     "/usr/libexec",
     "/usr/local/mysql*/bin",
@@ -28,21 +27,27 @@ class MysqlFamilyServer(PrivateServer):
     databases = MysqlDatabases()
     accounts: ClassVar = ("mysql", "nobody")
     ready = r"(?<!X Plugin )ready for connections"
-    driver: ClassVar[str]
 
     _server: Path
 
-    def choose_account(self) -> Account:
-        """Return an account that may reach the server's program: this process's own in doubt."""
-        return super().choose_account() if open_to_all(self._server.parent) else Account()
+    def __init__(self, *, durable: bool = False) -> None:
+        super().__init__(durable=durable)
+        if not open_to_all(self._server.parent):
+            # The other account could not reach the program.
+            self.account = Account()
 
     def command(self) -> list[str]:
-        """Return the command that runs the server in the foreground."""
+        # Each commit still reaches the operating system, so that a killed server loses nothing.
+        quick = [
+            "--innodb-flush-log-at-trx-commit=2",
+            "--sync-binlog=0",
+            "--innodb-doublewrite=OFF",
+        ]
         return [
             str(self._server),
             # First, or it is not known: no configuration file of the machine may take part.
             "--no-defaults",
-            f"--datadir={self._data}",
+            f"--datadir={self.data}",
             # Relative to the data: a whole path may be longer than a socket's may be.
             "--socket=socket",
             f"--pid-file={self.folder / 'pid'}",
@@ -51,42 +56,24 @@ class MysqlFamilyServer(PrivateServer):
             "--max-connections=300",
             "--skip-name-resolve",
             *self._account_option(),
-            *self.options(),
-            *([] if self.durable else self._quick_options()),
+            *([] if self.durable else quick),
         ]
-
-    @abstractmethod
-    def options(self) -> list[str]:
-        """Return the options of this very server."""
-
-    @property
-    def address(self) -> URL:
-        """The URL of the server."""
-        return URL.create(self.driver, "root", host="127.0.0.1", port=self.port)
-
-    @property
-    def _data(self) -> Path:
-        return self.folder / "data"
 
     def _account_option(self) -> list[str]:
         # The server refuses to run as root unless told so by name.
         is_root = os.geteuid() == 0 and self.account.uid is None
         return ["--user=root"] if is_root else []
 
-    def _quick_options(self) -> list[str]:
-        # Each commit still reaches the operating system, so that a killed server loses nothing.
-        return ["--innodb-flush-log-at-trx-commit=2", "--sync-binlog=0", "--innodb-doublewrite=OFF"]
-
 
 class MysqlServer(MysqlFamilyServer):
     """MySQL from a local ``mysqld``."""
 
     engine = "mysql"
-    driver = "mysql+pymysql"
+    login = URL.create("mysql+pymysql", "root")
 
     def locate(self) -> None:
         """Find a ``mysqld`` that is MySQL's: MariaDB installs one of this name too."""
-        server = find_binary(self.engine, "mysqld", *SERVER_FOLDERS)
+        server = find_binary(self.engine, "mysqld", *_FOLDERS)
         if server is None or _is_mariadb(server):
             raise ServerMissing(
                 "no mysqld of MySQL on the PATH: run ./scripts/test, which fetches one where apt "
@@ -97,30 +84,50 @@ class MysqlServer(MysqlFamilyServer):
 
     def initialise(self) -> None:
         """Make a data folder whose root has no password, reachable on the loopback only."""
-        run(
-            [
-                self._server,
-                "--no-defaults",
-                "--initialize-insecure",
-                f"--datadir={self._data}",
-                *self._account_option(),
-            ],
-            account=self.account,
-            cwd=self.folder,
-        )
+        where = ["--no-defaults", "--initialize-insecure", f"--datadir={self.data}"]
+        self.prepare(self._server, *where, *self._account_option())
         # Without name lookups root@localhost would not match a connection by TCP.
-        grants = self.folder / "grants.sql"
-        grants.write_text(
+        self._grants.write_text(
             "CREATE USER IF NOT EXISTS 'root'@'127.0.0.1';\n"
             "GRANT ALL ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION;\n"
         )
-        grants.chmod(0o644)
+        self._grants.chmod(0o644)
 
-    def options(self) -> list[str]:
-        """Return the options that only MySQL knows."""
-        return ["--mysqlx=OFF", f"--init-file={self.folder / 'grants.sql'}"]
+    def command(self) -> list[str]:
+        return [*super().command(), "--mysqlx=OFF", f"--init-file={self._grants}"]
+
+    @property
+    def _grants(self) -> Path:
+        return self.folder / "grants.sql"
 
 
 def _is_mariadb(server: Path) -> bool:
     asked = subprocess.run([server, "--version"], capture_output=True, text=True, check=False)
     return "mariadb" in asked.stdout.lower()
+
+
+class MariadbServer(MysqlFamilyServer):
+    """MariaDB from a local ``mariadbd``."""
+
+    engine = "mariadb"
+    login = URL.create("mariadb+pymysql", "root")
+
+    _install: Path
+
+    def locate(self) -> None:
+        server = find_binary(self.engine, "mariadbd", *_FOLDERS)
+        install = find_binary(
+            self.engine, "mariadb-install-db", "/usr/local/mysql*/scripts", *_FOLDERS
+        )
+        if server is None or install is None:
+            raise ServerMissing(
+                "no MariaDB server binaries (mariadbd, mariadb-install-db) on the PATH or in "
+                "/usr/sbin: install the package mariadb-server"
+            )
+        self._server, self._install, self.origin = server, install, str(server)
+
+    def initialise(self) -> None:
+        """Make a data folder whose root has no password, reachable on the loopback only."""
+        where = ["--no-defaults", f"--datadir={self.data}", "--skip-test-db"]
+        login = "--auth-root-authentication-method=normal"
+        self.prepare(self._install, *where, login, *self._account_option())

@@ -10,7 +10,7 @@ from sqlalchemy import URL
 
 from queue_over_sql.testing.servers.base import PrivateServer, ServerMissing
 from queue_over_sql.testing.servers.databases import PostgresqlDatabases
-from queue_over_sql.testing.servers.process import copied_programs, find_binary, open_to_all, run
+from queue_over_sql.testing.servers.process import copied_programs, find_binary, open_to_all
 
 _FOLDERS = (
     "/usr/lib/postgresql/*/bin",
@@ -19,7 +19,6 @@ _FOLDERS = (
     "/usr/local/opt/postgresql*/bin",
     "/opt/homebrew/opt/postgresql*/bin",
 )
-_USER = "queue_over_sql"
 
 
 class PostgresqlServer(PrivateServer):
@@ -27,6 +26,7 @@ class PostgresqlServer(PrivateServer):
 
     engine = "postgresql"
     databases = PostgresqlDatabases()
+    login = URL.create("postgresql+psycopg", "queue_over_sql", database="postgres")
     accounts: ClassVar = ("postgres", "nobody")
     # The "fast" way: end the sessions, write everything out, go.
     stop_signal = signal.SIGINT
@@ -36,7 +36,6 @@ class PostgresqlServer(PrivateServer):
     _postgres: Path
 
     def locate(self) -> None:
-        """Find ``initdb`` and ``postgres``."""
         initdb = find_binary(self.engine, "initdb", *_FOLDERS)
         postgres = None if initdb is None else initdb.resolve().parent / "postgres"
         if initdb is None or postgres is None or not postgres.exists():
@@ -54,15 +53,10 @@ class PostgresqlServer(PrivateServer):
             programs = copied_programs(programs, self.folder / "programs")
             self._initdb, self._postgres = programs / "initdb", programs / "postgres"
         options = ["--no-sync", "--no-instructions", "--encoding=UTF8", "--locale=C"]
-        identity = ["--auth=trust", f"--username={_USER}"]
-        run(
-            [self._initdb, *options, *identity, "-D", self._data],
-            account=self.account,
-            cwd=self.folder,
-        )
+        identity = ["--auth=trust", f"--username={self.login.username}"]
+        self.prepare(self._initdb, *options, *identity, "-D", self.data)
 
     def command(self) -> list[str]:
-        """Return the command that runs the server in the foreground."""
         settings = {
             "listen_addresses": "127.0.0.1",
             "port": str(self.port),
@@ -75,13 +69,4 @@ class PostgresqlServer(PrivateServer):
         if not self.durable:
             settings |= {"fsync": "off", "full_page_writes": "off"}
         pairs = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        return [str(self._postgres), "-D", str(self._data), *pairs]
-
-    @property
-    def address(self) -> URL:
-        """The URL of the server."""
-        return URL.create("postgresql+psycopg", _USER, host="127.0.0.1", port=self.port)
-
-    @property
-    def _data(self) -> Path:
-        return self.folder / "data"
+        return [str(self._postgres), "-D", str(self.data), *pairs]

@@ -1,4 +1,4 @@
-"""Where private servers run: accounts, folders, ports, and the life of one process."""
+"""Where private servers run: ports, accounts, folders and programs."""
 
 from __future__ import annotations
 
@@ -8,16 +8,11 @@ import pwd
 import random
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-
-from queue_over_sql.testing.servers.guard import guard
+from typing import Any, NamedTuple
 
 # Below the range from which systems take the ports of outgoing connections: there a client that
 # retries while its server is down can connect to itself, or hold the port when it comes back.
@@ -37,17 +32,11 @@ def free_port() -> int:
             return port
 
 
-@dataclass(frozen=True)
-class Account:
+class Account(NamedTuple):
     """The system account that a server runs as; without numbers, that of this process."""
 
     uid: int | None = None
     gid: int | None = None
-
-    @property
-    def groups(self) -> list[int] | None:
-        """The supplementary groups: none for an account that was switched to."""
-        return None if self.uid is None else []
 
 
 def unprivileged_account(*names: str) -> Account:
@@ -58,6 +47,19 @@ def unprivileged_account(*names: str) -> Account:
                 entry = pwd.getpwnam(name)
                 return Account(entry.pw_uid, entry.pw_gid)
     return Account()
+
+
+def surroundings(account: Account, folder: Path) -> dict[str, Any]:
+    """Return the arguments of `subprocess` for a program that works in `folder` as `account`."""
+    return {
+        "stdin": subprocess.DEVNULL,
+        "cwd": folder,
+        # The caller's TMPDIR may be closed to the server's account.
+        "env": {**os.environ, "TMPDIR": str(folder)},
+        "user": account.uid,
+        "group": account.gid,
+        "extra_groups": None if account.uid is None else [],
+    }
 
 
 def new_folder(label: str, account: Account) -> Path:
@@ -117,116 +119,3 @@ def find_binary(engine: str, name: str, *patterns: str) -> Path | None:
 def numbers(path: Path) -> list[int]:
     """Return the numbers in `path`, by which versions order."""
     return [int(number) for number in re.findall(r"\d+", str(path))]
-
-
-def run(command: Sequence[str | Path], *, account: Account, cwd: Path) -> None:
-    """Run a command that prepares a server to its end.
-
-    Raises:
-        RuntimeError: it failed; the message has its output.
-    """
-    done = subprocess.run(
-        [str(part) for part in command],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=cwd,
-        env=_environment(cwd),
-        timeout=120,
-        user=account.uid,
-        group=account.gid,
-        extra_groups=account.groups,
-    )
-    if done.returncode != 0:
-        output = (done.stdout + done.stderr).strip()
-        raise RuntimeError(f"{command[0]} failed with {done.returncode}:\n{output}")
-
-
-def _environment(folder: Path) -> dict[str, str]:
-    # The caller's TMPDIR may be closed to the server's account.
-    return {**os.environ, "TMPDIR": str(folder)}
-
-
-class Ended(RuntimeError):
-    """A server's process ended before the server answered."""
-
-
-@dataclass
-class Process:
-    """One run of a server, with its output in a log file."""
-
-    command: list[str]
-    folder: Path
-    account: Account
-    stop_signal: signal.Signals
-    _popen: subprocess.Popen[bytes] = field(init=False)
-    _log_start: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Start the process."""
-        self._log_start = self.log.stat().st_size if self.log.exists() else 0
-        with self.log.open("ab") as output:
-            self._popen = subprocess.Popen(
-                self.command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd=self.folder,
-                env=_environment(self.folder),
-                start_new_session=True,  # a terminal's Ctrl-C is for the tests, not for the server
-                user=self.account.uid,
-                group=self.account.gid,
-                extra_groups=self.account.groups,
-            )
-        guard().watch(self.pid, self.stop_signal, self.folder)
-
-    @property
-    def pid(self) -> int:
-        """The process id of the server itself."""
-        return self._popen.pid
-
-    @property
-    def log(self) -> Path:
-        """The file with the output of all runs in this folder."""
-        return self.folder / "server.log"
-
-    @property
-    def output(self) -> str:
-        """What this run has printed so far."""
-        with self.log.open("rb") as log:
-            log.seek(self._log_start)
-            return log.read().decode(errors="replace")
-
-    @property
-    def running(self) -> bool:
-        """Whether the process is there."""
-        return self._popen.poll() is None
-
-    def wait_for_output(self, pattern: str, timeout: float) -> None:
-        """Wait until this run has printed `pattern`.
-
-        The log, unlike a look at the port, cannot take somebody else's server for this one.
-
-        Raises:
-            Ended: the process ended first.
-            TimeoutError: `timeout` seconds went by.
-        """
-        deadline = time.monotonic() + timeout
-        while not re.search(pattern, self.output):
-            if not self.running:
-                raise Ended(f"{self.command[0]} ended by itself:\n{self.output[-2000:]}")
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{self.command[0]} does not answer:\n{self.output[-2000:]}")
-            time.sleep(0.02)
-
-    def end(self, number: signal.Signals, timeout: float = 30.0) -> None:
-        """Send a signal and wait for the end, by force after `timeout` seconds."""
-        if self.running:
-            self._popen.send_signal(number)
-        try:
-            self._popen.wait(timeout)
-        except subprocess.TimeoutExpired:
-            self._popen.kill()
-            self._popen.wait()
-        guard().forget(self.pid)
