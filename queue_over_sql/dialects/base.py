@@ -6,7 +6,7 @@ import contextlib
 import enum
 import functools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
@@ -77,12 +77,10 @@ class Notifications:
             connection: which commits by itself.
             pause: sleeps without holding up others.
         """
-        del connection, pause
         return None
 
     def tell(self, connection: Connection, sql: StatementCache) -> None:
         """Tell those who watch that a queue may have got messages; seen when it commits."""
-        del connection, sql
 
 
 class Rounds:
@@ -198,6 +196,9 @@ class QueueDialect(SqlDialect):
 
     # -- parts
 
+    rounds_class: ClassVar[type[Rounds]] = Rounds
+    """How the rounds of durable consumers are claimed and ended."""
+
     @functools.cached_property
     def columns(self) -> RowColumns:
         """How columns of Arrow are read, written and taken; needs PyArrow."""
@@ -207,8 +208,8 @@ class QueueDialect(SqlDialect):
 
     @functools.cached_property
     def rounds(self) -> Rounds:
-        """How the rounds of durable consumers are claimed and ended."""
-        return Rounds(self)
+        """The same, of this server."""
+        return self.rounds_class(self)
 
     @functools.cached_property
     def notifications(self) -> Notifications:
@@ -249,7 +250,6 @@ class QueueDialect(SqlDialect):
 
     def result_code(self, kind: TypeEngine[Any]) -> Any:
         """The driver's code of a type, where SQLAlchemy needs it to read values of that type."""
-        del kind
         return None
 
     def add_columns(self, table: str, specifications: Sequence[str]) -> list[str]:
@@ -265,7 +265,6 @@ class QueueDialect(SqlDialect):
 
         Where a session says in which schema it looks, that ``table`` is the same one is part of it.
         """
-        del table
         return None
 
     # -- connections
@@ -279,7 +278,6 @@ class QueueDialect(SqlDialect):
     @contextlib.contextmanager
     def scanning(self, connection: Connection) -> Iterator[None]:
         """While a statement is meant to read whole tables, let the engine do that."""
-        del connection
         yield
 
     def begin(self, connection: Connection) -> None:
@@ -304,7 +302,6 @@ class QueueDialect(SqlDialect):
             connection: with a transaction.
             schema: the tables' own; None for the connection's.
         """
-        del connection, schema
         yield
 
     def wait_until_unused(self, connection: Connection, table: Table) -> None:
@@ -322,16 +319,11 @@ class QueueDialect(SqlDialect):
             run: runs an act on a connection of the service.
             where: names the database, for the log.
         """
-        del run, where
         return ()
 
     def wal_bytes(self, connection: Connection) -> int | None:
         """The size of the write-ahead log; None where it is not ours to look after."""
-        del connection
         return None
-
-    def cut_wal(self, connection: Connection) -> None:
-        """Make the write-ahead log small if nobody needs it; never keeps writers waiting long."""
 
     def lock_for_writing(self, connection: Connection, sql: StatementCache) -> None:
         """Get the lock that a transaction needs before it reads what it will change."""
@@ -353,18 +345,15 @@ class QueueDialect(SqlDialect):
 
     def value_hint(self, error: BaseException | None) -> str:
         """What else to say when the server refused a value."""
-        del error
         return ""
 
     def refusal_hint(self, error: BaseException | None) -> str:
         """What else to say when the server refused a statement."""
-        del error
         return ""
 
     @staticmethod
-    def unfit_way(error: BaseException | None) -> str | None:
+    def unfit_way(error: BaseException | None) -> str | None:  # noqa: ARG004 - as in methods
         """Why queues can never work over this way to the server; None of any other error."""
-        del error
         return None
 
     # -- acts
@@ -373,6 +362,8 @@ class QueueDialect(SqlDialect):
         self, connection: Connection, sql: StatementCache, request: ClaimRequest
     ) -> list[MessageRow]:
         """Claim messages of one priority level, in no particular order, inside a transaction."""
+        if self.skip_locked:
+            return self._claim_locked(connection, sql, request)
         candidates = (
             sql.get(claiming.pick_ids, request.where).run(connection, request.wanted()).all()
         )
@@ -385,10 +376,10 @@ class QueueDialect(SqlDialect):
             connection, sql, sql.get(claiming.stamped).run(connection, request.stamp())
         )
 
-    def claim_locked(
+    def _claim_locked(
         self, connection: Connection, sql: StatementCache, request: ClaimRequest
     ) -> list[MessageRow]:
-        """Claim by locking the rows first: for engines with SKIP LOCKED but no UPDATE RETURNING."""
+        # A bounded UPDATE in the order of the index would collect the whole backlog on MySQL.
         picked = sql.get(claiming.pick_rows, request.where).run(connection, request.wanted()).all()
         if not picked:
             return []
@@ -434,7 +425,6 @@ class QueueDialect(SqlDialect):
         Returns:
             The ids that were still held, and what was claimed: nothing unless all were held.
         """
-        del connection, sql, settlement, request, keep
         raise UnsupportedByEngine(f"{self.name} has no exchange in one statement")
 
     def publish_rows(
@@ -445,12 +435,10 @@ class QueueDialect(SqlDialect):
         Returns:
             Id and key of each that was inserted; None where the usual statement has to do.
         """
-        del connection, sql, rows
         return None
 
     def load(self, connection: Connection, sql: StatementCache, rows: NewRows) -> bool:
         """Insert rows by the engine's own bulk path; False where it has none."""
-        del connection, sql, rows
         return False
 
     @contextlib.contextmanager
@@ -459,7 +447,6 @@ class QueueDialect(SqlDialect):
 
         Where the engine can, and the table has none but ours: those of others were not passed.
         """
-        del connection, table
         yield
 
 

@@ -11,7 +11,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from sqlalchemy.exc import DBAPIError, MultipleResultsFound, NoResultFound
+from sqlalchemy.exc import MultipleResultsFound, NoResultFound
+
+from queue_over_sql.dialects.driver_calls import translated
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, CursorResult, Dialect
@@ -123,7 +125,10 @@ class DriverCalls:
                 cursor.close()
         except self._driver_error as error:
             self._give_up(cursor)
-            raise self._translated(error, statement) from error
+            lost = self._dialect.is_disconnect(cast("Any", error), self._raw, None)
+            raise translated(
+                statement, error, self._driver_error, self._dialect, lost=lost
+            ) from error
         except BaseException:
             # Else a statement whose caller was told to stop would keep its lock for as long as
             # the exception is known to anybody.
@@ -141,16 +146,6 @@ class DriverCalls:
         with contextlib.suppress(self._driver_error):
             if cursor is not None:
                 cursor.close()
-
-    def _translated(self, error: Exception, statement: str) -> BaseException:
-        return DBAPIError.instance(
-            statement,
-            None,
-            error,
-            self._driver_error,
-            connection_invalidated=self._dialect.is_disconnect(cast("Any", error), self._raw, None),
-            dialect=self._dialect,
-        )
 
 
 class PsycopgCalls(DriverCalls):

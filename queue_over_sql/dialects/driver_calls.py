@@ -88,14 +88,25 @@ def driver_errors(connection: Connection, statement: str) -> Iterator[None]:
         yield
     except driver_error as error:
         raw: Any = connection.connection.dbapi_connection
-        raise DBAPIError.instance(
-            statement,
-            None,
-            error,
-            driver_error,
-            connection_invalidated=connection.dialect.is_disconnect(error, raw, None),
-            dialect=connection.dialect,
-        ) from error
+        lost = connection.dialect.is_disconnect(error, raw, None)
+        raise translated(statement, error, driver_error, connection.dialect, lost=lost) from error
+
+
+def translated(
+    statement: str, error: Exception, driver_error: type[Exception], dialect: Dialect, *, lost: bool
+) -> BaseException:
+    """SQLAlchemy's error around one of a driver's.
+
+    Args:
+        statement: that failed.
+        error: the driver's.
+        driver_error: the base of the driver's errors.
+        dialect: of the connection.
+        lost: whether the connection is of no more use.
+    """
+    return DBAPIError.instance(
+        statement, None, error, driver_error, connection_invalidated=lost, dialect=dialect
+    )
 
 
 # Seconds without a word after which the operating system asks, and of waiting for what was sent.

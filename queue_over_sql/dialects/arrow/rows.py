@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from queue_over_sql.dialects.arrow.types import array_of, arrow_type, conformed, wide_type
+from queue_over_sql.dialects.arrow.types import array_of, conformed
+from queue_over_sql.dialects.arrow.types import arrow_type as usual_type
 from queue_over_sql.dialects.compiled import CompiledStatement
 from queue_over_sql.dialects.driver_calls import driver_connection, driver_errors
 
@@ -29,12 +30,7 @@ _MOST_BYTES = 64 * 2**20
 
 def bounded(batch: RecordBatch) -> Iterator[RecordBatch]:
     """Cut a batch into pieces whose bytes can be joined."""
-    if batch.nbytes <= _MOST_BYTES or batch.num_rows <= 1:
-        yield batch
-        return
-    half = batch.num_rows // 2
-    yield from bounded(batch.slice(0, half))
-    yield from bounded(batch.slice(half))
+    return within(batch, _MOST_BYTES)
 
 
 def rows_of(
@@ -117,16 +113,16 @@ class RowColumns:
 
     Args:
         dialect: of the server.
-        integers_are_wide: whether integers have 64 bits, whatever their column says.
+        arrow_type: gives the Arrow type that the values of a column become.
     """
 
-    def __init__(self, dialect: SqlDialect, *, integers_are_wide: bool = False) -> None:
+    def __init__(
+        self,
+        dialect: SqlDialect,
+        arrow_type: Callable[[TypeEngine[Any]], pa.DataType] = usual_type,
+    ) -> None:
         self._dialect = dialect
-        self._arrow_type = wide_type if integers_are_wide else arrow_type
-
-    def arrow_type(self, kind: TypeEngine[Any]) -> pa.DataType:
-        """The Arrow type that the values of a column become."""
-        return self._arrow_type(kind)
+        self.arrow_type = arrow_type
 
     def read_column(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
         """How a column of the user's is selected so that ``read`` gets what it can read."""
@@ -206,7 +202,6 @@ class RowColumns:
             values: ``p_priority``, ``p_low``, ``p_edits`` and ``p_count``.
             keep: whether finished messages go to the archive.
         """
-        del connection, sql, values, keep
         return None
 
 

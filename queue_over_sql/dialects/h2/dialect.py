@@ -115,7 +115,6 @@ class H2Dialect(QueueDialect):
         Raises:
             DatabaseUnavailable: others had it for too long.
         """
-        del schema
         deadline = time.monotonic() + 2 * _CREATION_SECONDS
         while not self._took_creation_lock(connection):
             if time.monotonic() > deadline:
@@ -228,7 +227,6 @@ class H2Dialect(QueueDialect):
 
     def database_identity(self, table: Table) -> str | None:
         """The file; a database in memory goes by its name, which is its process's own."""
-        del table
         return "SELECT COALESCE(DATABASE_PATH(), DATABASE())"
 
     def holds_number(self, value: float, *, exact: bool) -> bool:
@@ -236,7 +234,6 @@ class H2Dialect(QueueDialect):
         return not exact or math.isfinite(value)
 
     def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
-        """By H2's error code."""
         return _KINDS.get(getattr(error, "code", 0), ErrorKind.OTHER)
 
     def claim_index_hint(self, base: str) -> str | None:
@@ -250,10 +247,8 @@ class H2Dialect(QueueDialect):
 
         Never through FINAL TABLE (UPDATE …): it delivers messages twice.
         """
-        if self.skip_locked:
-            return self.claim_locked(connection, sql, request)
-        if request.where is not None:
-            # An index of the user's own would be followed instead, and its order is another.
+        if self.skip_locked or request.where is not None:
+            # For a condition an index of the user's own would be followed, in another order.
             return super().claim(connection, sql, request)
         values = request.stamp() | request.wanted()
         marked = sql.get(mark_first).run(connection, values)

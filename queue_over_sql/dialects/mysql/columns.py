@@ -19,7 +19,6 @@ from sqlalchemy.dialects.mysql import LONGBLOB, LONGTEXT
 from sqlalchemy.exc import SQLAlchemyError
 
 from queue_over_sql.dialects.arrow.rows import RowColumns, batches_of_rows, bounded
-from queue_over_sql.dialects.arrow.types import mysql_type
 from queue_over_sql.dialects.compiled import CompiledStatement
 from queue_over_sql.dialects.driver_calls import driver_connection, driver_errors
 
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
     from pyarrow import Array, RecordBatch
     from sqlalchemy import URL, Connection, Engine, Select, Table
-    from sqlalchemy.types import TypeEngine
 
 
 _log = logging.getLogger(__name__)
@@ -36,10 +34,6 @@ _log = logging.getLogger(__name__)
 
 class MySQLColumns(RowColumns):
     """Columns through unbuffered cursors, and INSERT of many rows."""
-
-    def arrow_type(self, kind: TypeEngine[Any]) -> pa.DataType:
-        """TINYINT(1) is what BOOLEAN is stored as; what is unsigned needs the next larger type."""
-        return mysql_type(kind)
 
     def read(
         self,

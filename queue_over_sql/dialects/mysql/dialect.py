@@ -42,29 +42,54 @@ if TYPE_CHECKING:
 
     from queue_over_sql.dialects.arrow.rows import RowColumns
     from queue_over_sql.dialects.compiled import StatementCache
-    from queue_over_sql.dialects.requests import ClaimRequest, RoundRequest
-    from queue_over_sql.message import MessageRow
+    from queue_over_sql.dialects.requests import RoundRequest
     from queue_over_sql.schema.conditions import JsonPath, JsonScalar
 
 
 # Server errors: https://dev.mysql.com/doc/mysql-errors/8.0/en/server-error-reference.html
-_TRANSIENT = {1205, 1213, 1020, 1684, 3058, 3572}
-_CANCELLED = {1317, 1969, 3024}
-_DISCONNECT = {1053, 1077, 1079, 1080, 2002, 2003, 2006, 2013, 2055, 4031, 1040}
-_DUPLICATE = {1062, 1586}
+_KINDS = {
+    **dict.fromkeys((1205, 1213, 1020, 1684, 3058, 3572), ErrorKind.TRANSIENT),
+    **dict.fromkeys((1317, 1969, 3024), ErrorKind.CANCELLED),
+    **dict.fromkeys((1053, 1077, 1079, 1080, 2002, 2003, 2006, 2013, 2055), ErrorKind.DISCONNECT),
+    **dict.fromkeys((4031, 1040), ErrorKind.DISCONNECT),
+    **dict.fromkeys((1062, 1586), ErrorKind.DUPLICATE),
+    **dict.fromkeys((1264, 1366, 1406, 3819, 4025, 3140), ErrorKind.INVALID_VALUE),
+    1146: ErrorKind.MISSING_TABLE,
+    **dict.fromkeys((1050, 1061), ErrorKind.TABLE_EXISTS),
+}
 # What JSON_TYPE calls numbers.
 _INTEGERS, _DECIMALS = ("INTEGER", "UNSIGNED INTEGER"), ("DOUBLE", "DECIMAL")
-_INVALID = {1264, 1366, 1406, 3819, 4025, 3140}
 # How long a creator of tables waits for another, and the lock that it waits for.
 _CREATION_SECONDS = 60
 _CREATION_LOCK: Final = "queue_over_sql."
 _LOCK_NAME_LIMIT: Final = 64
 
 
+class JoinedRounds(Rounds):
+    """Rounds of MySQL and MariaDB: their statements join the table with the rows that are meant."""
+
+    claims_apart = True
+
+    def claim(self, connection: Connection, sql: StatementCache, request: RoundRequest) -> int:
+        """Lock the rows in a derived table and stamp them by a join, in one statement."""
+        return sql.get(rounds.mark_picked).run(connection, request.values()).rowcount
+
+    def remove(self, connection: Connection, sql: StatementCache, values: Mapping[str, Any]) -> int:
+        """By a join with the ids: DELETE takes no hint."""
+        return sql.get(rounds.remove_picked).run(connection, values).rowcount
+
+    def unclaim(
+        self, connection: Connection, sql: StatementCache, values: Mapping[str, Any]
+    ) -> int:
+        """By a join likewise: the index of the hint changes under the statement."""
+        return sql.get(rounds.unclaim_picked).run(connection, values).rowcount
+
+
 class MySQLDialect(QueueDialect):
     """MySQL through PyMySQL."""
 
     name = "mysql"
+    rounds_class = JoinedRounds
     identifier_limit = 64
     skip_locked = True
     consecutive_ids = True
@@ -92,14 +117,10 @@ class MySQLDialect(QueueDialect):
     @functools.cached_property
     def columns(self) -> RowColumns:
         """Read unbuffered, written by INSERT of many rows."""
+        from queue_over_sql.dialects.arrow.types import mysql_type
         from queue_over_sql.dialects.mysql.columns import MySQLColumns
 
-        return MySQLColumns(self)
-
-    @functools.cached_property
-    def rounds(self) -> Rounds:
-        """By joins."""
-        return JoinedRounds(self)
+        return MySQLColumns(self, mysql_type)
 
     def refine(self, connection: Connection) -> None:
         """Refuse servers without SKIP LOCKED.
@@ -171,11 +192,9 @@ class MySQLDialect(QueueDialect):
 
     def prepare_session(self, connection: Connection, *, durable: bool) -> None:
         """READ COMMITTED: no gap locks between claims and publishers."""
-        del durable
         connection.exec_driver_sql("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
 
     def begin(self, connection: Connection) -> None:
-        """Begin a transaction on an autocommit connection."""
         run_text(connection, "START TRANSACTION")
 
     @contextlib.contextmanager
@@ -220,29 +239,14 @@ class MySQLDialect(QueueDialect):
 
     def holds_number(self, value: float, *, exact: bool) -> bool:
         """Neither NaN nor an infinity."""
-        del exact
         return math.isfinite(value)
 
     def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
-        """By the server's error number."""
-        code = _code(error)
-        for codes, kind in _KINDS:
-            if code in codes:
-                return kind
-        return ErrorKind.OTHER
+        return _KINDS.get(_code(error), ErrorKind.OTHER)
 
     def value_hint(self, error: BaseException | None) -> str:
         """The limit of the check of JSON, where it was that."""
         return self.value_hints.get(_code(error), "")
-
-    def claim(
-        self, connection: Connection, sql: StatementCache, request: ClaimRequest
-    ) -> list[MessageRow]:
-        """Lock, then stamp by primary key.
-
-        ``UPDATE … ORDER BY … LIMIT`` would collect the whole backlog first.
-        """
-        return self.claim_locked(connection, sql, request)
 
     def claim_range_hint(self, base: str) -> str | None:
         """MariaDB prefers a ``ref`` of the level to a range of instants that holds most of it.
@@ -259,26 +263,6 @@ class MySQLDialect(QueueDialect):
     def rounds_index_hint(self, base: str) -> str | None:
         """By the consumer: a scan of the table would wait for rows that others have locked."""
         return f"FORCE INDEX ({base}_claim_ix)"
-
-
-class JoinedRounds(Rounds):
-    """Rounds of MySQL and MariaDB: their statements join the table with the rows that are meant."""
-
-    claims_apart = True
-
-    def claim(self, connection: Connection, sql: StatementCache, request: RoundRequest) -> int:
-        """Lock the rows in a derived table and stamp them by a join, in one statement."""
-        return sql.get(rounds.mark_picked).run(connection, request.values()).rowcount
-
-    def remove(self, connection: Connection, sql: StatementCache, values: Mapping[str, Any]) -> int:
-        """By a join with the ids: DELETE takes no hint."""
-        return sql.get(rounds.remove_picked).run(connection, values).rowcount
-
-    def unclaim(
-        self, connection: Connection, sql: StatementCache, values: Mapping[str, Any]
-    ) -> int:
-        """By a join likewise: the index of the hint changes under the statement."""
-        return sql.get(rounds.unclaim_picked).run(connection, values).rowcount
 
 
 def _creation_lock_name(database: str | None) -> str:
@@ -298,14 +282,3 @@ def _release(connection: Connection, name: str, lock_seconds: int) -> None:
 def _code(error: BaseException | None) -> int:
     arguments = getattr(error, "args", ())
     return arguments[0] if arguments and isinstance(arguments[0], int) else 0
-
-
-_KINDS = (
-    (_TRANSIENT, ErrorKind.TRANSIENT),
-    (_CANCELLED, ErrorKind.CANCELLED),
-    (_DISCONNECT, ErrorKind.DISCONNECT),
-    (_DUPLICATE, ErrorKind.DUPLICATE),
-    (_INVALID, ErrorKind.INVALID_VALUE),
-    ({1146}, ErrorKind.MISSING_TABLE),
-    ({1050, 1061}, ErrorKind.TABLE_EXISTS),
-)

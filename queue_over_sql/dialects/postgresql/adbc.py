@@ -12,8 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy.exc import DBAPIError
-
+from queue_over_sql.dialects.driver_calls import translated
 from queue_over_sql.dialects.postgresql.pooler import conninfo_of
 
 if TYPE_CHECKING:
@@ -54,15 +53,9 @@ def adbc_errors(connection: Connection) -> Iterator[None]:
     try:
         yield
     except adbc_error as error:
-        raise DBAPIError.instance(
-            "COPY",
-            None,
-            error,
-            adbc_error,
-            # What has no code of the server's is of the way to it.
-            connection_invalidated=not getattr(error, "sqlstate", None),
-            dialect=connection.dialect,
-        ) from error
+        # What has no code of the server's is of the way to it.
+        lost = not getattr(error, "sqlstate", None)
+        raise translated("COPY", error, adbc_error, connection.dialect, lost=lost) from error
 
 
 def _conninfo(connection: Connection) -> str | None:

@@ -88,10 +88,27 @@ _LONE_SURROGATE = rf"{_FIRST}(?!{_SECOND})|(?<!{_FIRST}){_SECOND}"
 _FLOAT8, _NUMERIC = 701, 1700
 
 
+class RoundsAtOnce(Rounds):
+    """Rounds of PostgreSQL: one statement each."""
+
+    claims_apart = True
+
+    def claim(self, connection: Connection, sql: StatementCache, request: RoundRequest) -> int:
+        """Claim in one statement that returns no rows: the round is read by its stamp."""
+        return sql.get(claim_round_at_once).run(connection, request.values()).rowcount
+
+    def archive(
+        self, connection: Connection, sql: StatementCache, values: Mapping[str, Any]
+    ) -> int:
+        """Move to the archive in one statement."""
+        return sql.get(archive_rounds_at_once).run(connection, values).rowcount
+
+
 class PostgreSQLDialect(QueueDialect):
     """PostgreSQL 12 or newer through psycopg 3."""
 
     name = "postgresql"
+    rounds_class = RoundsAtOnce
     skip_locked = True
     update_returning = True
     delete_returning = True
@@ -131,11 +148,6 @@ class PostgreSQLDialect(QueueDialect):
         from queue_over_sql.dialects.postgresql.columns import PostgreSQLColumns
 
         return PostgreSQLColumns(self)
-
-    @functools.cached_property
-    def rounds(self) -> Rounds:
-        """Claimed and archived in one statement each."""
-        return RoundsAtOnce(self)
 
     @functools.cached_property
     def notifications(self) -> Notifications:
@@ -250,7 +262,6 @@ class PostgreSQLDialect(QueueDialect):
         run planned anew (``plan_cache_mode``) would take half of the rate of single messages.
         Behind a pooler that shares sessions nothing is set: the next client would find it.
         """
-        del durable
         if self._plans_by_index(connection):
             run_text(connection, _BY_INDEX)
         if connection.dialect.driver == "psycopg":
@@ -281,7 +292,6 @@ class PostgreSQLDialect(QueueDialect):
     @contextlib.contextmanager
     def creating(self, connection: Connection, schema: str | None) -> Iterator[None]:
         """CREATE … IF NOT EXISTS races with itself in the catalog; released by the commit."""
-        del schema
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{self.lock_seconds}s'")
         yield
@@ -343,22 +353,6 @@ class PostgreSQLDialect(QueueDialect):
         if rows[0][0] == 0:
             settled = set()
         return settled, read_rows(connection, sql, [row[2:] for row in rows if row[2] is not None])
-
-
-class RoundsAtOnce(Rounds):
-    """Rounds of PostgreSQL: one statement each."""
-
-    claims_apart = True
-
-    def claim(self, connection: Connection, sql: StatementCache, request: RoundRequest) -> int:
-        """Claim in one statement that returns no rows: the round is read by its stamp."""
-        return sql.get(claim_round_at_once).run(connection, request.values()).rowcount
-
-    def archive(
-        self, connection: Connection, sql: StatementCache, values: Mapping[str, Any]
-    ) -> int:
-        """Move to the archive in one statement."""
-        return sql.get(archive_rounds_at_once).run(connection, values).rowcount
 
 
 def _readable(column: ColumnElement[Any]) -> ColumnElement[Any]:

@@ -115,7 +115,6 @@ class ListenNotify(Notifications):
 
     def watch(self, connection: Connection, pause: Pause) -> Watch | None:
         """Listen, where the driver is psycopg and no pooler shares the session with others."""
-        del pause
         if connection.dialect.driver != "psycopg" or self._pooler.shares_sessions:
             return None
         run_text(connection, f"LISTEN {CHANNEL}").close()

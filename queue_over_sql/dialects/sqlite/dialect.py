@@ -49,10 +49,19 @@ _CONSTRAINT, _CONSTRAINT_UNIQUE, _CONSTRAINT_PRIMARYKEY = 19, 2067, 1555
 _CONSTRAINTS = {"UNIQUE": ErrorKind.DUPLICATE, "CHECK": ErrorKind.INVALID_VALUE}
 
 
+class RoundsAtOnce(Rounds):
+    """Rounds of SQLite: claimed in one statement."""
+
+    def claim(self, connection: Connection, sql: StatementCache, request: RoundRequest) -> int:
+        """Claim in one statement that returns no rows: the round is read by its stamp."""
+        return sql.get(claim_round_at_once).run(connection, request.values()).rowcount
+
+
 class SQLiteDialect(QueueDialect):
     """SQLite 3.35 or newer (RETURNING)."""
 
     name = "sqlite"
+    rounds_class = RoundsAtOnce
     update_returning = True
     delete_returning = True
     insert_returning = True
@@ -73,13 +82,9 @@ class SQLiteDialect(QueueDialect):
     def columns(self) -> RowColumns:
         """Integers have 64 bits, whatever their column says."""
         from queue_over_sql.dialects.arrow.rows import RowColumns  # noqa: PLC0415 - needs Arrow
+        from queue_over_sql.dialects.arrow.types import wide_type  # noqa: PLC0415 - likewise
 
-        return RowColumns(self, integers_are_wide=True)
-
-    @functools.cached_property
-    def rounds(self) -> Rounds:
-        """Claimed in one statement."""
-        return RoundsAtOnce(self)
+        return RowColumns(self, wide_type)
 
     @functools.cached_property
     def notifications(self) -> Notifications:
@@ -134,7 +139,6 @@ class SQLiteDialect(QueueDialect):
 
     def database_identity(self, table: Table) -> str | None:
         """The file; a database in memory has none, and is only its own connection's."""
-        del table
         return _MAIN_FILE
 
     def prepare_session(self, connection: Connection, *, durable: bool) -> None:
@@ -148,7 +152,6 @@ class SQLiteDialect(QueueDialect):
     def maintenance(
         self, run: Callable[[Callable[[Connection], Any]], Any], where: str
     ) -> Sequence[Callable[[], None]]:
-        """Bound the write-ahead log."""
         return [WriteAheadLog(self, run, where).bound]
 
     def wal_bytes(self, connection: Connection) -> int | None:
@@ -162,15 +165,6 @@ class SQLiteDialect(QueueDialect):
             # It is there from the first write to the last close.
             return 0
 
-    def cut_wal(self, connection: Connection) -> None:
-        """Copy it into the database beside the writers, and empty it once all is copied.
-
-        TRUNCATE alone would keep writers waiting while it copies.
-        """
-        busy, there, copied = connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").one()
-        if not busy and there == copied:
-            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").close()
-
     def lock_for_writing(self, connection: Connection, sql: StatementCache) -> None:
         """A write that changes nothing: a lock taken after reading may fail for good."""
         sql.get(write_nothing).run(connection)
@@ -182,11 +176,9 @@ class SQLiteDialect(QueueDialect):
 
     def holds_number(self, value: float, *, exact: bool) -> bool:
         """SQLite stores NULL for NaN."""
-        del exact
         return not math.isnan(value)
 
     def classify_driver_error(self, error: BaseException | None) -> ErrorKind:
-        """By the extended result code."""
         code = getattr(error, "sqlite_errorcode", None) or 0
         if code & 0xFF in {_BUSY, _LOCKED}:
             return ErrorKind.TRANSIENT
@@ -250,14 +242,6 @@ class SQLiteDialect(QueueDialect):
         return read_rows(
             connection, sql, sql.get(claim_at_once, request.where).run(connection, values).all()
         )
-
-
-class RoundsAtOnce(Rounds):
-    """Rounds of SQLite: claimed in one statement."""
-
-    def claim(self, connection: Connection, sql: StatementCache, request: RoundRequest) -> int:
-        """Claim in one statement that returns no rows: the round is read by its stamp."""
-        return sql.get(claim_round_at_once).run(connection, request.values()).rowcount
 
 
 def last_id(tables: QueueTables) -> Select[Any]:

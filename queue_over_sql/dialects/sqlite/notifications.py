@@ -38,7 +38,6 @@ class DataVersion:
 
     def wait(self, seconds: float, wanted: Callable[[str], bool]) -> bool:
         """Look every few milliseconds; at a file that keeps changing less often."""
-        del wanted
         deadline = time.monotonic() + seconds
         while True:
             version = self._read()

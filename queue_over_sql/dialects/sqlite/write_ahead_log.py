@@ -37,7 +37,7 @@ class WriteAheadLog:
 
     def __init__(self, dialect: QueueDialect, run: Run, where: str) -> None:
         self._dialect = dialect
-        self._connect = run
+        self._run = run
         self._where = where
         # To copy much of the log takes long, and must not take all of the reaper's time.
         self._pace = RateLimit(0.0, ready=True)
@@ -50,12 +50,12 @@ class WriteAheadLog:
         Raises:
             DatabaseUnavailable: the database cannot be reached.
         """
-        dialect, run = self._dialect, self._connect
-        size = run(dialect.wal_bytes) or 0
+        run, wal_bytes = self._run, self._dialect.wal_bytes
+        size = run(wal_bytes) or 0
         if size > LARGE_BYTES and self._pace.due():
             with self._pace.running():
-                run(dialect.cut_wal)
-            size = run(dialect.wal_bytes) or 0
+                run(_cut)
+            size = run(wal_bytes) or 0
         self._watch(size)
 
     def _watch(self, size: int) -> None:
@@ -72,3 +72,10 @@ class WriteAheadLog:
             self._where,
             size // 2**20,
         )
+
+
+def _cut(connection: Connection) -> None:
+    # TRUNCATE alone would keep writers waiting while it copies; this copies beside them.
+    busy, there, copied = connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").one()
+    if not busy and there == copied:
+        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").close()

@@ -28,27 +28,11 @@ _SQL_NULL = 0
 # --- Python to H2 ---------------------------------------------------------------------------
 
 
-def _bind_null(statement: Any, index: int, _value: None) -> None:
-    statement.setNull(index, _SQL_NULL)
-
-
-def _bind_str(statement: Any, index: int, value: str) -> None:
-    statement.setString(index, value)
-
-
-def _bind_bool(statement: Any, index: int, value: bool) -> None:
-    statement.setBoolean(index, value)
-
-
 def _bind_int(statement: Any, index: int, value: int) -> None:
     if _LONG_MIN <= value <= _LONG_MAX:
         statement.setLong(index, value)
     else:
         statement.setBigDecimal(index, jvm.java().BigDecimal(str(value)))
-
-
-def _bind_float(statement: Any, index: int, value: float) -> None:
-    statement.setDouble(index, value)
 
 
 def _bind_bytes(statement: Any, index: int, value: bytes | bytearray | memoryview) -> None:
@@ -59,14 +43,6 @@ def _bind_decimal(statement: Any, index: int, value: decimal.Decimal) -> None:
     if not value.is_finite():
         raise DataError(f"H2 has no NUMERIC value {value}")
     statement.setBigDecimal(index, jvm.java().BigDecimal(str(value)))
-
-
-def _bind_uuid(statement: Any, index: int, value: uuid.UUID) -> None:
-    statement.setObject(index, jvm.java().UUID.fromString(str(value)))
-
-
-def _bind_date(statement: Any, index: int, value: dt.date) -> None:
-    statement.setObject(index, jvm.java().LocalDate.parse(value.isoformat()))
 
 
 def _bind_datetime(statement: Any, index: int, value: dt.datetime) -> None:
@@ -82,18 +58,20 @@ def _bind_time(statement: Any, index: int, value: dt.time) -> None:
 
 
 _BINDERS: dict[type, Binder] = {
-    type(None): _bind_null,
-    bool: _bind_bool,
+    type(None): lambda statement, index, _: statement.setNull(index, _SQL_NULL),
+    bool: lambda statement, index, value: statement.setBoolean(index, value),
     int: _bind_int,
-    str: _bind_str,
-    float: _bind_float,
-    bytes: _bind_bytes,
-    bytearray: _bind_bytes,
-    memoryview: _bind_bytes,
+    str: lambda statement, index, value: statement.setString(index, value),
+    float: lambda statement, index, value: statement.setDouble(index, value),
+    **dict.fromkeys((bytes, bytearray, memoryview), _bind_bytes),
     decimal.Decimal: _bind_decimal,
-    uuid.UUID: _bind_uuid,
+    uuid.UUID: lambda statement, index, value: statement.setObject(
+        index, jvm.java().UUID.fromString(str(value))
+    ),
     dt.datetime: _bind_datetime,
-    dt.date: _bind_date,
+    dt.date: lambda statement, index, value: statement.setObject(
+        index, jvm.java().LocalDate.parse(value.isoformat())
+    ),
     dt.time: _bind_time,
 }
 # JPype looks at the exact type; for an enum member str() would give its name.
@@ -188,39 +166,22 @@ def _with_offset(text: str) -> str:
     return _micros(text[:at]) + (offset if ":" in offset else f"{offset}:00")
 
 
-def _parse_date(text: str) -> dt.date:
-    return dt.date.fromisoformat(text)
-
-
-def _parse_datetime(text: str) -> dt.datetime:
-    return dt.datetime.fromisoformat(_micros(text))
-
-
 def _parse_datetime_tz(text: str) -> dt.datetime:
     day, clock = text.split(" ", 1)
     return dt.datetime.fromisoformat(f"{day} {_with_offset(clock)}")
 
 
-def _parse_time(text: str) -> dt.time:
-    return dt.time.fromisoformat(_micros(text))
-
-
-def _parse_time_tz(text: str) -> dt.time:
-    return dt.time.fromisoformat(_with_offset(text))
-
-
-_read_decimal = _from_text(decimal.Decimal)
 _read_uuid = _from_text(uuid.UUID)
 _READERS: dict[int, Reader] = {  # by java.sql.Types
     **dict.fromkeys((-7, 16), _read_boolean),
     **dict.fromkeys((-6, 5, 4, -5), _read_integer),
     **dict.fromkeys((6, 7, 8), _read_float),
-    **dict.fromkeys((2, 3), _read_decimal),
+    **dict.fromkeys((2, 3), _from_text(decimal.Decimal)),
     **dict.fromkeys((-2, -3, -4, 2000, 2004), _read_bytes),
-    91: _from_text(_parse_date),
-    92: _from_text(_parse_time),
-    2013: _from_text(_parse_time_tz),
-    93: _from_text(_parse_datetime),
+    91: _from_text(dt.date.fromisoformat),
+    92: _from_text(lambda text: dt.time.fromisoformat(_micros(text))),
+    2013: _from_text(lambda text: dt.time.fromisoformat(_with_offset(text))),
+    93: _from_text(lambda text: dt.datetime.fromisoformat(_micros(text))),
     2014: _from_text(_parse_datetime_tz),
     2003: _read_array,
 }

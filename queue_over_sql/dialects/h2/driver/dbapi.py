@@ -32,7 +32,7 @@ from queue_over_sql.dialects.h2.driver.errors import (
     ProgrammingError,
     Warning,  # noqa: A004 - the name is PEP 249's
 )
-from queue_over_sql.dialects.h2.driver.jvm import java_call
+from queue_over_sql.dialects.h2.driver.jvm import java_call, tidying_java_call
 
 # A bare star stands for columns that may change without the text changing.
 _FIXED_COLUMNS = re.compile(r"\s*SELECT\b(?:[^*]|\(\s*\*\s*\))*", re.IGNORECASE)
@@ -46,18 +46,15 @@ class Statements:
     """
 
     def __init__(self, jconn: Any, limit: int = 64) -> None:
-        """Keep up to ``limit`` statements of ``jconn``, dropping the longest unused."""
         self._prepare = jconn.prepareStatement
         self._limit = limit
         self._kept: dict[str, Any] = {}
 
     def take(self, sql: str) -> Any:
-        """Return a statement for ``sql`` that nobody else holds."""
         kept = self._kept.pop(sql, None)
         return self._prepare(sql) if kept is None else kept
 
     def give_back(self, sql: str, statement: Any) -> None:
-        """Keep ``statement`` for the next :meth:`take` of the same text."""
         kept = self._kept
         if sql in kept:
             statement.close()
@@ -68,7 +65,7 @@ class Statements:
         kept[sql] = statement
 
     def clear(self) -> None:
-        """Forget all, without closing: for a connection that closes."""
+        # Without closing them: it is the connection that closes.
         self._kept.clear()
 
 
@@ -76,12 +73,11 @@ class Layouts:
     """Result columns by SQL text, so that not every execution asks for names and types."""
 
     def __init__(self, limit: int = 256) -> None:
-        """Keep up to ``limit`` layouts."""
         self._limit = limit
         self._kept: dict[str, Layout] = {}
 
     def find(self, sql: str) -> Layout | None:
-        """Return the remembered layout: its labels hold, its types may have been altered."""
+        # Its labels hold, its types may have been altered.
         return self._kept.get(sql)
 
     def learn(self, sql: str, result: Any) -> Layout:
@@ -206,7 +202,6 @@ class Connection(jaydebeapi.Connection):  # type: ignore[misc]
     _closed: bool
 
     def __init__(self, url: str, user: str, password: str) -> None:
-        """Open the JDBC URL, with autocommit off; the JVM must have been started."""
         super().__init__(None, None)
         self._open_in_turn(url, user, password)
         self.statements = Statements(self.jconn)
@@ -254,12 +249,11 @@ class Connection(jaydebeapi.Connection):  # type: ignore[misc]
 
     def sever(self) -> None:
         """Close the sockets, from any thread: a statement that waits for its answer fails."""
-        if jvm.possible():
-            # One that is just being closed has none any more.
-            with contextlib.suppress(Error):
-                self._sever()
+        # One that is just being closed has none any more.
+        with contextlib.suppress(Error):
+            self._sever()
 
-    @java_call
+    @tidying_java_call
     def _sever(self) -> None:
         for socket in self._sockets():
             socket.close()
@@ -287,16 +281,12 @@ class Connection(jaydebeapi.Connection):  # type: ignore[misc]
         """Commit the transaction; OperationalError when the connection is lost."""
         self.usable().commit()
 
+    @tidying_java_call
     def rollback(self) -> None:
         """Undo the transaction; OperationalError when the connection is lost.
 
         In a forked child, and in a daemon thread at the end of the process, it does nothing.
         """
-        if jvm.possible():
-            self._rollback()
-
-    @java_call
-    def _rollback(self) -> None:
         self.usable().rollback()
 
     def close(self) -> None:
@@ -306,10 +296,9 @@ class Connection(jaydebeapi.Connection):  # type: ignore[misc]
         """
         if not self._closed:
             self._closed = True
-            if jvm.possible():
-                self._close()
+            self._close()
 
-    @java_call
+    @tidying_java_call
     def _close(self) -> None:
         self.statements.clear()
         with contextlib.suppress(JException, JVMNotRunning):
@@ -317,30 +306,22 @@ class Connection(jaydebeapi.Connection):  # type: ignore[misc]
 
     @property
     def is_closed(self) -> bool:
-        """Whether :meth:`close` was called."""
         return self._closed
 
     def cursor(self) -> Cursor:
-        """Return a new cursor."""
         self.usable()
         jvm.check_process()
         return Cursor(self)
 
     @property
+    @java_call
     def autocommit(self) -> bool:
         """Whether each statement commits by itself; setting True commits what is open."""
-        return self._get_autocommit()
-
-    @autocommit.setter
-    def autocommit(self, value: bool) -> None:
-        self._set_autocommit(value)
-
-    @java_call
-    def _get_autocommit(self) -> bool:
         return bool(self.usable().getAutoCommit())
 
+    @autocommit.setter
     @java_call
-    def _set_autocommit(self, value: bool) -> None:
+    def autocommit(self, value: bool) -> None:
         self.usable().setAutoCommit(value)
 
 
@@ -354,7 +335,6 @@ class Cursor(jaydebeapi.Cursor):  # type: ignore[misc]
     _prep: Any
 
     def __init__(self, connection: Connection) -> None:
-        """Belong to ``connection``."""
         super().__init__(connection, None)
         self._statements = connection.statements
         self._layouts = connection.layouts
@@ -393,20 +373,16 @@ class Cursor(jaydebeapi.Cursor):  # type: ignore[misc]
         return self
 
     def fetchone(self) -> tuple[Any, ...] | None:
-        """Return the next row, or None."""
         rows = self._fetch(1)
         return rows[0] if rows else None
 
     def fetchmany(self, size: int | None = None) -> list[tuple[Any, ...]]:
-        """Return up to ``size`` rows (``arraysize`` by default)."""
         return self._fetch(self.arraysize if size is None else size)
 
     def fetchall(self) -> list[tuple[Any, ...]]:
-        """Return all rows that are left."""
         return self._fetch(-1)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows that are left."""
         return iter(self.fetchone, None)
 
     def close(self) -> None:

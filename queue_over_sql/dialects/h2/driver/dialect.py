@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import exc, pool, types
+from sqlalchemy import exc, types
 from sqlalchemy.engine import URL, default
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.sql import compiler, dml
@@ -97,7 +96,7 @@ def _refuse_semicolons(url: URL, target: str, settings: dict[str, str]) -> None:
 
 
 # SQLAlchemy gives the names, arguments and protected parts of visitors, and the driver is optional.
-# ruff: noqa: ARG002, ARG003, FBT003, N802, N815, PLC0415, RUF012, SLF001
+# ruff: noqa: N802, N815, PLC0415, RUF012, SLF001
 
 
 # https://h2database.com/html/advanced.html#keywords
@@ -125,51 +124,38 @@ class H2TypeCompiler(compiler.GenericTypeCompiler):
     """Names column types; unbounded text and bytes are large objects, outside of the row."""
 
     def visit_TEXT(self, type_: Any, **kw: Any) -> str:
-        """Text: CLOB, or VARCHAR with a length."""
         return f"VARCHAR({type_.length})" if type_.length else "CHARACTER LARGE OBJECT"
 
-    def visit_unicode_text(self, type_: Any, **kw: Any) -> str:
-        """Text: as TEXT."""
-        return self.visit_TEXT(type_, **kw)
-
     def visit_VARCHAR(self, type_: Any, **kw: Any) -> str:
-        """Text; H2 needs no length."""
         return f"VARCHAR({type_.length})" if type_.length else "VARCHAR"
 
-    visit_NVARCHAR = visit_unicode = visit_VARCHAR
+    visit_NVARCHAR = visit_VARCHAR
 
     def visit_BLOB(self, type_: Any, **kw: Any) -> str:
-        """Bytes of any number."""
         return "BINARY LARGE OBJECT"
 
-    visit_large_binary = visit_BLOB
-
     def visit_TIMESTAMP(self, type_: Any, **kw: Any) -> str:
-        """Date and time to the microsecond."""
         return "TIMESTAMP(6)" + (" WITH TIME ZONE" if type_.timezone else "")
 
     visit_DATETIME = visit_TIMESTAMP
 
     def visit_TIME(self, type_: Any, **kw: Any) -> str:
-        """Time of day to the microsecond (H2's bare TIME has whole seconds)."""
+        # A bare TIME has whole seconds.
         return "TIME(6)" + (" WITH TIME ZONE" if type_.timezone else "")
 
     def visit_DOUBLE(self, type_: Any, **kw: Any) -> str:
-        """Float of 64 bits."""
         return "DOUBLE PRECISION"
 
     def visit_FLOAT(self, type_: Any, **kw: Any) -> str:
-        """Float of the given precision, or of 64 bits."""
         return f"FLOAT({type_.precision})" if type_.precision else "DOUBLE PRECISION"
 
     def visit_NUMERIC(self, type_: Any, **kw: Any) -> str:
-        """Exact number; without a precision H2's NUMERIC would have no decimals."""
+        # Without a precision a NUMERIC would have no decimals.
         return "DECFLOAT" if type_.precision is None else super().visit_NUMERIC(type_, **kw)
 
     visit_DECIMAL = visit_NUMERIC
 
     def visit_JSON(self, type_: Any, **kw: Any) -> str:
-        """JSON document."""
         return "JSON"
 
 
@@ -180,13 +166,11 @@ class H2Compiler(compiler.SQLCompiler):
     _returning: str | None = None
 
     def limit_clause(self, select: Any, **kw: Any) -> str:
-        """LIMIT and OFFSET."""
         limit, offset = select._limit_clause, select._offset_clause
         text = "" if limit is None else f"\n LIMIT {self.process(limit, **kw)}"
         return text if offset is None else f"{text}\n OFFSET {self.process(offset, **kw)}"
 
     def for_update_clause(self, select: Any, **kw: Any) -> str:
-        """FOR UPDATE; CompileError where the server does not know SKIP LOCKED or NOWAIT."""
         wanted = select._for_update_arg
         if not (wanted.nowait or wanted.skip_locked):
             return " FOR UPDATE"
@@ -222,25 +206,11 @@ class H2Compiler(compiler.SQLCompiler):
         """
         if not stmt.is_insert:
             raise exc.CompileError("RETURNING works for INSERT only on H2")
-        kw.pop("include_table", None)
-        self._returning = ", ".join(
-            self._label_returning_column(  # type: ignore[no-untyped-call]
-                stmt,
-                column,
-                populate_result_map,
-                {"result_map_targets": ()},
-                fallback_label_name=column._non_anon_label,
-                column_is_repeated=repeated,
-                name=name,
-                proxy_name=proxy,
-                include_table=False,
-                **kw,
-            )
-            for name, proxy, _, column, repeated in stmt._generate_columns_plus_names(
-                True,
-                cols=list(_flat(returning_cols)),
-            )
+        kw["include_table"] = False
+        text: str = super().returning_clause(
+            stmt, returning_cols, populate_result_map=populate_result_map, **kw
         )
+        self._returning = text.removeprefix("RETURNING ")
         return ""
 
     def visit_insert(self, insert_stmt: Any, *args: Any, **kw: Any) -> str:
@@ -250,7 +220,6 @@ class H2Compiler(compiler.SQLCompiler):
         return text if columns is None else f"SELECT {columns} FROM FINAL TABLE ({text.rstrip()})"
 
     def visit_empty_set_expr(self, element_types: Any, **kw: Any) -> str:
-        """A query without rows, for ``IN ()``."""
         name = self.dialect.type_compiler_instance.process
         columns = [
             f"CAST(NULL AS {name(types.INTEGER() if type_._isnull else type_)})"
@@ -259,11 +228,9 @@ class H2Compiler(compiler.SQLCompiler):
         return f"SELECT {', '.join(columns)} FROM DUAL WHERE 1 != 1"
 
     def visit_sequence(self, sequence: Any, **kw: Any) -> str:
-        """Next value of a sequence."""
         return f"NEXT VALUE FOR {self.preparer.format_sequence(sequence)}"
 
     def visit_mod_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
-        """``%`` by its function's name."""
         return f"MOD({self.process(binary.left, **kw)}, {self.process(binary.right, **kw)})"
 
     def visit_regexp_match_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
@@ -284,27 +251,11 @@ class H2Compiler(compiler.SQLCompiler):
             arguments.append(self.render_literal_value(flags, types.STRINGTYPE))
         return ", ".join(arguments)
 
-    def visit_is_distinct_from_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
-        """Inequality that counts NULL as a value."""
-        left, right = self.process(binary.left, **kw), self.process(binary.right, **kw)
-        return f"{left} IS DISTINCT FROM {right}"
-
-    def visit_is_not_distinct_from_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
-        """Equality that counts NULL as a value."""
-        left, right = self.process(binary.left, **kw), self.process(binary.right, **kw)
-        return f"{left} IS NOT DISTINCT FROM {right}"
-
-
-def _flat(columns: Iterable[Any]) -> Iterator[Any]:
-    for column in columns:
-        yield from getattr(column, "_select_iterable", (column,))
-
 
 class H2DDLCompiler(compiler.DDLCompiler):
     """Column definitions: identity before NOT NULL, computed columns."""
 
     def get_column_specification(self, column: Any, **kw: Any) -> str:
-        """Name, type, then what fills the column, then NOT NULL."""
         type_name = self.dialect.type_compiler_instance.process(column.type, type_expression=column)
         parts = [self.preparer.format_column(column), type_name, self._filled_by(column)]
         if not column.nullable and column.computed is None:
@@ -351,7 +302,6 @@ class H2JSON(types.JSON):
     """JSON, sent as bytes: H2 would take a text for the content of a JSON string."""
 
     def bind_processor(self, dialect: Any) -> Any:
-        """Encode what the standard type serializes; None stays NULL."""
         serialize: Any = super().bind_processor(dialect)  # type: ignore[no-untyped-call]
 
         def process(value: Any) -> bytes | None:
@@ -361,7 +311,6 @@ class H2JSON(types.JSON):
         return process
 
     def literal_processor(self, dialect: Any) -> Any:
-        """Write a JSON literal."""
         quote: Any = super().literal_processor(dialect)
         return lambda value: f"JSON {quote(value)}"
 
@@ -370,7 +319,6 @@ class H2ExecutionContext(default.DefaultExecutionContext):
     """Runs sequences that are column defaults."""
 
     def fire_sequence(self, seq: Any, type_: Any) -> Any:
-        """Return the next value of a sequence."""
         name = self.identifier_preparer.format_sequence(seq)
         return self._execute_scalar(f"SELECT NEXT VALUE FOR {name}", type_)
 
@@ -402,36 +350,25 @@ class H2Dialect(H2Reflection):
     ]
 
     supports_skip_locked = True
-    supports_for_update_of = False
 
     max_identifier_length = 256
     requires_name_normalize = True
     default_schema_name = "public"
-    supports_schemas = True
-    supports_alter = True
     supports_comments = True
     supports_sequences = True
     sequences_optional = True
     supports_identity_columns = True
-    preexecute_autoincrement_sequences = False
 
     supports_native_boolean = True
     supports_native_decimal = True
     supports_native_uuid = True
-    supports_is_distinct_from = True
     tuple_in_values = True
-    div_is_floordiv = True
 
-    supports_sane_rowcount = True
-    supports_sane_multi_rowcount = True
     supports_default_values = True
     supports_default_metavalue = True
-    supports_empty_insert = True
     supports_multivalues_insert = True
     postfetch_lastrowid = False
     insert_returning = True
-    update_returning = False
-    delete_returning = False
     insert_executemany_returning = True
     insert_executemany_returning_sort_by_parameter_order = True
     use_insertmanyvalues = True
@@ -439,7 +376,6 @@ class H2Dialect(H2Reflection):
 
     @classmethod
     def import_dbapi(cls) -> Any:
-        """Return the DB-API module; ModuleNotFoundError says how to get what is missing."""
         try:
             from queue_over_sql.dialects.h2.driver import dbapi
         except ModuleNotFoundError as missing:
@@ -450,20 +386,12 @@ class H2Dialect(H2Reflection):
             ) from missing
         return dbapi
 
-    @classmethod
-    def get_pool_class(cls, url: URL) -> type[pool.Pool]:
-        """Pool every kind of database: threads may share H2's connections in turn."""
-        return pool.QueuePool
-
     def create_connect_args(self, url: URL) -> tuple[list[Any], dict[str, Any]]:
-        """Translate the URL; ArgumentError when it is not one of the known forms."""
         return [], connect_arguments(url)
 
     def initialize(self, connection: Any) -> None:
-        """Refine the flags by the server's version."""
         super().initialize(connection)
-        version = self.server_version_info or ()
-        self.supports_skip_locked = version >= SKIP_LOCKED_SINCE
+        self.supports_skip_locked = (self.server_version_info or ()) >= SKIP_LOCKED_SINCE
 
     def _get_server_version_info(self, connection: Any) -> tuple[int, ...]:
         version = str(connection.exec_driver_sql("SELECT H2VERSION()").scalar())
@@ -473,15 +401,12 @@ class H2Dialect(H2Reflection):
         return self._name(connection.exec_driver_sql("SELECT CURRENT_SCHEMA").scalar())
 
     def is_disconnect(self, e: Any, connection: Any, cursor: Any) -> bool:
-        """Say whether an error means that the connection is lost."""
         return getattr(e, "code", None) in self.loaded_dbapi.DISCONNECT_CODES
 
     def get_isolation_level_values(self, dbapi_connection: Any) -> Any:
-        """List the isolation levels, AUTOCOMMIT included."""
         return [*_ISOLATION_LEVELS, "AUTOCOMMIT"]
 
     def set_isolation_level(self, dbapi_connection: Any, level: str) -> None:
-        """Set the level of the coming transactions."""
         dbapi_connection.autocommit = level == "AUTOCOMMIT"
         if level != "AUTOCOMMIT":
             cursor = dbapi_connection.cursor()
@@ -489,7 +414,6 @@ class H2Dialect(H2Reflection):
             cursor.close()
 
     def get_isolation_level(self, dbapi_connection: Any) -> Any:
-        """Return the level of the session."""
         if dbapi_connection.autocommit:
             return "AUTOCOMMIT"
         cursor = dbapi_connection.cursor()
@@ -502,5 +426,4 @@ class H2Dialect(H2Reflection):
         return level
 
     def detect_autocommit_setting(self, dbapi_conn: Any) -> bool:
-        """Say whether a connection commits each statement."""
         return bool(dbapi_conn.autocommit)

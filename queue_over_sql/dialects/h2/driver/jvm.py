@@ -35,8 +35,7 @@ class _Cancellable(Protocol):
     def reaches_out(self) -> bool:
         """Whether it only tries to connect to a server."""
 
-    def cancel(self) -> None:
-        """Ask what runs to stop soon."""
+    def cancel(self) -> None: ...
 
 
 _inside: dict[int, _Cancellable] = {}
@@ -80,10 +79,24 @@ def java_call(
     return call
 
 
+def tidying_java_call(
+    method: Callable[Concatenate[_Self, _P], None],
+) -> Callable[Concatenate[_Self, _P], None]:
+    """The same for what only tidies up: it does nothing where this thread may not call Java."""
+    called = java_call(method)
+
+    @functools.wraps(method)
+    def call(self: _Self, /, *args: _P.args, **kwargs: _P.kwargs) -> None:
+        if possible():
+            called(self, *args, **kwargs)
+
+    return call
+
+
 def possible() -> bool:
-    """Say whether this thread may call Java: what only tidies up leaves it alone otherwise."""
+    """Say whether this thread may call Java; there is none when the process has ended it."""
     return (
-        is_running()
+        jpype.isJVMStarted()
         and not is_forked()
         and not (_CallState.ending and threading.get_ident() != _main_thread)
     )
@@ -303,22 +316,24 @@ _logger = logging.getLogger(__name__)
 _lock = threading.Lock()
 
 
+_CLASSES: Final = {
+    "org.h2": ("Driver",),
+    "java.util": ("Properties", "UUID"),
+    "java.math": ("BigDecimal",),
+    "java.time": ("LocalDate", "LocalTime", "LocalDateTime", "OffsetDateTime", "OffsetTime"),
+    "java.lang": ("Byte", "Short", "Integer", "Long", "Float", "Double", "Boolean", "Thread"),
+}
+
+
 class Java:
     """The Java classes that the driver uses, looked up once."""
 
     def __init__(self) -> None:
         """Look the classes up; raises a Java exception when H2 is not on the class path."""
-        find = jpype.JClass
-        self.Driver = find("org.h2.Driver")
-        self.Properties = find("java.util.Properties")
-        self.Thread = find("java.lang.Thread")
-        self.BigDecimal = find("java.math.BigDecimal")
-        self.UUID = find("java.util.UUID")
         self.ByteArray = jpype.JArray(jpype.JByte)
-        for name in ("LocalDate", "LocalTime", "LocalDateTime", "OffsetDateTime", "OffsetTime"):
-            setattr(self, name, find(f"java.time.{name}"))
-        for name in ("Byte", "Short", "Integer", "Long", "Float", "Double", "Boolean"):
-            setattr(self, name, find(f"java.lang.{name}"))
+        for package, names in _CLASSES.items():
+            for name in names:
+                setattr(self, name, jpype.JClass(f"{package}.{name}"))
 
     def __getattr__(self, name: str) -> Any:
         """Satisfy type checkers: every class is set in ``__init__``."""
@@ -360,11 +375,6 @@ def java() -> Java:
     return _State.java
 
 
-def is_running() -> bool:
-    """Say whether there is a JVM: none is left when the process has ended it."""
-    return bool(jpype.isJVMStarted())
-
-
 def is_forked() -> bool:
     """Say whether this process was forked from one that had started the JVM."""
     return _State.pid is not None and _State.pid != os.getpid()
@@ -397,8 +407,7 @@ def _start(jar: Jar, jvm: str | None, arguments: tuple[str, ...]) -> None:
 
 
 def _version_flags(runtime: Runtime) -> list[str]:
-    new = runtime.version is not None and runtime.version >= _NATIVE_ACCESS_SINCE
-    return [_NATIVE_ACCESS] if new else []
+    return [_NATIVE_ACCESS] if (runtime.version or 0) >= _NATIVE_ACCESS_SINCE else []
 
 
 def _become_daemon() -> None:

@@ -4,8 +4,6 @@ H2 folds unquoted names to upper case, SQLAlchemy means lower case by them:
 ``normalize_name`` and ``denormalize_name`` translate at this border.
 """
 
-# ruff: noqa: ARG002 - the inspector passes more keywords than a database needs
-
 from __future__ import annotations
 
 from typing import Any, Final
@@ -68,27 +66,16 @@ _VIEW: Final = """
     SELECT VIEW_DEFINITION FROM INFORMATION_SCHEMA.VIEWS
     WHERE TABLE_SCHEMA = :schema AND TABLE_NAME = :table"""
 
+# Those that SQLAlchemy calls otherwise.
 _TYPES: Final[dict[str, Any]] = {
-    "BIGINT": types.BIGINT,
-    "BINARY": types.BINARY,
     "BINARY LARGE OBJECT": types.BLOB,
     "BINARY VARYING": types.VARBINARY,
-    "BOOLEAN": types.BOOLEAN,
     "CHARACTER": types.CHAR,
     "CHARACTER LARGE OBJECT": types.TEXT,
     "CHARACTER VARYING": types.VARCHAR,
-    "DATE": types.DATE,
     "DECFLOAT": types.NUMERIC,
     "DOUBLE PRECISION": types.DOUBLE,
-    "INTEGER": types.INTEGER,
-    "JSON": types.JSON,
-    "NUMERIC": types.NUMERIC,
-    "REAL": types.REAL,
-    "SMALLINT": types.SMALLINT,
-    "TIME": types.TIME,
-    "TIMESTAMP": types.TIMESTAMP,
     "TINYINT": types.SMALLINT,
-    "UUID": types.UUID,
     "VARCHAR_IGNORECASE": types.VARCHAR,
 }
 _SIZED: Final = (types.VARCHAR, types.CHAR, types.VARBINARY, types.BINARY)
@@ -98,7 +85,7 @@ _KEPT_RULES: Final = ("RESTRICT", "NO ACTION")
 
 def _column_type(row: Any) -> Any:
     name, _, zone = row.data_type.partition(" WITH TIME ZONE")
-    kind = _TYPES.get(name, types.NullType)
+    kind: Any = _TYPES.get(name) or getattr(types, name, types.NullType)
     length = row.character_maximum_length
     if kind in _SIZED and length and length < _UNSIZED_FROM:
         return kind(length)
@@ -115,11 +102,9 @@ class H2Reflection(default.DefaultDialect):
     def _rows(
         self, connection: Any, sql: str, schema: str | None, table: str = "", **more: Any
     ) -> Any:
-        names = {"schema": self._stored(schema or self.default_schema_name or "public")}
-        if table:
-            names["table"] = self._stored(table)
-        used = {name: value for name, value in {**names, **more}.items() if f":{name}" in sql}
-        return connection.execute(text(sql), used).all()
+        stored = self._stored(schema or self.default_schema_name or "public")
+        values = {"schema": stored, "table": self._stored(table), **more}
+        return connection.execute(text(sql), values).all()
 
     def _name(self, name: str) -> str:
         known: str = self.normalize_name(name)  # type: ignore[no-untyped-call]
@@ -134,49 +119,48 @@ class H2Reflection(default.DefaultDialect):
             raise exc.NoSuchTableError(f"{schema}.{table}" if schema else table)
         return rows[0]
 
+    def _rows_of(
+        self, connection: Any, sql: str, table: str, schema: str | None, **more: Any
+    ) -> Any:
+        self._require(connection, table, schema)
+        return self._rows(connection, sql, schema, table, **more)
+
     @reflection.cache
     def has_table(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> bool:
-        """Say whether a table or view of this name exists."""
         return bool(self._rows(connection, _TABLE, schema, table_name))
 
     @reflection.cache
     def has_sequence(
         self, connection: Any, sequence_name: str, schema: str | None = None, **kw: Any
     ) -> bool:
-        """Say whether a sequence of this name exists."""
         return bool(self._rows(connection, _SEQUENCE, schema, sequence_name))
 
     @reflection.cache
     def get_sequence_names(
         self, connection: Any, schema: str | None = None, **kw: Any
     ) -> list[str]:
-        """List the sequences that were created as such."""
         return [self._name(row[0]) for row in self._rows(connection, _SEQUENCES, schema)]
 
     @reflection.cache
     def get_schema_names(self, connection: Any, **kw: Any) -> list[str]:
-        """List the schemas."""
         sql = "SELECT SCHEMA_NAME FROM INFORMATION_SCHEMA.SCHEMATA ORDER BY SCHEMA_NAME"
         return [self._name(row[0]) for row in connection.execute(text(sql))]
 
     @reflection.cache
     def get_table_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
-        """List the tables."""
         rows = self._rows(connection, _TABLES, schema, kind="BASE TABLE")
         return [self._name(row[0]) for row in rows]
 
     @reflection.cache
     def get_view_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
-        """List the views."""
         return [self._name(row[0]) for row in self._rows(connection, _TABLES, schema, kind="VIEW")]
 
     @reflection.cache
     def get_view_definition(
         self, connection: Any, view_name: str, schema: str | None = None, **kw: Any
     ) -> str:
-        """Return the SELECT of a view."""
         rows = self._rows(connection, _VIEW, schema, view_name)
         if not rows:
             raise exc.NoSuchTableError(view_name)
@@ -186,9 +170,7 @@ class H2Reflection(default.DefaultDialect):
     def get_columns(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> list[Any]:
-        """Describe the columns."""
-        self._require(connection, table_name, schema)
-        rows = self._rows(connection, _COLUMNS, schema, table_name)
+        rows = self._rows_of(connection, _COLUMNS, table_name, schema)
         return [self._column(row) for row in rows]
 
     def _column(self, row: Any) -> dict[str, Any]:
@@ -215,9 +197,8 @@ class H2Reflection(default.DefaultDialect):
     def _constraints(
         self, connection: Any, table: str, schema: str | None, kind: str
     ) -> dict[str, list[str]]:
-        self._require(connection, table, schema)
         found: dict[str, list[str]] = {}
-        for name, column in self._rows(connection, _CONSTRAINTS, schema, table, kind=kind):
+        for name, column in self._rows_of(connection, _CONSTRAINTS, table, schema, kind=kind):
             found.setdefault(self._name(name), []).append(self._name(column))
         return found
 
@@ -225,7 +206,6 @@ class H2Reflection(default.DefaultDialect):
     def get_pk_constraint(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> Any:
-        """Describe the primary key."""
         found = self._constraints(connection, table_name, schema, "PRIMARY KEY")
         for name, columns in found.items():
             return {"name": name, "constrained_columns": columns}
@@ -235,7 +215,6 @@ class H2Reflection(default.DefaultDialect):
     def get_unique_constraints(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> list[Any]:
-        """Describe the unique constraints."""
         found = self._constraints(connection, table_name, schema, "UNIQUE")
         return [{"name": name, "column_names": columns} for name, columns in found.items()]
 
@@ -243,19 +222,15 @@ class H2Reflection(default.DefaultDialect):
     def get_check_constraints(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> list[Any]:
-        """Describe the check constraints, in H2's own wording."""
-        self._require(connection, table_name, schema)
-        rows = self._rows(connection, _CHECKS, schema, table_name)
+        rows = self._rows_of(connection, _CHECKS, table_name, schema)
         return [{"name": self._name(name), "sqltext": clause} for name, clause in rows]
 
     @reflection.cache
     def get_foreign_keys(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> list[Any]:
-        """Describe the foreign keys."""
-        self._require(connection, table_name, schema)
         found: dict[str, dict[str, Any]] = {}
-        for row in self._rows(connection, _FOREIGN_KEYS, schema, table_name):
+        for row in self._rows_of(connection, _FOREIGN_KEYS, table_name, schema):
             key = found.setdefault(row[0], self._foreign_key(row, schema))
             key["constrained_columns"].append(self._name(row[1]))
             key["referred_columns"].append(self._name(row[4]))
@@ -278,10 +253,8 @@ class H2Reflection(default.DefaultDialect):
     def get_indexes(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> list[Any]:
-        """Describe the indexes that were created as such."""
-        self._require(connection, table_name, schema)
         found: dict[str, dict[str, Any]] = {}
-        for name, kind, column, order in self._rows(connection, _INDEXES, schema, table_name):
+        for name, kind, column, order in self._rows_of(connection, _INDEXES, table_name, schema):
             empty = {"name": self._name(name), "column_names": [], "unique": "UNIQUE" in kind}
             index = found.setdefault(name, empty)
             index["column_names"].append(self._name(column))
@@ -293,5 +266,4 @@ class H2Reflection(default.DefaultDialect):
     def get_table_comment(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> Any:
-        """Return the table's comment."""
         return {"text": self._require(connection, table_name, schema)[0] or None}
