@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import enum
 import functools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
@@ -35,12 +36,13 @@ if TYPE_CHECKING:
 Pause = Callable[[float], None]
 
 
-class Watch(Protocol):
+class Watch(abc.ABC):
     """What one connection hears of."""
 
-    bursts: bool
+    bursts = True
     """Whether more may have come than was told of."""
 
+    @abc.abstractmethod
     def wait(self, seconds: float, wanted: Callable[[str], bool]) -> bool:
         """Wait for messages, at most so long.
 
@@ -51,15 +53,14 @@ class Watch(Protocol):
         Returns:
             Whether there may be some.
         """
-        ...
 
     def interrupt(self) -> None:
-        """End a wait of another thread."""
-        ...
+        """End a wait of another thread; a task is cancelled instead."""
+        return
 
     def close(self) -> None:
         """Give back what it needed besides its connection."""
-        ...
+        return
 
 
 class Notifications:

@@ -35,43 +35,37 @@ _HEAD = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Routine:
-    """A function or a procedure.
-
-    Attributes:
-        kind: ``FUNCTION`` or ``PROCEDURE``.
-        name: without its schema.
-        parameters: with the brackets.
-        text: the statement that creates it.
-        public: whether clients call it.
-    """
+    """A function or a procedure, with the statement that creates it."""
 
     kind: str
+    """``FUNCTION`` or ``PROCEDURE``."""
     name: str
     parameters: str
+    """With the brackets."""
     text: str
     public: bool
+    """Whether clients call it."""
+
+    @property
+    def shape(self) -> str:
+        """What tells versions of other parameters or results apart."""
+        return _digest(self.text.partition("LANGUAGE")[0])
 
     def comment(self, prefix: str) -> str:
         """What it is marked with in the database: whose it is, and which version."""
-        shape, _, _ = self.text.partition("LANGUAGE")
-        return f"{_MARK} {prefix} {_digest(shape)} {_digest(self.text)}"
+        return f"{_MARK} {prefix} {self.shape} {_digest(self.text)}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Installed:
-    """A routine as it is in the database.
-
-    Attributes:
-        kind: ``FUNCTION`` or ``PROCEDURE``.
-        name: without its schema.
-        parameters: with the brackets, as far as the engine needs them to name it.
-        comment: what it is marked with; empty where it is not.
-    """
+    """A routine as it is in the database."""
 
     kind: str
     name: str
     parameters: str
+    """As far as the engine needs them to name it."""
     comment: str
+    """What it is marked with; empty where it is not."""
 
     @property
     def ours(self) -> bool:
@@ -85,7 +79,6 @@ class Installed:
 
     @property
     def shape(self) -> str:
-        """What tells versions of other parameters or results apart."""
         return self.comment.split()[-2] if self.ours else ""
 
 
@@ -109,12 +102,6 @@ def filled(text: str, values: Mapping[str, str]) -> str:
     return text
 
 
-def strays(installed: Sequence[Installed], wanted: Sequence[Routine]) -> list[Installed]:
-    """What an earlier installation has left that is wanted no more."""
-    names = {(routine.kind, routine.name) for routine in wanted}
-    return [found for found in installed if (found.kind, found.name) not in names]
-
-
 def _routine(part: str, *, public: bool) -> Routine:
     # What stands before the statement is about the template.
     text = part[part.index("CREATE ") :].strip().rstrip(";")
@@ -130,13 +117,7 @@ def _digest(text: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class QueueShape:
-    """What the routines of a queue need to know of it when they are made.
-
-    Attributes:
-        name: of the queue.
-        payload: its payload type.
-        columns: the names of its own columns.
-    """
+    """What the routines of a queue need to know of it when they are made."""
 
     name: str
     payload: str
@@ -145,19 +126,15 @@ class QueueShape:
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """Where routines are installed.
-
-    Attributes:
-        dialect: of the server.
-        schema: that holds the tables; None for the connection's default.
-        prefix: of the tables of the queues.
-        queues: those that can be served.
-    """
+    """Where routines are installed."""
 
     dialect: QueueDialect
     schema: str | None
+    """That holds the tables; None for the connection's default."""
     prefix: str
+    """Of the tables of the queues."""
     queues: Sequence[QueueShape]
+    """Those that can be served."""
 
 
 class Form(abc.ABC):
@@ -192,7 +169,7 @@ class Form(abc.ABC):
 
     @abc.abstractmethod
     def counting_from(self, first: int) -> str:
-        """The statement that creates what numbers the claims, where it is missing."""
+        """The statement of ``counter``, with the first number."""
 
     @abc.abstractmethod
     def drop_counter(self) -> None:
@@ -206,12 +183,8 @@ class Form(abc.ABC):
             consumer: the statement that registers the consumer of the SQL clients.
         """
 
-    def create_counter(self) -> None:
-        """Create what numbers the claims, where it is missing."""
-        self.run(self.counter())
-
     def counter(self) -> str:
-        """The statement for it.
+        """The statement that creates what numbers the claims, where it is missing.
 
         Tokens never come again, not even after it was dropped and made anew: the clock went on.
         """
@@ -227,7 +200,7 @@ class Form(abc.ABC):
 
     def admit(self, role: str) -> None:
         """Let a role into the schema, where that takes a right of its own."""
-        del role
+        return
 
     def run(self, statement: str) -> None:
         """Run a statement as it is, signs that a driver may give a meaning included."""
@@ -245,7 +218,8 @@ class Form(abc.ABC):
         present = self.installed([routine.name for routine in wanted])
         self._check_free(present)
         found = {(routine.kind, routine.name): routine for routine in present}
-        pairs = [(routine, found.get((routine.kind, routine.name))) for routine in wanted]
+        # What is left in the end, an earlier installation has left.
+        pairs = [(routine, found.pop((routine.kind, routine.name), None)) for routine in wanted]
         outdated = [
             (routine, old)
             for routine, old in pairs
@@ -253,11 +227,11 @@ class Form(abc.ABC):
         ]
         if outdated:
             self.check_allowed()
-        self.create_counter()
+        self.run(self.counter())
         for routine, old in outdated:
             self.create(routine, old)
-        for old in strays(present, wanted):
-            self.drop(old)
+        for stray in found.values():
+            self.drop(stray)
         for role in roles:
             self.admit(role)
             for routine in wanted:

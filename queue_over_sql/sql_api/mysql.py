@@ -102,7 +102,6 @@ class MySQLForm(Form):
         return made + read_template("mysql", "public", shared)
 
     def installed(self, names: Sequence[str]) -> list[Installed]:
-        """By the information schema."""
         values = {"schema": self.site.schema, "names": tuple(names) or ("",)}
         rows = self.connection.execute(_INSTALLED, values)
         return [Installed(str(row[0]), str(row[1]), "", str(row[2])) for row in rows]
@@ -124,7 +123,6 @@ class MySQLForm(Form):
             raise UnsupportedByEngine(_NEEDS_TRUST)
 
     def create(self, routine: Routine, found: Installed | None) -> None:
-        """Put it in the place of the earlier version, whose rights are given anew."""
         allowed = [] if found is None or not routine.public else self._may_execute(routine)
         if found is not None and not self.site.dialect.replaces_routines:
             self.drop(found)
@@ -138,7 +136,6 @@ class MySQLForm(Form):
             self._grant(routine, account)
 
     def drop(self, found: Installed) -> None:
-        """Drop it."""
         self.run(f"DROP {found.kind} IF EXISTS {self._name(found.name)}")
 
     def grant(self, routine: Routine, role: str) -> None:
@@ -163,7 +160,6 @@ class MySQLForm(Form):
         )
 
     def drop_counter(self) -> None:
-        """The table."""
         self.run(f"DROP TABLE IF EXISTS {self._name(_COUNTER)}")
 
     def script(self, consumer: str) -> str:

@@ -66,7 +66,6 @@ class PostgreSQLForm(Form):
         self._schema, self._schema_text = str(row[0]), str(row[1])
 
     def routines(self) -> list[Routine]:
-        """The functions, the inner ones first."""
         values = {
             "schema": self._schema,
             "schema_text": self._schema_text,
@@ -80,7 +79,6 @@ class PostgreSQLForm(Form):
         return [each for name in names for each in read_template("postgresql", name, expand)]
 
     def installed(self, names: Sequence[str]) -> list[Installed]:
-        """By the catalog."""
         values = {"schema": self._schema, "names": list(names)}
         rows = self.connection.execute(_INSTALLED, values)
         return [Installed("FUNCTION", row[0], f"({row[1]})", row[2] or "") for row in rows]
@@ -88,7 +86,7 @@ class PostgreSQLForm(Form):
     def create(self, routine: Routine, found: Installed | None) -> None:
         """``CREATE OR REPLACE``, unless parameters or results are others than they were."""
         allowed: Sequence[str] = ()
-        if found is not None and found.shape != self._as_installed(routine).shape:
+        if found is not None and found.shape != routine.shape:
             allowed = self._may_execute(found)
             self.drop(found)
         for statement in self._statements(routine):
@@ -97,11 +95,9 @@ class PostgreSQLForm(Form):
             self.run(f"GRANT EXECUTE ON FUNCTION {self._name(routine)} TO {role}")
 
     def drop(self, found: Installed) -> None:
-        """Drop it."""
         self.run(f"DROP FUNCTION {self._name(found)}")
 
     def grant(self, routine: Routine, role: str) -> None:
-        """EXECUTE, and nothing else."""
         self.run(f"GRANT EXECUTE ON FUNCTION {self._name(routine)} TO {_quoted(role)}")
 
     def admit(self, role: str) -> None:
@@ -110,15 +106,12 @@ class PostgreSQLForm(Form):
             self.run(f"GRANT USAGE ON SCHEMA {self._schema} TO {_quoted(role)}")
 
     def counting_from(self, first: int) -> str:
-        """A sequence."""
         return f"CREATE SEQUENCE IF NOT EXISTS {self._schema}.{_COUNTER} START WITH {first}"
 
     def drop_counter(self) -> None:
-        """The sequence."""
         self.run(f"DROP SEQUENCE IF EXISTS {self._schema}.{_COUNTER}")
 
     def script(self, consumer: str) -> str:
-        """For psql."""
         statements = [self.counter(), consumer]
         for routine in self.routines():
             statements += self._statements(routine)
@@ -131,10 +124,6 @@ class PostgreSQLForm(Form):
             f"REVOKE ALL ON FUNCTION {name} FROM PUBLIC",
             f"COMMENT ON FUNCTION {name} IS '{routine.comment(self.site.prefix)}'",
         ]
-
-    def _as_installed(self, routine: Routine) -> Installed:
-        comment = routine.comment(self.site.prefix)
-        return Installed(routine.kind, routine.name, routine.parameters, comment)
 
     def _may_execute(self, found: Installed) -> list[str]:
         values = {"name": found.name, "schema": self._schema}

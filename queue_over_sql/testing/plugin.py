@@ -25,7 +25,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
@@ -73,19 +73,12 @@ class TestServer:
     def __init__(self, server: Server, database: str) -> None:
         self.engine = server.engine
         self.url = server.create_database(database)
-        self._server = server
-
-    def start(self) -> None:
+        self.start = server.start
         """Start it again and return once it answers."""
-        self._server.start()
-
-    def stop(self) -> None:
+        self.stop = server.stop
         """Stop it in an orderly way and return once it is gone."""
-        self._server.stop()
-
-    def kill(self) -> None:
+        self.kill = server.kill
         """End it as ``kill -9`` does and return once it is gone."""
-        self._server.kill()
 
 
 class MakeService(Protocol):
@@ -93,7 +86,6 @@ class MakeService(Protocol):
 
     def __call__(self, **settings: object) -> QueueService:
         """Return a new service; `settings` are those of `QueueService`."""
-        ...
 
 
 class _Servers:
@@ -148,22 +140,6 @@ def _system_tables() -> frozenset[str]:
 
 def _is_system(table: str) -> bool:
     return table.lower() in _system_tables()
-
-
-class _Template:
-    """A SQLite file with the library's own tables, which is copied for each test."""
-
-    def __init__(self, folder: Path) -> None:
-        self._file = folder / "template.db"
-
-    def copy(self, target: Path) -> None:
-        from queue_over_sql.service import QueueService
-
-        if not self._file.exists():
-            service = QueueService(f"sqlite:///{self._file}")
-            service.queues()
-            service.stop()
-        shutil.copy(self._file, target)
 
 
 # ---------------------------------------------------------------- options and parametrisation
@@ -242,8 +218,20 @@ def servers() -> Iterator[_Servers]:
 
 
 @pytest.fixture(scope="session")
-def _template(tmp_path_factory: pytest.TempPathFactory) -> _Template:
-    return _Template(tmp_path_factory.mktemp("sqlite"))
+def _template(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
+    """Makes a SQLite file with the library's own tables, to be copied for each test."""
+
+    @cache
+    def made() -> Path:
+        from queue_over_sql.service import QueueService
+
+        file = tmp_path_factory.mktemp("sqlite") / "template.db"
+        service = QueueService(f"sqlite:///{file}")
+        service.queues()
+        service.stop()
+        return file
+
+    return made
 
 
 @pytest.fixture
@@ -252,14 +240,14 @@ def database(
     engine_name: str,
     servers: _Servers,
     tmp_path: Path,
-    _template: _Template,
+    _template: Callable[[], Path],
 ) -> Iterator[TestDatabase]:
     """An empty database; see the marker ``empty_database``."""
     empty = request.node.get_closest_marker("empty_database") is not None
     if engine_name == _EMBEDDED:
         file = tmp_path / "queues.db"
         if not empty:
-            _template.copy(file)
+            shutil.copy(_template(), file)
         yield TestDatabase(engine_name, f"sqlite:///{file}")
         return
     _or_fail(engine_name, servers.get)
@@ -307,11 +295,7 @@ def _fresh_name() -> str:
     return f"test_{uuid.uuid4().hex[:12]}"
 
 
-class _Obtain(Protocol):
-    def __call__(self, engine: str, /) -> Server: ...
-
-
-def _or_fail(engine: str, obtain: _Obtain) -> Server:
+def _or_fail(engine: str, obtain: Callable[[str], Server]) -> Server:
     """Return the server, or fail the test: a missing engine must never look like a passed test."""
     try:
         return obtain(engine)

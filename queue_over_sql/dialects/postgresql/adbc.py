@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import importlib
 import logging
 import os
-import threading
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import QueuePool, event
+from sqlalchemy.exc import DisconnectionError
 
 from queue_over_sql.dialects.driver_calls import translated
 from queue_over_sql.dialects.postgresql.pooler import conninfo_of
@@ -20,9 +22,7 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
-_KEPT_SECONDS: Final = 60.0
-_lock: Final = threading.Lock()
-_idle: Final[dict[tuple[int, str], list[tuple[Any, float]]]] = {}
+_KEPT_SECONDS: Final = 60
 
 
 @contextlib.contextmanager
@@ -31,19 +31,17 @@ def adbc_link(connection: Connection) -> Iterator[Any]:
 
     Its transaction begins with its first statement, and is rolled back at the end.
     """
-    conninfo = _conninfo(connection)
-    link = None if conninfo is None else _taken(conninfo) or _opened(conninfo)
-    if link is None or conninfo is None:
+    link = _link(connection)
+    if link is None:
         yield None
         return
     try:
         yield link
-        link.rollback()
     except BaseException:
-        _closed(link)
+        link.invalidate()
         raise
-    with _lock:
-        _idle.setdefault((os.getpid(), conninfo), []).append((link, time.monotonic()))
+    finally:
+        link.close()
 
 
 @contextlib.contextmanager
@@ -58,52 +56,33 @@ def adbc_errors(connection: Connection) -> Iterator[None]:
         raise translated("COPY", error, adbc_error, connection.dialect, lost=lost) from error
 
 
-def _conninfo(connection: Connection) -> str | None:
+def _link(connection: Connection) -> Any:
     try:
-        importlib.import_module("adbc_driver_postgresql.dbapi")
+        driver = importlib.import_module("adbc_driver_postgresql.dbapi")
     except ImportError:
         return None
-    return conninfo_of(connection)
-
-
-def _opened(conninfo: str) -> Any:
-    driver = importlib.import_module("adbc_driver_postgresql.dbapi")
     try:
-        return driver.connect(conninfo)
+        return _pool(driver, conninfo_of(connection), os.getpid()).connect()
     except Exception as error:  # noqa: BLE001 - whatever it is, there is another way
         _log.warning("ADBC cannot connect, so psycopg reads: %s", error)
         return None
 
 
-def _taken(conninfo: str) -> Any:
-    while True:
-        with _lock:
-            kept = _idle.get((os.getpid(), conninfo))
-            if not kept:
-                return None
-            link, since = kept.pop()
-        if time.monotonic() - since < _KEPT_SECONDS and _answers(link):
-            return link
-        _closed(link)
+@functools.lru_cache(maxsize=64)
+def _pool(driver: Any, conninfo: str, pid: int) -> QueuePool:
+    """Of this process: a forked one must not use its parent's connections, nor close them."""
+    pool = QueuePool(
+        lambda: driver.connect(conninfo), pool_size=8, max_overflow=-1, recycle=_KEPT_SECONDS
+    )
+    event.listen(pool, "checkout", _check)
+    atexit.register(lambda: pool.dispose() if pid == os.getpid() else None)
+    return pool
 
 
-def _answers(link: Any) -> bool:
+def _check(link: Any, *_: object) -> None:
     try:
         with link.cursor() as cursor:
             cursor.execute("SELECT 1")
             cursor.fetchall()
-    except Exception:  # noqa: BLE001 - it is of no more use, whatever the reason
-        return False
-    return True
-
-
-def _closed(link: Any) -> None:
-    with contextlib.suppress(Exception):
-        link.close()
-
-
-@atexit.register
-def _close_kept() -> None:
-    for (pid, _), kept in _idle.items():
-        for link, _ in kept if pid == os.getpid() else ():
-            _closed(link)
+    except Exception as error:
+        raise DisconnectionError from error

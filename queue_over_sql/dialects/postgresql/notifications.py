@@ -32,10 +32,8 @@ CHANNEL: Final = "queue_over_sql"
 """The channel of all queues of a database; the payload is the full name of a queue's table."""
 
 
-class Listening:
+class Listening(Watch):
     """A connection that listens, in a thread."""
-
-    bursts = True
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -48,7 +46,6 @@ class Listening:
         self._selector.register(self._ours, selectors.EVENT_READ)
 
     def wait(self, seconds: float, wanted: Callable[[str], bool]) -> bool:
-        """Until a notification of a queue that somebody wants."""
         # What came with the answer to LISTEN itself is read by the first look.
         self._selector.select(seconds)
         with driver_errors(self._connection, "LISTEN"):
@@ -59,29 +56,23 @@ class Listening:
             return _any(found, wanted)
 
     def interrupt(self) -> None:
-        """Wake the thread that waits."""
         with contextlib.suppress(OSError):
             self._theirs.send(b"x")
 
     def close(self) -> None:
-        """Close the sockets by which it is woken."""
         self._selector.close()
         self._ours.close()
         self._theirs.close()
 
 
-class ListeningOnLoop:
+class ListeningOnLoop(Watch):
     """A connection that listens, in a task."""
-
-    bursts = True
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._driver: Any = driver_connection(connection)
 
     def wait(self, seconds: float, wanted: Callable[[str], bool]) -> bool:
-        """Until a notification of a queue that somebody wants."""
-
         async def heard() -> list[Any]:
             notifies = self._driver.notifies
             found = more = [one async for one in notifies(timeout=seconds, stop_after=1)]
@@ -92,12 +83,6 @@ class ListeningOnLoop:
 
         with driver_errors(self._connection, "LISTEN"):
             return _any(await_only(heard()), wanted)
-
-    def interrupt(self) -> None:
-        """A task is cancelled instead."""
-
-    def close(self) -> None:
-        """It has only the connection."""
 
 
 class ListenNotify(Notifications):
@@ -121,7 +106,6 @@ class ListenNotify(Notifications):
         return ListeningOnLoop(connection) if connection.dialect.is_async else Listening(connection)
 
     def tell(self, connection: Connection, sql: StatementCache) -> None:
-        """Notify; several in one transaction are one."""
         sql.get(notify).run(connection).close()
 
 

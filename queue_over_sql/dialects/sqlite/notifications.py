@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from queue_over_sql.dialects.base import Notifications, Pause
+from queue_over_sql.dialects.base import Notifications, Pause, Watch
 from queue_over_sql.dialects.compiled import run_text
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _STEP: Final = 0.003
 _LONGEST_REST: Final = 0.05
 
 
-class DataVersion:
+class DataVersion(Watch):
     """The data version of one file."""
 
     bursts = False
@@ -54,11 +54,7 @@ class DataVersion:
             self._pause(_STEP if rested else self._rest)
 
     def interrupt(self) -> None:
-        """It ends with its next look."""
         self._over = True
-
-    def close(self) -> None:
-        """It has only the connection."""
 
     def _read(self) -> Any:
         return run_text(self._connection, "PRAGMA data_version").scalar()
@@ -70,5 +66,4 @@ class FileNotifications(Notifications):
     hears_others = True
 
     def watch(self, connection: Connection, pause: Pause) -> DataVersion:
-        """By the file's data version."""
         return DataVersion(connection, pause)

@@ -34,6 +34,7 @@ from queue_over_sql.dialects.h2.driver.errors import (
 )
 from queue_over_sql.dialects.h2.driver.jvm import java_call, tidying_java_call
 
+_MOST_LAYOUTS = 256
 # A bare star stands for columns that may change without the text changing.
 _FIXED_COLUMNS = re.compile(r"\s*SELECT\b(?:[^*]|\(\s*\*\s*\))*", re.IGNORECASE)
 
@@ -67,27 +68,6 @@ class Statements:
     def clear(self) -> None:
         # Without closing them: it is the connection that closes.
         self._kept.clear()
-
-
-class Layouts:
-    """Result columns by SQL text, so that not every execution asks for names and types."""
-
-    def __init__(self, limit: int = 256) -> None:
-        self._limit = limit
-        self._kept: dict[str, Layout] = {}
-
-    def find(self, sql: str) -> Layout | None:
-        # Its labels hold, its types may have been altered.
-        return self._kept.get(sql)
-
-    def learn(self, sql: str, result: Any) -> Layout:
-        """Read the layout of ``result``, and remember it where the text fixes the columns."""
-        layout = Layout.of(result.getMetaData())
-        if _FIXED_COLUMNS.fullmatch(sql):
-            if len(self._kept) >= self._limit:
-                self._kept.clear()
-            self._kept[sql] = layout
-        return layout
 
 
 _WRITE_DELAY = (
@@ -205,7 +185,8 @@ class Connection(jaydebeapi.Connection):  # type: ignore[misc]
         super().__init__(None, None)
         self._open_in_turn(url, user, password)
         self.statements = Statements(self.jconn)
-        self.layouts = Layouts()
+        # By SQL text, so that not every execution asks for names and types.
+        self.layouts: dict[str, Layout] = {}
 
     def _open_in_turn(self, url: str, user: str, password: str) -> None:
         """Open it; where processes share a file, wait while another one takes or leaves it.
@@ -416,16 +397,25 @@ class Cursor(jaydebeapi.Cursor):  # type: ignore[misc]
 
     def _open_result(self, sql: str, result: Any) -> None:
         self._rs = result
-        known = self._layouts.find(sql)
+        # Its labels hold, its types may have been altered.
+        known = self._layouts.get(sql)
         self._types_known = known is None
-        self._layout = self._layouts.learn(sql, result) if known is None else known
+        self._layout = self._learned(sql, result) if known is None else known
 
     def _check_types(self, layout: Layout, result: Any) -> Layout:
         self._types_known = True
         if layout.still_fits(result.getMetaData()):
             return layout
-        self._layout = self._layouts.learn(self._sql, result)
+        self._layout = self._learned(self._sql, result)
         return self._layout
+
+    def _learned(self, sql: str, result: Any) -> Layout:
+        layout = Layout.of(result.getMetaData())
+        if _FIXED_COLUMNS.fullmatch(sql):
+            if len(self._layouts) >= _MOST_LAYOUTS:
+                self._layouts.clear()
+            self._layouts[sql] = layout
+        return layout
 
     @java_call
     def _fetch(self, limit: int) -> list[tuple[Any, ...]]:
