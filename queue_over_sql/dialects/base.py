@@ -85,11 +85,7 @@ class Notifications:
 
 
 class Rounds:
-    """Claims the rounds of durable consumers and ends them, each by sets.
-
-    Args:
-        dialect: of the server.
-    """
+    """Claims the rounds of durable consumers and ends them, each by sets."""
 
     claims_apart = False
     """Claims of one consumer gain from running side by side, so its readers claim their rounds."""
@@ -195,6 +191,11 @@ class QueueDialect(SqlDialect):
     replaces_routines = False
     """CREATE OR REPLACE works for stored routines and keeps the rights on them."""
 
+    oldest_version: ClassVar[tuple[int, ...]] = ()
+    """Servers of earlier versions are refused."""
+    too_old: ClassVar[str] = ""
+    """How they are refused, with the versions ``needed`` and ``found``."""
+
     # -- parts
 
     rounds_class: ClassVar[type[Rounds]] = Rounds
@@ -225,6 +226,9 @@ class QueueDialect(SqlDialect):
         Raises:
             UnsupportedByEngine: the server is too old, or its clock cannot be read.
         """
+        if self.oldest_version:
+            self._refuse_older(connection.dialect.server_version_info)
+            return
         self.insert_returning = connection.dialect.insert_returning
         try:
             connection.scalar(select(self.now()))
@@ -234,6 +238,11 @@ class QueueDialect(SqlDialect):
                 "needs EXTRACT(EPOCH FROM CURRENT_TIMESTAMP)."
             )
             raise UnsupportedByEngine(msg) from error
+
+    def _refuse_older(self, version: tuple[Any, ...] | None) -> None:
+        if version is not None and version < self.oldest_version:
+            needed, found = (".".join(map(str, v)) for v in (self.oldest_version, version))
+            raise UnsupportedByEngine(self.too_old.format(needed=needed, found=found))
 
     def notice_pooler(self, connection: Connection) -> None:
         """Learn whether others use the sessions of this service; called once, on its own engine.

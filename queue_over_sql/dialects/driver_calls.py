@@ -95,15 +95,7 @@ def driver_errors(connection: Connection, statement: str) -> Iterator[None]:
 def translated(
     statement: str, error: Exception, driver_error: type[Exception], dialect: Dialect, *, lost: bool
 ) -> BaseException:
-    """SQLAlchemy's error around one of a driver's.
-
-    Args:
-        statement: that failed.
-        error: the driver's.
-        driver_error: the base of the driver's errors.
-        dialect: of the connection.
-        lost: whether the connection is of no more use.
-    """
+    """SQLAlchemy's error around one of a driver's, whose base is ``driver_error``."""
     return DBAPIError.instance(
         statement, None, error, driver_error, connection_invalidated=lost, dialect=dialect
     )
@@ -132,9 +124,7 @@ _OPTIONS: Final = {
 def watch_network(dialect: Dialect, connection: Any) -> bool:
     """Let the operating system notice when a connection's peer is gone; whether it has a network.
 
-    Args:
-        dialect: of the connection.
-        connection: as the pool has it.
+    The connection is as the pool has it.
     """
     driver = dialect.get_driver_connection(connection)
     own: Callable[[], bool] | None = getattr(driver, "has_network", None)
@@ -155,9 +145,7 @@ def watch_network(dialect: Dialect, connection: Any) -> bool:
 def sever(dialect: Dialect, connection: Any) -> None:
     """Shut down the socket of a connection: who waits on it, in whatever thread, gets an error.
 
-    Args:
-        dialect: of the connection.
-        connection: as the pool has it; may just be closed by another thread.
+    The connection is as the pool has it; another thread may just be closing it.
     """
     driver = dialect.get_driver_connection(connection)
     own: Callable[[], None] | None = getattr(driver, "sever", None)

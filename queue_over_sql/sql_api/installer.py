@@ -83,13 +83,7 @@ class Installed:
 
 
 def read_template(folder: str, name: str, expand: Callable[[str], str]) -> list[Routine]:
-    """The routines of a template.
-
-    Args:
-        folder: of the templates of a kind of server.
-        name: of the file; the routines of ``public`` are for clients.
-        expand: replaces the tokens of a template.
-    """
+    """The routines of a template, whose tokens ``expand`` replaces; ``public`` is for clients."""
     file = resources.files(__package__).joinpath("templates", folder, f"{name}.sql")
     text = expand(file.read_text(encoding="utf-8"))
     return [_routine(part, public=name == "public") for part in text.split(_BETWEEN)]
@@ -177,11 +171,7 @@ class Form(abc.ABC):
 
     @abc.abstractmethod
     def script(self, consumer: str) -> str:
-        """The same as text for the shell of the server.
-
-        Args:
-            consumer: the statement that registers the consumer of the SQL clients.
-        """
+        """The same as text for the shell of the server; ``consumer`` registers the SQL clients."""
 
     def counter(self) -> str:
         """The statement that creates what numbers the claims, where it is missing.

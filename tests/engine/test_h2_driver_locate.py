@@ -9,7 +9,7 @@ import jpype
 import pytest
 
 from queue_over_sql.dialects.h2.driver import jvm as locate
-from queue_over_sql.dialects.h2.driver.errors import InterfaceError
+from queue_over_sql.dialects.h2.driver.dbapi import InterfaceError
 from tests.engine.h2_fixtures import run_python
 
 pytestmark = pytest.mark.engines("h2")

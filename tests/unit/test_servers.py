@@ -24,8 +24,8 @@ from queue_over_sql.testing.servers import (
     ServerMissing,
     obtain,
     obtain_private,
+    url_variable,
 )
-from queue_over_sql.testing.servers.catalog import url_variable
 from queue_over_sql.testing.servers.process import find_binary, folder_variable, free_port
 
 PRIVATE = pytest.mark.parametrize("engine", SERVER_ENGINES)
@@ -213,7 +213,7 @@ def test_a_missing_server_says_what_to_install(
     monkeypatch.delenv(url_variable(engine), raising=False)
     monkeypatch.delenv(folder_variable(engine), raising=False)
     monkeypatch.setattr("pathlib.Path.glob", lambda *_: iter(()))
-    monkeypatch.setattr("queue_over_sql.testing.servers.catalog.docker_answers", lambda: False)
+    monkeypatch.setattr("queue_over_sql.testing.servers.docker_answers", lambda: False)
     with pytest.raises(ServerMissing, match=f"install (the package )?{package}"):
         obtain(engine)
 

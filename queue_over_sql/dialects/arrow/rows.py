@@ -111,9 +111,7 @@ def within(batch: pa.RecordBatch, batch_bytes: int) -> Iterator[pa.RecordBatch]:
 class RowColumns:
     """How columns are read, written and taken: row by row, through the driver of the connection.
 
-    Args:
-        dialect: of the server.
-        arrow_type: gives the Arrow type that the values of a column become.
+    ``arrow_type`` tells which Arrow type the values of a column become.
     """
 
     def __init__(

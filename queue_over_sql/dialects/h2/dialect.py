@@ -7,7 +7,7 @@ import json
 import math
 import random
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy import (
     ColumnElement,
@@ -61,7 +61,6 @@ def _field_as_sql(field: JsonField, compiler: Any, **options: Any) -> str:
     return sql
 
 
-_OLDEST = (2, 1, 214)
 _SKIP_LOCKED_SINCE = (2, 2, 220)
 _CREATION = "queue_over_sql_creation"
 # How long a creator may take before others no longer wait for it.
@@ -105,6 +104,8 @@ class H2Dialect(QueueDialect):
     look_first = True
     alters_in_view = True
     counts_utf16 = True
+    oldest_version: ClassVar = (2, 1, 214)
+    too_old = "H2 {needed} or newer is needed; this database runs {found}."
 
     @contextlib.contextmanager
     def creating(self, connection: Connection, schema: str | None) -> Iterator[None]:
@@ -162,16 +163,8 @@ class H2Dialect(QueueDialect):
         return True
 
     def refine(self, connection: Connection) -> None:
-        """Choose the form of claim by the server's version.
-
-        Raises:
-            UnsupportedByEngine: the database is older than 2.1.214.
-        """
-        version = connection.dialect.server_version_info or _OLDEST
-        if version < _OLDEST:
-            found = ".".join(str(part) for part in version)
-            msg = f"H2 2.1.214 or newer is needed; this database runs {found}."
-            raise UnsupportedByEngine(msg)
+        super().refine(connection)
+        version = connection.dialect.server_version_info or self.oldest_version
         self.skip_locked = version >= _SKIP_LOCKED_SINCE
 
     def exact_string(self, length: int) -> TypeEngine[Any]:
@@ -179,7 +172,6 @@ class H2Dialect(QueueDialect):
         return String(2 * length)
 
     def value_hint(self, error: BaseException | None) -> str:
-        """How lengths are counted, where a value was too long."""
         if getattr(error, "code", 0) != _TOO_LONG:
             return ""
         return " (H2 counts UTF-16 units: an emoji, as any character beyond U+FFFF, is two)"

@@ -42,7 +42,6 @@ class MySQLColumns(RowColumns):
         schema: pa.Schema,
         batch_bytes: int,
     ) -> Generator[pa.RecordBatch]:
-        """Row by row as they arrive."""
         with _fastest(connection) as chosen:
             try:
                 yield from _batches(chosen, statement, schema, batch_bytes)
@@ -150,17 +149,13 @@ _UTF8: Final = ("utf8", "utf8mb3", "utf8mb4")
 
 @dataclasses.dataclass(frozen=True)
 class _Session:
-    """What decides how literals are read.
-
-    Attributes:
-        charset: of the statements' text.
-        escapes: whether a backslash means something.
-        packet: how long a statement may be, in bytes.
-    """
+    """What decides how literals are read."""
 
     charset: str
     escapes: bool
+    """A backslash means something."""
     packet: int
+    """How many bytes a statement may have."""
 
     @classmethod
     def of(cls, connection: Connection) -> _Session:

@@ -30,7 +30,7 @@ from sqlalchemy.schema import DropTableComment
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect, Rounds
 from queue_over_sql.dialects.compiled import run_text
 from queue_over_sql.dialects.statements import rounds
-from queue_over_sql.errors import DatabaseUnavailable, UnsupportedByEngine
+from queue_over_sql.errors import DatabaseUnavailable
 from queue_over_sql.schema.conditions import path_text
 from queue_over_sql.schema.dialect import microseconds
 
@@ -105,7 +105,9 @@ class MySQLDialect(QueueDialect):
     # MariaDB takes an unknown escape and a number that ends with its point for JSON.
     doubtful_json = r"\\[^\x22\\/bfnrtu]|[0-9]\.([^0-9]|$)"
     routines = "psm"
+    # It has SKIP LOCKED.
     oldest_version: ClassVar[tuple[int, ...]] = (8, 0, 17)
+    too_old = "mysql {needed} or newer is needed; this server is {found}."
     collation: ClassVar[str] = "utf8mb4_0900_bin"
     table_options: ClassVar[Mapping[str, Any]] = {
         "mysql_engine": "InnoDB",
@@ -116,23 +118,13 @@ class MySQLDialect(QueueDialect):
 
     @functools.cached_property
     def columns(self) -> RowColumns:
-        """Read unbuffered, written by INSERT of many rows."""
         from queue_over_sql.dialects.arrow.types import mysql_type
         from queue_over_sql.dialects.mysql.columns import MySQLColumns
 
         return MySQLColumns(self, mysql_type)
 
     def refine(self, connection: Connection) -> None:
-        """Refuse servers without SKIP LOCKED.
-
-        Raises:
-            UnsupportedByEngine: the server is too old.
-        """
-        version = connection.dialect.server_version_info
-        if version is not None and version < self.oldest_version:
-            needed, found = (".".join(str(n) for n in v) for v in (self.oldest_version, version))
-            msg = f"{self.name} {needed} or newer is needed; this server is {found}."
-            raise UnsupportedByEngine(msg)
+        super().refine(connection)
         step = connection.exec_driver_sql("SELECT @@auto_increment_increment").scalar_one()
         self.id_step = int(step)
 
@@ -245,7 +237,6 @@ class MySQLDialect(QueueDialect):
         return _KINDS.get(_code(error), ErrorKind.OTHER)
 
     def value_hint(self, error: BaseException | None) -> str:
-        """The limit of the check of JSON, where it was that."""
         return self.value_hints.get(_code(error), "")
 
     def claim_range_hint(self, base: str) -> str | None:

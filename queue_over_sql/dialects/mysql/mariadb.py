@@ -31,7 +31,8 @@ class MariaDBDialect(MySQLDialect):
     insert_returning = True
     delete_returning = True
     replaces_routines = True
-    oldest_version: ClassVar[tuple[int, ...]] = (10, 6)
+    oldest_version: ClassVar = (10, 6)
+    too_old = "mariadb {needed} or newer is needed; this server is {found}."
     collation: ClassVar[str] = "utf8mb4_nopad_bin"
 
     def payload_equals(

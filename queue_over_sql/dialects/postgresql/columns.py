@@ -83,12 +83,7 @@ def wire_type(kind: TypeEngine[Any]) -> str | None:
 
 
 def encoded(batch: RecordBatch, layouts: Mapping[str, str]) -> Iterator[memoryview]:
-    """The rows of a batch.
-
-    Args:
-        batch: has at least the columns of ``layouts``.
-        layouts: the columns to write, in this order, with their ``wire_type``.
-    """
+    """The rows of a batch: the columns of ``layouts``, in this order, with their ``wire_type``."""
     for part in bounded(batch.select(list(layouts))):
         if part.num_rows:
             yield _joined(_pieces(part, list(layouts.values())))

@@ -52,7 +52,6 @@ from queue_over_sql.dialects.statements.parameters import (
     id_values,
     number,
 )
-from queue_over_sql.errors import UnsupportedByEngine
 from queue_over_sql.schema.conditions import LONE, NUL, without_nul
 from queue_over_sql.schema.dialect import add_partial_indexes, microseconds
 
@@ -100,7 +99,6 @@ class RoundsAtOnce(Rounds):
     def archive(
         self, connection: Connection, sql: StatementCache, values: Mapping[str, Any]
     ) -> int:
-        """Move to the archive in one statement."""
         return sql.get(archive_rounds_at_once).run(connection, values).rowcount
 
 
@@ -123,6 +121,9 @@ class PostgreSQLDialect(QueueDialect):
     rows_at_once = 4096
     loads_as_it_comes = True
     routines = "plpgsql"
+    # It has MATERIALIZED.
+    oldest_version: ClassVar = (12,)
+    too_old = "PostgreSQL {needed} or newer is needed; this server is {found}."
     replaces_routines = True
     stage_table_options: ClassVar[Mapping[str, Any]] = {
         "prefixes": ["UNLOGGED"],
@@ -144,61 +145,40 @@ class PostgreSQLDialect(QueueDialect):
 
     @functools.cached_property
     def columns(self) -> RowColumns:
-        """Through ADBC and COPY."""
         from queue_over_sql.dialects.postgresql.columns import PostgreSQLColumns
 
         return PostgreSQLColumns(self)
 
     @functools.cached_property
     def notifications(self) -> Notifications:
-        """LISTEN and NOTIFY."""
         return ListenNotify(self.pooler)
 
     def notice_pooler(self, connection: Connection) -> None:
-        """See ``Pooler.notice``."""
         self.pooler.notice(connection)
 
     def check_pooled(self, connection: Connection) -> None:
-        """See ``Pooler.check``."""
         self.pooler.check(connection)
 
     def refusal_hint(self, error: BaseException | None) -> str:
-        """See ``Pooler.refusal_hint``."""
         return self.pooler.refusal_hint(error)
 
     @staticmethod
     def unfit_way(error: BaseException | None) -> str | None:
-        """See ``Pooler.unfit_way``."""
         return Pooler.unfit_way(error)
 
     def add_queue_indexes(self, table: Table, base: str, *, sparse: bool = False) -> None:
-        """Partial ones."""
         add_partial_indexes(self, table, base, option="postgresql_where", sparse=sparse)
 
     def is_claimed(self, table: Table) -> ColumnElement[bool]:
-        """The row is claimed, in the words of the index on the lease."""
         return table.c.lease_expires_at.is_not(None)
 
     def publish_rows(
         self, connection: Connection, sql: StatementCache, rows: NewRows
     ) -> Sequence[Sequence[Any]] | None:
-        """Insert the elements of a JSON array."""
         return publish_rows(connection, sql, rows)
 
     def load(self, connection: Connection, sql: StatementCache, rows: NewRows) -> bool:
-        """COPY; only psycopg 3 offers it this way."""
         return copy_rows(connection, sql, rows)
-
-    def refine(self, connection: Connection) -> None:
-        """Refuse servers older than 12, which lack MATERIALIZED.
-
-        Raises:
-            UnsupportedByEngine: the server is too old.
-        """
-        version = connection.dialect.server_version_info
-        if version is not None and version < (12,):
-            msg = f"PostgreSQL 12 or newer is needed; this server is {version[0]}."
-            raise UnsupportedByEngine(msg)
 
     def payload_type(self, payload: str) -> TypeEngine[Any]:
         """``json``, not ``jsonb``: jsonb halved the publish rate and reorders keys."""
@@ -276,7 +256,6 @@ class PostgreSQLDialect(QueueDialect):
 
     @contextlib.contextmanager
     def scanning(self, connection: Connection) -> Iterator[None]:
-        """Plan as usual meanwhile."""
         if direct_calls(connection) is None or not self._plans_by_index(connection):
             yield
             return
@@ -304,7 +283,6 @@ class PostgreSQLDialect(QueueDialect):
         return super().classify_driver_error(error)
 
     def insert(self, table: Table) -> Insert:
-        """PostgreSQL's INSERT, which knows ON CONFLICT."""
         return postgresql.insert(table)
 
     def ignore_conflict(self, statement: Insert, column: ColumnElement[Any]) -> Insert:
@@ -315,7 +293,6 @@ class PostgreSQLDialect(QueueDialect):
     def claim(
         self, connection: Connection, sql: StatementCache, request: ClaimRequest
     ) -> list[MessageRow]:
-        """Claim in one statement."""
         values = request.stamp() | request.wanted()
         return read_rows(
             connection, sql, sql.get(claim_at_once, request.where).run(connection, values)
@@ -324,7 +301,6 @@ class PostgreSQLDialect(QueueDialect):
     def archive(
         self, connection: Connection, sql: StatementCache, settlement: Settlement
     ) -> set[int]:
-        """Move to the archive in one statement."""
         moved: set[int] = set()
         for batch in batches(settlement.ids):
             statement = sql.get(archive_at_once, bucket_of(len(batch)))
@@ -341,7 +317,6 @@ class PostgreSQLDialect(QueueDialect):
         *,
         keep: bool,
     ) -> tuple[set[int], list[MessageRow]]:
-        """Ack and claim in one statement and one commit."""
         size = bucket_of(len(settlement.ids))
         values = id_values(settlement.ids) | _held_values(settlement.claim)
         values |= {"p_expected": len(settlement.ids)} | request.stamp() | request.wanted()

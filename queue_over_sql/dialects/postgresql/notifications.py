@@ -86,11 +86,7 @@ class ListeningOnLoop(Watch):
 
 
 class ListenNotify(Notifications):
-    """PostgreSQL's way to hear of other processes.
-
-    Args:
-        pooler: what is known of a pooler in between.
-    """
+    """PostgreSQL's way to hear of other processes."""
 
     hears_others = True
     tells_others = True

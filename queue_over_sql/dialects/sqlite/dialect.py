@@ -18,7 +18,6 @@ from queue_over_sql.dialects.sqlite.notifications import FileNotifications
 from queue_over_sql.dialects.sqlite.write_ahead_log import WriteAheadLog
 from queue_over_sql.dialects.statements import claim, publish, rounds
 from queue_over_sql.dialects.statements.parameters import number
-from queue_over_sql.errors import UnsupportedByEngine
 from queue_over_sql.schema.conditions import NUL, path_text, without_nul
 from queue_over_sql.schema.dialect import add_partial_indexes, microseconds
 
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from queue_over_sql.schema.queue_tables import QueueTables
 
 
-_OLDEST = (3, 35)
 _MAIN_FILE = "SELECT file FROM pragma_database_list WHERE name = 'main'"
 # How many rows one INSERT carries, and how many parameters a statement may have at most:
 # https://www.sqlite.org/limits.html
@@ -74,6 +72,9 @@ class SQLiteDialect(QueueDialect):
     locked_hint = " (by a transaction of your own? then pass its connection=)"
     separate_durable_sessions = True
     rows_at_once = 100_000
+    # It has RETURNING.
+    oldest_version: ClassVar = (3, 35)
+    too_old = "SQLite {needed} or newer is needed; this Python has {found}."
     # Without AUTOINCREMENT the id of a finished message would be given out again.
     table_options: ClassVar[Mapping[str, Any]] = {}
     live_table_options: ClassVar[Mapping[str, Any]] = {"sqlite_autoincrement": True}
@@ -88,28 +89,13 @@ class SQLiteDialect(QueueDialect):
 
     @functools.cached_property
     def notifications(self) -> Notifications:
-        """By the data version of the file."""
         return FileNotifications()
 
     def add_queue_indexes(self, table: Table, base: str, *, sparse: bool = False) -> None:
-        """Partial ones."""
         add_partial_indexes(self, table, base, option="sqlite_where", sparse=sparse)
 
     def is_claimed(self, table: Table) -> ColumnElement[bool]:
-        """The row is claimed, in the words of the index on the lease."""
         return table.c.lease_expires_at.is_not(None)
-
-    def refine(self, connection: Connection) -> None:
-        """Refuse libraries without RETURNING.
-
-        Raises:
-            UnsupportedByEngine: the library is too old.
-        """
-        version = connection.dialect.server_version_info
-        if version is not None and version < _OLDEST:
-            found = ".".join(str(part) for part in version)
-            msg = f"SQLite 3.35 or newer is needed; this Python has {found}."
-            raise UnsupportedByEngine(msg)
 
     @property
     def identity(self) -> TypeEngine[Any]:
@@ -170,7 +156,6 @@ class SQLiteDialect(QueueDialect):
         sql.get(write_nothing).run(connection)
 
     def lock_database(self, connection: Connection, table: Table) -> None:
-        """A write that changes nothing, likewise."""
         column = next(iter(table.c))
         connection.execute(update(table).where(false()).values({column: column}))
 
@@ -194,7 +179,6 @@ class SQLiteDialect(QueueDialect):
         return ErrorKind.OTHER
 
     def insert(self, table: Table) -> Insert:
-        """SQLite's INSERT, which knows ON CONFLICT."""
         return sqlite.insert(table)
 
     def ignore_conflict(self, statement: Insert, column: ColumnElement[Any]) -> Insert:
@@ -237,7 +221,6 @@ class SQLiteDialect(QueueDialect):
     def claim(
         self, connection: Connection, sql: StatementCache, request: ClaimRequest
     ) -> list[MessageRow]:
-        """Claim in one statement."""
         values = request.stamp() | request.wanted()
         return read_rows(
             connection, sql, sql.get(claim_at_once, request.where).run(connection, values).all()

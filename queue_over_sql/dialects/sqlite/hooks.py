@@ -24,17 +24,12 @@ LOG_BYTES: Final = 16 * 2**20
 
 
 class SQLiteHooks:
-    """Sets up each connection, and begins transactions with the write lock.
-
-    Args:
-        pause: sleeps, without holding up others.
-    """
+    """Sets up each connection, and begins transactions with the write lock."""
 
     def __init__(self, pause: Callable[[float], None]) -> None:
         self._pause = pause
 
     def listen(self, engine: Engine) -> None:
-        """Work for an engine from now on."""
         event.listen(engine, "connect", self.configure)
         event.listen(engine, "checkout", self.wait_for_the_disk)
         event.listen(engine, "begin", self.begin_immediate)

@@ -27,13 +27,7 @@ ALARMING_BYTES: Final = 256 * 2**20
 
 
 class WriteAheadLog:
-    """Keeps the log small, and warns of one that nobody can keep small.
-
-    Args:
-        dialect: knows how.
-        run: runs an act on a connection of the service.
-        where: names the database.
-    """
+    """Keeps the log small, and warns of one that nobody can keep small."""
 
     def __init__(self, dialect: QueueDialect, run: Run, where: str) -> None:
         self._dialect = dialect

@@ -12,15 +12,14 @@ or what to install.
 
 from __future__ import annotations
 
+import os
+
+from sqlalchemy import URL, make_url
+
+from queue_over_sql.dialects.engines import with_driver
 from queue_over_sql.testing.servers.base import PrivateServer, Server, ServerMissing
-from queue_over_sql.testing.servers.catalog import (
-    DEFAULT_ENGINES,
-    SERVER_ENGINES,
-    ExternalServer,
-    obtain,
-    obtain_private,
-)
-from queue_over_sql.testing.servers.container import ContainerServer
+from queue_over_sql.testing.servers.container import RECIPES, ContainerServer, docker_answers
+from queue_over_sql.testing.servers.databases import Databases
 from queue_over_sql.testing.servers.h2 import H2Server
 from queue_over_sql.testing.servers.mysql import MariadbServer, MysqlServer
 from queue_over_sql.testing.servers.postgresql import PostgresqlServer
@@ -39,4 +38,82 @@ __all__ = [
     "ServerMissing",
     "obtain",
     "obtain_private",
+    "url_variable",
 ]
+
+_PRIVATE: dict[str, type[PrivateServer]] = {
+    private.engine: private for private in (PostgresqlServer, MariadbServer, MysqlServer, H2Server)
+}
+
+SERVER_ENGINES = tuple(_PRIVATE)
+"""Every engine that has a server."""
+
+DEFAULT_ENGINES = ("sqlite", "postgresql", "mysql", "mariadb", "h2")
+"""The engines that tests require unless told otherwise."""
+
+
+class ExternalServer(Server):
+    """A given server; tests make and drop databases of their own in it, and leave it running.
+
+    Args:
+        engine: the engine's name.
+        url: its URL, with an account that may create databases.
+        databases: how databases are made there.
+        origin: where the URL comes from.
+    """
+
+    def __init__(self, engine: str, url: URL, databases: Databases, origin: str) -> None:
+        self.engine = engine
+        self.databases = databases
+        self.origin = origin
+        self._address = url
+
+    @property
+    def address(self) -> URL:
+        return self._address
+
+    def start(self) -> None:
+        """Do nothing: it runs already."""
+
+    def stop(self) -> None:
+        """Refuse.
+
+        Raises:
+            RuntimeError: always; a given server is not for this process to stop.
+        """
+        raise RuntimeError(f"the {self.engine} server is {self.origin}: it is not ours to stop")
+
+    kill = stop
+
+    def close(self) -> None:
+        """Do nothing: it goes on running."""
+
+
+def url_variable(engine: str) -> str:
+    """Return the name of the environment variable that gives a server of `engine`."""
+    return f"QUEUE_OVER_SQL_TEST_{engine.upper()}_URL"
+
+
+def obtain(engine: str) -> Server:
+    """Return a server of `engine`, not yet started.
+
+    Raises:
+        ServerMissing: there is none to be had; the message says what to install.
+    """
+    given = os.environ.get(url_variable(engine))
+    if given:
+        origin = f"given by {url_variable(engine)}"
+        url = with_driver(make_url(given))
+        return ExternalServer(engine, url, _PRIVATE[engine].databases, origin)
+    return obtain_private(engine)
+
+
+def obtain_private(engine: str) -> Server:
+    """Return a server of `engine` that may be stopped and killed, not yet started.
+
+    Raises:
+        ServerMissing: there is none to be had; the message says what to install.
+    """
+    if engine in RECIPES and docker_answers():
+        return ContainerServer(RECIPES[engine])
+    return _PRIVATE[engine]()

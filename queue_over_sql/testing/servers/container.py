@@ -82,11 +82,7 @@ def docker_answers() -> bool:
 
 
 class ContainerServer(Server):
-    """A container with the same face as a private process; its reaper ends it with this process.
-
-    Args:
-        recipe: one of `RECIPES`.
-    """
+    """A container with the same face as a private process; its reaper ends it with this process."""
 
     _START_TIMEOUT = 120.0
 

@@ -26,7 +26,7 @@ class H2Server(PrivateServer):
 
     def locate(self) -> None:
         try:
-            from queue_over_sql.dialects.h2.driver.errors import InterfaceError
+            from queue_over_sql.dialects.h2.driver.dbapi import InterfaceError
             from queue_over_sql.dialects.h2.driver.jvm import find_jar, find_runtime
         except ImportError as error:
             raise ServerMissing(f"{error}: install queue-over-sql[h2]") from error

@@ -12,8 +12,9 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from jaydebeapi import DataError, ProgrammingError
+
 from queue_over_sql.dialects.h2.driver import jvm
-from queue_over_sql.dialects.h2.driver.errors import DataError, ProgrammingError
 
 Binder = Callable[[Any, int, Any], None]
 """Sets one parameter: ``binder(statement, parameter_number, value)``."""

@@ -12,6 +12,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jaydebeapi
+from jaydebeapi import (
+    DatabaseError,
+    DataError,
+    Error,
+    IntegrityError,
+    InterfaceError,
+    InternalError,
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+    Warning,  # noqa: A004 - the name is PEP 249's
+)
+from jpype import JException, JVMNotRunning
 
 from queue_over_sql.dialects.h2.driver import jvm
 from queue_over_sql.dialects.h2.driver.conversion import Layout, bind
@@ -19,18 +32,6 @@ from queue_over_sql.dialects.h2.driver.errors import (
     ADMIN_RIGHTS_REQUIRED,
     DISCONNECT_CODES,
     FILE_CHANGES_HANDS,
-    DatabaseError,
-    DataError,
-    Error,
-    IntegrityError,
-    InterfaceError,
-    InternalError,
-    JException,
-    JVMNotRunning,
-    NotSupportedError,
-    OperationalError,
-    ProgrammingError,
-    Warning,  # noqa: A004 - the name is PEP 249's
 )
 from queue_over_sql.dialects.h2.driver.jvm import java_call, tidying_java_call
 

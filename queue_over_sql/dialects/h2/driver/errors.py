@@ -9,37 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from jaydebeapi import (
-    DatabaseError,
     DataError,
-    Error,
     IntegrityError,
     InterfaceError,
     InternalError,
     NotSupportedError,
     OperationalError,
     ProgrammingError,
-    Warning,  # noqa: A004 - the name is PEP 249's
 )
-from jpype import JException, JVMNotRunning
-
-__all__ = [
-    "ADMIN_RIGHTS_REQUIRED",
-    "DISCONNECT_CODES",
-    "FILE_CHANGES_HANDS",
-    "DataError",
-    "DatabaseError",
-    "Error",
-    "IntegrityError",
-    "InterfaceError",
-    "InternalError",
-    "JException",
-    "JVMNotRunning",
-    "NotSupportedError",
-    "OperationalError",
-    "ProgrammingError",
-    "Warning",
-    "translate",
-]
+from jpype import JVMNotRunning
 
 ADMIN_RIGHTS_REQUIRED = 90040
 

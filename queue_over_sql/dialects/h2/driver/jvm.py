@@ -18,13 +18,10 @@ from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Protocol, Typ
 
 import jpype
 import jpype.config
+from jaydebeapi import InterfaceError
+from jpype import JException, JVMNotRunning
 
-from queue_over_sql.dialects.h2.driver.errors import (
-    InterfaceError,
-    JException,
-    JVMNotRunning,
-    translate,
-)
+from queue_over_sql.dialects.h2.driver.errors import translate
 
 _WAIT_AT_EXIT: Final = 2.0  # seconds
 _LOOK_AGAIN: Final = 0.005  # seconds
