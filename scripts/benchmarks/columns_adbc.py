@@ -51,7 +51,7 @@ def batch_of(count: int) -> pa.RecordBatch:
     """Messages of 200 bytes, as they are written."""
     payload = [json.dumps({"number": number, "text": "x" * 170}) for number in range(count)]
     values = {"payload": payload, "priority": [4] * count}
-    values |= dict.fromkeys(NAMES[2:], list(range(count)))
+    values |= {name: list(range(count)) for name in NAMES[2:]}
     fields = [pa.field(name, TYPES[name]) for name in NAMES]
     return pa.record_batch([values[name] for name in NAMES], schema=pa.schema(fields))
 
@@ -100,7 +100,7 @@ class Side:
             cursor.execute(text)
             batches = cursor.fetch_record_batch()
             found = conformed_batches(batches, self.schema, BATCH_BYTES)
-            count = sum(batch.num_rows for batch in found)
+            count: int = sum(batch.num_rows for batch in found)
         self.link.rollback()
         return count
 

@@ -6,10 +6,9 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING, Any
 
+from queue_over_sql.dialects import at_once
 from queue_over_sql.dialects.h2 import dialect as h2
-from queue_over_sql.dialects.postgresql import dialect as postgresql
 from queue_over_sql.dialects.requests import ClaimRequest, Settlement
-from queue_over_sql.dialects.sqlite import dialect as sqlite
 from queue_over_sql.dialects.statements import claim
 from queue_over_sql.dialects.statements.parameters import bucket_of, id_values
 from queue_over_sql.message import claim_of
@@ -81,8 +80,8 @@ def index_of(plan: str, suffix: str) -> bool:
 def walks_the_claim_index(lived: Lived) -> None:
     request = lived.request()
     forms: dict[str, Any] = {
-        "postgresql": postgresql.claim_at_once,
-        "sqlite": sqlite.claim_at_once,
+        "postgresql": at_once.claim_at_once,
+        "sqlite": at_once.claim_at_once,
         "mariadb": claim.pick_rows,
         "mysql": claim.pick_rows,
         "h2": claim.pick_rows,

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from queue_over_sql.dialects.postgresql import dialect as postgresql
+from queue_over_sql.dialects import at_once
 from queue_over_sql.dialects.requests import RoundRequest, rounds_values
-from queue_over_sql.dialects.sqlite import dialect as sqlite
 from queue_over_sql.dialects.statements import rounds
 from queue_over_sql.durable.consumer import Want, durable_consumer
 from queue_over_sql.message import Claim
@@ -89,8 +88,8 @@ def test_rounds_end_without_a_look_at_the_others(lived: Lived) -> None:
 def test_a_round_is_claimed_along_the_claim_index(lived: Lived) -> None:
     """In its order, without a sort and without a look at the whole backlog."""
     forms: dict[str, Any] = {
-        "postgresql": postgresql.claim_round_at_once,
-        "sqlite": sqlite.claim_round_at_once,
+        "postgresql": at_once.claim_round_at_once,
+        "sqlite": at_once.claim_round_at_once,
         "mariadb": rounds.mark_picked,
         "mysql": rounds.mark_picked,
         "h2": rounds.lock_ids,

@@ -48,6 +48,7 @@ from queue_over_sql.dialects.arrow.types import is_plain
 from queue_over_sql.dialects.compiled import CompiledStatement
 from queue_over_sql.dialects.driver_calls import driver_connection, driver_errors
 from queue_over_sql.dialects.postgresql.adbc import adbc_errors, adbc_link
+from queue_over_sql.dialects.postgresql.insert import copy_in, copy_statement
 from queue_over_sql.dialects.statements import archive, claim
 from queue_over_sql.dialects.statements.parameters import number
 from queue_over_sql.message import Outcome
@@ -339,7 +340,7 @@ def _copy_binary(
     batches: Iterable[RecordBatch],
 ) -> int:
     count = 0
-    statement = _statement(connection, table, list(layouts)) + " (FORMAT BINARY)"
+    statement = copy_statement(connection, table, list(layouts)) + " (FORMAT BINARY)"
     with driver_connection(connection).cursor() as cursor, cursor.copy(statement) as copy:
         copy.write(HEADER)
         for batch in batches:
@@ -355,19 +356,15 @@ def _copy_text(
 ) -> int:
     converters = converters_of(connection, table, names)
     count = 0
-    statement = _statement(connection, table, names)
-    with driver_connection(connection).cursor() as cursor, cursor.copy(statement) as copy:
+
+    def rows() -> Iterator[Sequence[Any]]:
+        nonlocal count
         for batch in batches:
-            for row in rows_of(batch.select(list(names)), converters):
-                copy.write_row(row)
+            yield from rows_of(batch.select(list(names)), converters)
             count += batch.num_rows
+
+    copy_in(connection, copy_statement(connection, table, names), rows())
     return count
-
-
-def _statement(connection: Connection, table: Table, names: Sequence[str]) -> str:
-    preparer = connection.dialect.identifier_preparer
-    columns = ", ".join(preparer.quote(name) for name in names)
-    return f"COPY {preparer.format_table(table)} ({columns}) FROM STDIN"
 
 
 _ARCHIVED: Final = {"p_outcome": Outcome.DONE, "p_error": None, "p_attempted": None}

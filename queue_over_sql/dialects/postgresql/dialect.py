@@ -16,7 +16,6 @@ from sqlalchemy import (
     Select,
     Text,
     TypeDecorator,
-    Update,
     and_,
     any_,
     bindparam,
@@ -29,11 +28,11 @@ from sqlalchemy import (
     literal_column,
     select,
     true,
-    update,
 )
 from sqlalchemy.dialects import postgresql
 
-from queue_over_sql.dialects.base import ErrorKind, Notifications, QueueDialect, Rounds, sqlstate_of
+from queue_over_sql.dialects.at_once import AtOnceDialect, RoundsAtOnce, claim_at_once
+from queue_over_sql.dialects.base import ErrorKind, Notifications, sqlstate_of
 from queue_over_sql.dialects.compiled import direct_calls, run_text
 from queue_over_sql.dialects.driver_calls import (
     driver_connection,
@@ -53,7 +52,7 @@ from queue_over_sql.dialects.statements.parameters import (
     number,
 )
 from queue_over_sql.schema.conditions import LONE, NUL, without_nul
-from queue_over_sql.schema.dialect import add_partial_indexes, microseconds
+from queue_over_sql.schema.dialect import microseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -66,7 +65,6 @@ if TYPE_CHECKING:
     from queue_over_sql.dialects.requests import (
         ClaimRequest,
         NewRows,
-        RoundRequest,
         Settlement,
         Where,
     )
@@ -87,14 +85,10 @@ _LONE_SURROGATE = rf"{_FIRST}(?!{_SECOND})|(?<!{_FIRST}){_SECOND}"
 _FLOAT8, _NUMERIC = 701, 1700
 
 
-class RoundsAtOnce(Rounds):
+class ArchivedAtOnce(RoundsAtOnce):
     """Rounds of PostgreSQL: one statement each."""
 
     claims_apart = True
-
-    def claim(self, connection: Connection, sql: StatementCache, request: RoundRequest) -> int:
-        """Claim in one statement that returns no rows: the round is read by its stamp."""
-        return sql.get(claim_round_at_once).run(connection, request.values()).rowcount
 
     def archive(
         self, connection: Connection, sql: StatementCache, values: Mapping[str, Any]
@@ -102,20 +96,14 @@ class RoundsAtOnce(Rounds):
         return sql.get(archive_rounds_at_once).run(connection, values).rowcount
 
 
-class PostgreSQLDialect(QueueDialect):
+class PostgreSQLDialect(AtOnceDialect):
     """PostgreSQL 12 or newer through psycopg 3."""
 
     name = "postgresql"
-    rounds_class = RoundsAtOnce
+    rounds_class = ArchivedAtOnce
     skip_locked = True
-    update_returning = True
-    delete_returning = True
-    insert_returning = True
-    conflict_clause = True
-    updates_from = True
     checks_json = True
     nul_in_text = False
-    claims_at_once = True
     archives_at_once = True
     exchanges_at_once = True
     rows_at_once = 4096
@@ -165,12 +153,6 @@ class PostgreSQLDialect(QueueDialect):
     @staticmethod
     def unfit_way(error: BaseException | None) -> str | None:
         return Pooler.unfit_way(error)
-
-    def add_queue_indexes(self, table: Table, base: str, *, sparse: bool = False) -> None:
-        add_partial_indexes(self, table, base, option="postgresql_where", sparse=sparse)
-
-    def is_claimed(self, table: Table) -> ColumnElement[bool]:
-        return table.c.lease_expires_at.is_not(None)
 
     def publish_rows(
         self, connection: Connection, sql: StatementCache, rows: NewRows
@@ -285,18 +267,16 @@ class PostgreSQLDialect(QueueDialect):
     def insert(self, table: Table) -> Insert:
         return postgresql.insert(table)
 
-    def ignore_conflict(self, statement: Insert, column: ColumnElement[Any]) -> Insert:
-        """ON CONFLICT on the key alone: any other unique violation still fails."""
-        conflict: postgresql.Insert = statement  # type: ignore[assignment]
-        return conflict.on_conflict_do_nothing(index_elements=[column])
+    def chosen(
+        self, tables: QueueTables, where: Where | None, *conditions: ColumnElement[bool]
+    ) -> ColumnElement[bool]:
+        """By an array of ids, so that the primary key is probed for each.
 
-    def claim(
-        self, connection: Connection, sql: StatementCache, request: ClaimRequest
-    ) -> list[MessageRow]:
-        values = request.stamp() | request.wanted()
-        return read_rows(
-            connection, sql, sql.get(claim_at_once, request.where).run(connection, values)
-        )
+        For a join the planner may read the primary key from its beginning: of many rows, or where
+        an ANALYZE found the queue empty, over all dead entries that a held transaction keeps.
+        """
+        picked = _picked(tables, where, *conditions)
+        return tables.live.c.id == any_(func.array(select(picked.c.id).scalar_subquery()))
 
     def archive(
         self, connection: Connection, sql: StatementCache, settlement: Settlement
@@ -360,33 +340,6 @@ def _picked(tables: QueueTables, where: Where | None, *conditions: ColumnElement
     )
 
 
-def _any_of(picked: CTE) -> ColumnElement[Any]:
-    """By an array of ids, so that the primary key is probed for each.
-
-    For a join the planner may read the primary key from its beginning: of many rows, or where an
-    ANALYZE found the queue empty, over all dead entries that a held transaction keeps.
-    """
-    return any_(func.array(select(picked.c.id).scalar_subquery()))
-
-
-def claim_at_once(tables: QueueTables, where: Where | None) -> Update:
-    """Pick, lock and stamp; RETURNING has no order, so the client sorts."""
-    picked = _picked(tables, where)
-    return (
-        update(tables.live)
-        .where(tables.live.c.id == _any_of(picked))
-        .values(claim.stamp_values(tables, tables.dialect.now()))
-        .returning(*tables.message_columns(tables.live))
-    )
-
-
-def claim_round_at_once(tables: QueueTables) -> Update:
-    """Pick, lock and stamp the messages of a round."""
-    picked = _picked(tables, None, rounds.within(tables))
-    ids = _any_of(picked)
-    return update(tables.live).where(tables.live.c.id == ids).values(rounds.stamp_values(tables))
-
-
 def archive_rounds_at_once(tables: QueueTables) -> Insert:
     """Move the messages of rounds to the archive."""
     return _archived(tables, rounds.of_rounds(tables))
@@ -411,14 +364,7 @@ def exchange_at_once(
     else:
         acked = settle.end(tables, _held(tables, size)).returning(live.c.id).cte("acked")
     all_held = select(func.count()).select_from(acked).scalar_subquery() == number("p_expected")
-    picked = _picked(tables, where, all_held)
-    claimed = (
-        update(live)
-        .where(live.c.id == _any_of(picked))
-        .values(claim.stamp_values(tables, tables.dialect.now()))
-        .returning(*tables.message_columns(live))
-        .cte("claimed")
-    )
+    claimed = claim_at_once(tables, where, all_held).cte("claimed")
     count = func.count()
     lost_some = case((count < number("p_expected"), func.array_agg(acked.c.id)))
     settled = select(count.label("acked"), lost_some.label("ids")).select_from(acked).cte("settled")

@@ -19,7 +19,7 @@ from queue_over_sql.payloads.codec import encode_json
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from sqlalchemy import ColumnElement, Connection, Insert
+    from sqlalchemy import ColumnElement, Connection, Insert, Table
 
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.dialects.requests import NewRows
@@ -63,9 +63,6 @@ def copy_rows(connection: Connection, sql: StatementCache, rows: NewRows) -> boo
         return False
     tables: QueueTables = sql.subject
     names = rows.filled()
-    preparer = connection.dialect.identifier_preparer
-    target = preparer.format_table(tables.live)
-    columns = ", ".join(preparer.quote(name) for name in names)
     copied: Iterable[Sequence[Any]] = rows.tuples(names)
     converters = [sql.bind_converter(tables.live.c[name].type) for name in names]
     if any(converters):
@@ -76,10 +73,17 @@ def copy_rows(connection: Connection, sql: StatementCache, rows: NewRows) -> boo
             ]
             for row in rows.tuples(names)
         )
-    copy = _copy_on_loop if connection.dialect.is_async else _copy
+    copy = _copy_on_loop if connection.dialect.is_async else copy_in
     with driver_errors(connection, "COPY"):
-        copy(connection, f"COPY {target} ({columns}) FROM STDIN", copied)
+        copy(connection, copy_statement(connection, tables.live, names), copied)
     return True
+
+
+def copy_statement(connection: Connection, table: Table, names: Sequence[str]) -> str:
+    """COPY of these columns, as text."""
+    preparer = connection.dialect.identifier_preparer
+    columns = ", ".join(preparer.quote(name) for name in names)
+    return f"COPY {preparer.format_table(table)} ({columns}) FROM STDIN"
 
 
 def publish_elements(tables: QueueTables, differing: tuple[str, ...]) -> Insert:
@@ -142,7 +146,8 @@ def _array(tables: QueueTables, rows: NewRows) -> str:
     return f"[[{'],['.join(map(','.join, zip(*columns, strict=True)))}]]"
 
 
-def _copy(connection: Connection, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+def copy_in(connection: Connection, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+    """Run a COPY with these rows, in a thread."""
     with driver_connection(connection).cursor() as cursor, cursor.copy(statement) as copy:
         for row in rows:
             copy.write_row(row)

@@ -8,18 +8,18 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sqlalchemy import Integer, case, false, func, literal_column, select, update
+from sqlalchemy import Integer, and_, case, false, func, literal_column, select, update
 from sqlalchemy.dialects import sqlite
 
-from queue_over_sql.dialects.base import ErrorKind, Notifications, QueueDialect, Rounds
+from queue_over_sql.dialects.at_once import AtOnceDialect
+from queue_over_sql.dialects.base import ErrorKind, Notifications
 from queue_over_sql.dialects.compiled import direct_calls, run_text
-from queue_over_sql.dialects.requests import read_rows
 from queue_over_sql.dialects.sqlite.notifications import FileNotifications
 from queue_over_sql.dialects.sqlite.write_ahead_log import WriteAheadLog
-from queue_over_sql.dialects.statements import claim, publish, rounds
+from queue_over_sql.dialects.statements import claim, publish
 from queue_over_sql.dialects.statements.parameters import number
 from queue_over_sql.schema.conditions import NUL, path_text, without_nul
-from queue_over_sql.schema.dialect import add_partial_indexes, microseconds
+from queue_over_sql.schema.dialect import microseconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
     from queue_over_sql.dialects.arrow.rows import RowColumns
     from queue_over_sql.dialects.compiled import StatementCache
-    from queue_over_sql.dialects.requests import ClaimRequest, NewRows, RoundRequest, Where
-    from queue_over_sql.message import MessageRow
+    from queue_over_sql.dialects.requests import NewRows, Where
     from queue_over_sql.schema.conditions import JsonPath, JsonScalar
     from queue_over_sql.schema.queue_tables import QueueTables
 
@@ -47,26 +46,11 @@ _CONSTRAINT, _CONSTRAINT_UNIQUE, _CONSTRAINT_PRIMARYKEY = 19, 2067, 1555
 _CONSTRAINTS = {"UNIQUE": ErrorKind.DUPLICATE, "CHECK": ErrorKind.INVALID_VALUE}
 
 
-class RoundsAtOnce(Rounds):
-    """Rounds of SQLite: claimed in one statement."""
-
-    def claim(self, connection: Connection, sql: StatementCache, request: RoundRequest) -> int:
-        """Claim in one statement that returns no rows: the round is read by its stamp."""
-        return sql.get(claim_round_at_once).run(connection, request.values()).rowcount
-
-
-class SQLiteDialect(QueueDialect):
+class SQLiteDialect(AtOnceDialect):
     """SQLite 3.35 or newer (RETURNING)."""
 
     name = "sqlite"
-    rounds_class = RoundsAtOnce
-    update_returning = True
-    delete_returning = True
-    insert_returning = True
-    conflict_clause = True
-    updates_from = True
     aborts_on_error = False
-    claims_at_once = True
     look_first = True
     unreachable_hint = "does its folder exist, and may this process write there?"
     locked_hint = " (by a transaction of your own? then pass its connection=)"
@@ -90,12 +74,6 @@ class SQLiteDialect(QueueDialect):
     @functools.cached_property
     def notifications(self) -> Notifications:
         return FileNotifications()
-
-    def add_queue_indexes(self, table: Table, base: str, *, sparse: bool = False) -> None:
-        add_partial_indexes(self, table, base, option="sqlite_where", sparse=sparse)
-
-    def is_claimed(self, table: Table) -> ColumnElement[bool]:
-        return table.c.lease_expires_at.is_not(None)
 
     @property
     def identity(self) -> TypeEngine[Any]:
@@ -181,11 +159,6 @@ class SQLiteDialect(QueueDialect):
     def insert(self, table: Table) -> Insert:
         return sqlite.insert(table)
 
-    def ignore_conflict(self, statement: Insert, column: ColumnElement[Any]) -> Insert:
-        """ON CONFLICT on the key alone: any other unique violation still fails."""
-        conflict: sqlite.Insert = statement  # type: ignore[assignment]
-        return conflict.on_conflict_do_nothing(index_elements=[column])
-
     def publish_rows(
         self, connection: Connection, sql: StatementCache, rows: NewRows
     ) -> Sequence[Sequence[Any]] | None:
@@ -218,13 +191,18 @@ class SQLiteDialect(QueueDialect):
             left -= size
         return True
 
-    def claim(
-        self, connection: Connection, sql: StatementCache, request: ClaimRequest
-    ) -> list[MessageRow]:
-        values = request.stamp() | request.wanted()
-        return read_rows(
-            connection, sql, sql.get(claim_at_once, request.where).run(connection, values).all()
+    def chosen(
+        self, tables: QueueTables, where: Where | None, *conditions: ColumnElement[bool]
+    ) -> ColumnElement[bool]:
+        """The eligibility is repeated outside because nothing is locked inside."""
+        live = tables.live
+        oldest = (
+            select(live.c.id)
+            .where(claim.eligible(tables, where), claim.may_claim(tables), *conditions)
+            .order_by(*claim.oldest_first(tables))
+            .limit(number("p_count"))
         )
+        return and_(live.c.id.in_(oldest), live.c.consumer_id.is_(None))
 
 
 def last_id(tables: QueueTables) -> Select[Any]:
@@ -233,30 +211,6 @@ def last_id(tables: QueueTables) -> Select[Any]:
     return select(func.last_insert_rowid())
 
 
-def claim_round_at_once(tables: QueueTables) -> Update:
-    """Pick and stamp the messages of a round."""
-    oldest, values = rounds.pick_ids(tables), rounds.stamp_values(tables)
-    free = tables.live.c.consumer_id.is_(None)
-    return update(tables.live).where(tables.live.c.id.in_(oldest), free).values(values)
-
-
 def write_nothing(tables: QueueTables) -> Update:
     """Take the write lock."""
     return update(tables.live).where(literal_column("1") == literal_column("0")).values(priority=0)
-
-
-def claim_at_once(tables: QueueTables, where: Where | None) -> Update:
-    """Pick and stamp; the eligibility is repeated outside because nothing is locked inside."""
-    live = tables.live
-    oldest = (
-        select(live.c.id)
-        .where(claim.eligible(tables, where), claim.may_claim(tables))
-        .order_by(*claim.oldest_first(tables))
-        .limit(number("p_count"))
-    )
-    return (
-        update(live)
-        .where(live.c.id.in_(oldest), live.c.consumer_id.is_(None))
-        .values(claim.stamp_values(tables, tables.dialect.now()))
-        .returning(*tables.message_columns(live))
-    )

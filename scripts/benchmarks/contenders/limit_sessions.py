@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from queue_over_sql.dialects import at_once
 from queue_over_sql.dialects.compiled import Builder, StatementCache
 from queue_over_sql.dialects.postgresql import dialect as postgresql
 from queue_over_sql.dialects.requests import ANY_EDITS
-from queue_over_sql.dialects.sqlite import dialect as sqlite
 from queue_over_sql.dialects.statements import claim, publish, settle
 from queue_over_sql.dialects.statements.parameters import bucket_of
 from queue_over_sql.queues.low_watermark import SLACK_US
@@ -243,7 +243,7 @@ class PostgresqlSession(ClaimsAtOnce):
     mark = "%s"
 
     def __init__(self, sql: StatementCache, connection: Any, *, durable: bool) -> None:
-        super().__init__(sql, connection, postgresql.claim_at_once, durable=durable)
+        super().__init__(sql, connection, at_once.claim_at_once, durable=durable)
         self._exchange = Text(
             sql,
             postgresql.exchange_at_once,
@@ -282,7 +282,7 @@ class SqliteSession(ClaimsAtOnce):
     begin = "BEGIN IMMEDIATE"
 
     def __init__(self, sql: StatementCache, connection: Any, *, durable: bool) -> None:
-        super().__init__(sql, connection, sqlite.claim_at_once, durable=durable)
+        super().__init__(sql, connection, at_once.claim_at_once, durable=durable)
         self.run(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         self.run("PRAGMA busy_timeout = 10000")
 

@@ -1,0 +1,86 @@
+"""What PostgreSQL and SQLite share: claims in one statement, ON CONFLICT, partial indexes."""
+
+from __future__ import annotations
+
+import abc
+from typing import TYPE_CHECKING, Any, cast
+
+from sqlalchemy import update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from queue_over_sql.dialects.base import QueueDialect, Rounds
+from queue_over_sql.dialects.requests import read_rows
+from queue_over_sql.dialects.statements import claim, rounds
+from queue_over_sql.schema.dialect import add_partial_indexes
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Connection, Insert, Table, Update
+
+    from queue_over_sql.dialects.compiled import StatementCache
+    from queue_over_sql.dialects.requests import ClaimRequest, RoundRequest, Where
+    from queue_over_sql.message import MessageRow
+    from queue_over_sql.schema.queue_tables import QueueTables
+
+
+class RoundsAtOnce(Rounds):
+    """Rounds that are claimed in one statement."""
+
+    def claim(self, connection: Connection, sql: StatementCache, request: RoundRequest) -> int:
+        """No rows come back: the round is read by its stamp."""
+        return sql.get(claim_round_at_once).run(connection, request.values()).rowcount
+
+
+class AtOnceDialect(QueueDialect, abc.ABC):
+    """An engine whose UPDATE picks, stamps and returns."""
+
+    rounds_class = RoundsAtOnce
+    update_returning = True
+    delete_returning = True
+    insert_returning = True
+    conflict_clause = True
+    updates_from = True
+    claims_at_once = True
+
+    @abc.abstractmethod
+    def chosen(
+        self, tables: QueueTables, where: Where | None, *conditions: ColumnElement[bool]
+    ) -> ColumnElement[bool]:
+        """The row is one of the oldest that may be claimed."""
+
+    def add_queue_indexes(self, table: Table, base: str, *, sparse: bool = False) -> None:
+        add_partial_indexes(self, table, base, option=f"{self.name}_where", sparse=sparse)
+
+    def is_claimed(self, table: Table) -> ColumnElement[bool]:
+        return table.c.lease_expires_at.is_not(None)
+
+    def ignore_conflict(self, statement: Insert, column: ColumnElement[Any]) -> Insert:
+        """ON CONFLICT on the key alone: any other unique violation still fails."""
+        conflict: postgresql.Insert | sqlite.Insert = statement  # type: ignore[assignment]
+        return conflict.on_conflict_do_nothing(index_elements=[column])
+
+    def claim(
+        self, connection: Connection, sql: StatementCache, request: ClaimRequest
+    ) -> list[MessageRow]:
+        values = request.stamp() | request.wanted()
+        return read_rows(
+            connection, sql, sql.get(claim_at_once, request.where).run(connection, values).all()
+        )
+
+
+def claim_at_once(
+    tables: QueueTables, where: Where | None, *conditions: ColumnElement[bool]
+) -> Update:
+    """Pick and stamp; RETURNING has no order, so the client sorts."""
+    dialect = cast("AtOnceDialect", tables.dialect)
+    return (
+        update(tables.live)
+        .where(dialect.chosen(tables, where, *conditions))
+        .values(claim.stamp_values(tables, dialect.now()))
+        .returning(*tables.message_columns(tables.live))
+    )
+
+
+def claim_round_at_once(tables: QueueTables) -> Update:
+    """Pick and stamp the messages of a round."""
+    chosen = cast("AtOnceDialect", tables.dialect).chosen(tables, None, rounds.within(tables))
+    return update(tables.live).where(chosen).values(rounds.stamp_values(tables))
