@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import abc
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from sqlalchemy import update
+from sqlalchemy import ColumnElement, Connection, Insert, Table, Update, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from queue_over_sql.dialects.base import QueueDialect, Rounds
-from queue_over_sql.dialects.requests import read_rows
+from queue_over_sql.dialects.compiled import StatementCache
+from queue_over_sql.dialects.requests import (
+    ClaimRequest,
+    RoundRequest,
+    Where,
+    read_rows,
+)
 from queue_over_sql.dialects.statements import claim, rounds
+from queue_over_sql.message import MessageRow
 from queue_over_sql.schema.dialect import add_partial_indexes
-
-if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Connection, Insert, Table, Update
-
-    from queue_over_sql.dialects.compiled import StatementCache
-    from queue_over_sql.dialects.requests import ClaimRequest, RoundRequest, Where
-    from queue_over_sql.message import MessageRow
-    from queue_over_sql.schema.queue_tables import QueueTables
+from queue_over_sql.schema.queue_tables import QueueTables
 
 
 class RoundsAtOnce(Rounds):

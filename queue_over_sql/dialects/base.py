@@ -6,31 +6,32 @@ import abc
 import contextlib
 import enum
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from sqlalchemy import select
+from sqlalchemy import Connection, Table, select
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.types import TypeEngine
 
-from queue_over_sql.dialects.compiled import run_text
-from queue_over_sql.dialects.requests import read_rows, stamped_row
+from queue_over_sql.dialects.compiled import StatementCache, run_text
+from queue_over_sql.dialects.requests import (
+    ClaimRequest,
+    NewRows,
+    RoundRequest,
+    Settlement,
+    read_rows,
+    stamped_row,
+)
 from queue_over_sql.dialects.statements import archive, rounds, settle
 from queue_over_sql.dialects.statements import claim as claiming
 from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id_values
 from queue_over_sql.errors import UnsupportedByEngine
+from queue_over_sql.message import MessageRow
 from queue_over_sql.schema.dialect import SqlDialect
+from queue_over_sql.schema.queue_tables import QueueTables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from sqlalchemy import Connection, Table
-    from sqlalchemy.types import TypeEngine
-
     from queue_over_sql.dialects.arrow.rows import RowColumns
-    from queue_over_sql.dialects.compiled import StatementCache
-    from queue_over_sql.dialects.requests import ClaimRequest, NewRows, RoundRequest, Settlement
-    from queue_over_sql.message import MessageRow
-    from queue_over_sql.schema.queue_tables import QueueTables
 
 
 Pause = Callable[[float], None]

@@ -9,17 +9,14 @@ import operator
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
+from sqlalchemy import Connection, CursorResult, Dialect
 from sqlalchemy.exc import MultipleResultsFound, NoResultFound
+from sqlalchemy.sql import ClauseElement
+from sqlalchemy.types import TypeEngine
 
 from queue_over_sql.dialects.driver_calls import translated
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection, CursorResult, Dialect
-    from sqlalchemy.sql import ClauseElement
-    from sqlalchemy.types import TypeEngine
-
 
 Row = Sequence[Any]
 DIRECT: Final = "queue_over_sql_direct"

@@ -8,17 +8,14 @@ import functools
 import os
 import socket
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
 
+from sqlalchemy import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.util import await_only
 
 from queue_over_sql.message import Unreadable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from sqlalchemy import Connection, Dialect
 
 
 def pause(connection: Connection, seconds: float) -> None:

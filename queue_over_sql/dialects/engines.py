@@ -13,12 +13,13 @@ import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 from urllib.parse import unquote, urlsplit
 
-from sqlalchemy import URL, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import Pool, QueuePool, StaticPool
 
@@ -26,10 +27,6 @@ from queue_over_sql.dialects.base import QueueDialect
 from queue_over_sql.dialects.driver_calls import KEEPALIVES
 from queue_over_sql.dialects.sqlite.hooks import SESSION_MARK, SQLiteHooks
 from queue_over_sql.errors import DatabaseUnavailable, UnsupportedByEngine
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-    from sqlalchemy.engine.interfaces import DBAPIConnection
 
 # Drivers take a password as a parameter of the URL, too: password, passwd, sslpassword.
 _SECRET: Final = re.compile(r"passw|pwd", re.IGNORECASE)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
+from sqlalchemy import Connection
+
+from queue_over_sql.catalog import ServiceParts
 from queue_over_sql.errors import QueueSchemaMismatch, UnsupportedByEngine
 from queue_over_sql.queue import core_of
 from queue_over_sql.settings import StoredSettings
@@ -14,12 +17,6 @@ from queue_over_sql.sql_api.mysql import MySQLForm
 from queue_over_sql.sql_api.postgresql import PostgreSQLForm
 from queue_over_sql.store import consumers as registrations
 from queue_over_sql.store import registry
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-    from queue_over_sql.catalog import ServiceParts
-
 
 _log = logging.getLogger(__name__)
 _FORMS: Final[dict[str | None, type[Form]]] = {"plpgsql": PostgreSQLForm, "psm": MySQLForm}

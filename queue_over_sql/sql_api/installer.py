@@ -8,16 +8,13 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
+from sqlalchemy import Connection
+
+from queue_over_sql.dialects.base import QueueDialect
 from queue_over_sql.errors import QueueError
 from queue_over_sql.schema.queue_tables import MESSAGE_COLUMNS
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-    from queue_over_sql.dialects.base import QueueDialect
-
 
 CARRIED: Final = ", ".join(
     name for name in MESSAGE_COLUMNS if name not in {"last_attempt_at", "last_error"}

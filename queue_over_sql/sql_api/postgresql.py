@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from queue_over_sql.sql_api.installer import (
     CARRIED,
@@ -18,10 +17,6 @@ from queue_over_sql.sql_api.installer import (
     read_template,
 )
 from queue_over_sql.store.consumers import SQL_CLIENTS
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
 
 _COUNTER = "queue_over_sql_rounds"
 _INSTALLED = text(

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 from sqlalchemy import LargeBinary
 
 from queue_over_sql.dialects.arrow.types import array_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from queue_over_sql.message import MessageRow
-    from queue_over_sql.schema.queue_tables import QueueTables
+from queue_over_sql.message import MessageRow
+from queue_over_sql.schema.queue_tables import QueueTables
 
 INSTANT: Final = pa.timestamp("us", "UTC")
 HEADERS: Final = pa.map_(pa.string(), pa.string())

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import ColumnElement, Connection, Select, Table
+from sqlalchemy.types import TypeEngine
 
 from queue_over_sql.dialects.arrow.types import array_of, conformed
 from queue_over_sql.dialects.arrow.types import arrow_type as usual_type
-from queue_over_sql.dialects.compiled import CompiledStatement
+from queue_over_sql.dialects.compiled import CompiledStatement, StatementCache
 from queue_over_sql.dialects.driver_calls import driver_connection, driver_errors
+from queue_over_sql.schema.dialect import SqlDialect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     import pyarrow as pa
     from pyarrow import RecordBatch
-    from sqlalchemy import ColumnElement, Connection, Select, Table
-    from sqlalchemy.types import TypeEngine
-
-    from queue_over_sql.dialects.compiled import StatementCache
-    from queue_over_sql.schema.dialect import SqlDialect
 
     Fetch = Callable[[int], Sequence[Sequence[Any]]]
 

@@ -24,10 +24,10 @@ from sqlalchemy import (
     TypeDecorator,
 )
 from sqlalchemy.dialects import mysql
+from sqlalchemy.types import TypeEngine
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from sqlalchemy.types import TypeEngine
 
 
 _MOST_DIGITS: Final = 38

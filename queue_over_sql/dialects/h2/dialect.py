@@ -7,12 +7,15 @@ import json
 import math
 import random
 import time
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
 
 from sqlalchemy import (
     ColumnElement,
+    Connection,
     Numeric,
     String,
+    Table,
     Update,
     case,
     cast,
@@ -22,25 +25,18 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.types import TypeEngine
 
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect
-from queue_over_sql.dialects.requests import read_rows
+from queue_over_sql.dialects.compiled import StatementCache
+from queue_over_sql.dialects.requests import ClaimRequest, read_rows
 from queue_over_sql.dialects.statements import claim
 from queue_over_sql.dialects.statements.parameters import number
 from queue_over_sql.errors import DatabaseUnavailable, UnsupportedByEngine
+from queue_over_sql.message import MessageRow
+from queue_over_sql.schema.conditions import JsonPath, JsonScalar
 from queue_over_sql.schema.dialect import microseconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from sqlalchemy import Connection, Table
-    from sqlalchemy.types import TypeEngine
-
-    from queue_over_sql.dialects.compiled import StatementCache
-    from queue_over_sql.dialects.requests import ClaimRequest
-    from queue_over_sql.message import MessageRow
-    from queue_over_sql.schema.conditions import JsonPath, JsonScalar
-    from queue_over_sql.schema.queue_tables import QueueTables
+from queue_over_sql.schema.queue_tables import QueueTables
 
 
 class JsonField(ColumnElement[Any]):

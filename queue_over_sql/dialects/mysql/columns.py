@@ -8,13 +8,26 @@ import functools
 import importlib
 import logging
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlalchemy import Boolean, Float, Integer, LargeBinary, String, Text, create_engine
+from sqlalchemy import (
+    URL,
+    Boolean,
+    Connection,
+    Engine,
+    Float,
+    Integer,
+    LargeBinary,
+    Select,
+    String,
+    Table,
+    Text,
+    create_engine,
+)
 from sqlalchemy.dialects.mysql import LONGBLOB, LONGTEXT
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -23,10 +36,7 @@ from queue_over_sql.dialects.compiled import CompiledStatement
 from queue_over_sql.dialects.driver_calls import driver_connection, driver_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from pyarrow import Array, RecordBatch
-    from sqlalchemy import URL, Connection, Engine, Select, Table
 
 
 _log = logging.getLogger(__name__)

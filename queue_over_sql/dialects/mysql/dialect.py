@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from sqlalchemy import (
+    ColumnElement,
+    Connection,
     LargeBinary,
     String,
+    Table,
     Text,
     and_,
     case,
@@ -26,24 +29,18 @@ from sqlalchemy import (
 from sqlalchemy.dialects.mysql import LONGBLOB, LONGTEXT
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import DropTableComment
+from sqlalchemy.types import TypeEngine
 
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect, Rounds
-from queue_over_sql.dialects.compiled import run_text
+from queue_over_sql.dialects.compiled import StatementCache, run_text
+from queue_over_sql.dialects.requests import RoundRequest
 from queue_over_sql.dialects.statements import rounds
 from queue_over_sql.errors import DatabaseUnavailable
-from queue_over_sql.schema.conditions import path_text
+from queue_over_sql.schema.conditions import JsonPath, JsonScalar, path_text
 from queue_over_sql.schema.dialect import microseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from sqlalchemy import ColumnElement, Connection, Table
-    from sqlalchemy.types import TypeEngine
-
     from queue_over_sql.dialects.arrow.rows import RowColumns
-    from queue_over_sql.dialects.compiled import StatementCache
-    from queue_over_sql.dialects.requests import RoundRequest
-    from queue_over_sql.schema.conditions import JsonPath, JsonScalar
 
 
 # Server errors: https://dev.mysql.com/doc/mysql-errors/8.0/en/server-error-reference.html

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
-from sqlalchemy import CheckConstraint, or_, text
+from sqlalchemy import CheckConstraint, ColumnElement, Connection, Table, or_, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from queue_over_sql.dialects.mysql.dialect import MySQLDialect
 from queue_over_sql.errors import UnsupportedByEngine
-
-if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Connection, Table
-
-    from queue_over_sql.schema.conditions import JsonPath, JsonScalar
-
+from queue_over_sql.schema.conditions import JsonPath, JsonScalar
 
 _CHECKS: Final = text(
     "SELECT constraint_name FROM information_schema.check_constraints"

@@ -9,17 +9,13 @@ import importlib
 import logging
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from sqlalchemy import QueuePool, event
+from sqlalchemy import Connection, QueuePool, event
 from sqlalchemy.exc import DisconnectionError
 
 from queue_over_sql.dialects.driver_calls import translated
 from queue_over_sql.dialects.postgresql.pooler import conninfo_of
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
 
 _log = logging.getLogger(__name__)
 _KEPT_SECONDS: Final = 60

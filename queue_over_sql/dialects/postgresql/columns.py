@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -15,12 +15,16 @@ from sqlalchemy import (
     BigInteger,
     BindParameter,
     Boolean,
+    ColumnElement,
+    Connection,
+    Dialect,
     Float,
     Integer,
     LargeBinary,
     Select,
     SmallInteger,
     String,
+    Table,
     Text,
     cast,
     delete,
@@ -32,9 +36,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import asyncpg
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.sql.dml import ReturningDelete
 from sqlalchemy.sql.elements import ClauseList
 from sqlalchemy.sql.visitors import replacement_traverse
-from sqlalchemy.types import NullType
+from sqlalchemy.types import NullType, TypeEngine
 
 from queue_over_sql.dialects.arrow.rows import (
     RowColumns,
@@ -45,24 +50,17 @@ from queue_over_sql.dialects.arrow.rows import (
     rows_of,
 )
 from queue_over_sql.dialects.arrow.types import is_plain
-from queue_over_sql.dialects.compiled import CompiledStatement
+from queue_over_sql.dialects.compiled import CompiledStatement, StatementCache
 from queue_over_sql.dialects.driver_calls import driver_connection, driver_errors
 from queue_over_sql.dialects.postgresql.adbc import adbc_errors, adbc_link
 from queue_over_sql.dialects.postgresql.insert import copy_in, copy_statement
 from queue_over_sql.dialects.statements import archive, claim
 from queue_over_sql.dialects.statements.parameters import number
 from queue_over_sql.message import Outcome
+from queue_over_sql.schema.queue_tables import QueueTables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from pyarrow import Array, RecordBatch
-    from sqlalchemy import ColumnElement, Connection, Dialect, Table
-    from sqlalchemy.sql.dml import ReturningDelete
-    from sqlalchemy.types import TypeEngine
-
-    from queue_over_sql.dialects.compiled import StatementCache
-    from queue_over_sql.schema.queue_tables import QueueTables
 
 
 HEADER: Final = b"PGCOPY\n\xff\r\n\0" + bytes(8)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy import (
     ARRAY,
     CTE,
     JSON,
+    ColumnElement,
+    Connection,
     Float,
+    Insert,
     Integer,
     Numeric,
     Select,
+    Table,
     Text,
     TypeDecorator,
     and_,
@@ -30,10 +35,11 @@ from sqlalchemy import (
     true,
 )
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.types import TypeEngine
 
 from queue_over_sql.dialects.at_once import AtOnceDialect, RoundsAtOnce, claim_at_once
 from queue_over_sql.dialects.base import ErrorKind, Notifications, sqlstate_of
-from queue_over_sql.dialects.compiled import direct_calls, run_text
+from queue_over_sql.dialects.compiled import StatementCache, direct_calls, run_text
 from queue_over_sql.dialects.driver_calls import (
     driver_connection,
     read_all_times,
@@ -42,7 +48,13 @@ from queue_over_sql.dialects.driver_calls import (
 from queue_over_sql.dialects.postgresql.insert import JsonText, copy_rows, publish_rows
 from queue_over_sql.dialects.postgresql.notifications import ListenNotify
 from queue_over_sql.dialects.postgresql.pooler import Pooler
-from queue_over_sql.dialects.requests import read_rows
+from queue_over_sql.dialects.requests import (
+    ClaimRequest,
+    NewRows,
+    Settlement,
+    Where,
+    read_rows,
+)
 from queue_over_sql.dialects.statements import archive, claim, rounds, settle
 from queue_over_sql.dialects.statements.parameters import (
     batches,
@@ -51,26 +63,13 @@ from queue_over_sql.dialects.statements.parameters import (
     id_values,
     number,
 )
-from queue_over_sql.schema.conditions import LONE, NUL, without_nul
+from queue_over_sql.message import Claim, MessageRow
+from queue_over_sql.schema.conditions import LONE, NUL, JsonPath, JsonScalar, without_nul
 from queue_over_sql.schema.dialect import microseconds
+from queue_over_sql.schema.queue_tables import QueueTables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from sqlalchemy import ColumnElement, Connection, Insert, Table
-    from sqlalchemy.types import TypeEngine
-
     from queue_over_sql.dialects.arrow.rows import RowColumns
-    from queue_over_sql.dialects.compiled import StatementCache
-    from queue_over_sql.dialects.requests import (
-        ClaimRequest,
-        NewRows,
-        Settlement,
-        Where,
-    )
-    from queue_over_sql.message import Claim, MessageRow
-    from queue_over_sql.schema.conditions import JsonPath, JsonScalar
-    from queue_over_sql.schema.queue_tables import QueueTables
 
 
 # Any number that other programs are unlikely to lock: the letters of "queue".

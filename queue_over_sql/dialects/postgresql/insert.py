@@ -6,25 +6,32 @@ for the row. A JSON array is one parameter, which the server takes apart as fast
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
-from sqlalchemy import JSON, BigInteger, Text, bindparam, cast, func, literal_column, select
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Insert,
+    Table,
+    Text,
+    bindparam,
+    cast,
+    func,
+    literal_column,
+    select,
+)
 from sqlalchemy.types import UserDefinedType
 from sqlalchemy.util import await_only
 
+from queue_over_sql.dialects.compiled import StatementCache
 from queue_over_sql.dialects.driver_calls import driver_connection, driver_errors
+from queue_over_sql.dialects.requests import NewRows
 from queue_over_sql.dialects.statements import publish
 from queue_over_sql.payloads.codec import encode_json
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from sqlalchemy import ColumnElement, Connection, Insert, Table
-
-    from queue_over_sql.dialects.compiled import StatementCache
-    from queue_over_sql.dialects.requests import NewRows
-    from queue_over_sql.schema.queue_tables import QueueTables
-
+from queue_over_sql.schema.queue_tables import QueueTables
 
 _NUMBERS: Final = frozenset(
     {"priority", "max_attempts", "lease_us", "scheduled_at", "available_at"}

@@ -9,24 +9,17 @@ from __future__ import annotations
 import contextlib
 import selectors
 import socket
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
-from sqlalchemy import Select, func, literal, select
+from sqlalchemy import Connection, Select, func, literal, select
 from sqlalchemy.util import await_only
 
 from queue_over_sql.dialects.base import Notifications, Pause, Watch
-from queue_over_sql.dialects.compiled import run_text
+from queue_over_sql.dialects.compiled import StatementCache, run_text
 from queue_over_sql.dialects.driver_calls import driver_connection, driver_errors
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sqlalchemy import Connection
-
-    from queue_over_sql.dialects.compiled import StatementCache
-    from queue_over_sql.dialects.postgresql.pooler import Pooler
-    from queue_over_sql.schema.queue_tables import QueueTables
-
+from queue_over_sql.dialects.postgresql.pooler import Pooler
+from queue_over_sql.schema.queue_tables import QueueTables
 
 CHANNEL: Final = "queue_over_sql"
 """The channel of all queues of a database; the payload is the full name of a queue's table."""

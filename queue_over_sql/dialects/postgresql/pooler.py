@@ -16,18 +16,13 @@ import importlib
 import logging
 import select
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
-from sqlalchemy import event
+from sqlalchemy import Connection, event
 
 from queue_over_sql.dialects.driver_calls import driver_connection
 from queue_over_sql.errors import UnsupportedByEngine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from sqlalchemy import Connection
-
 
 _log = logging.getLogger(__name__)
 

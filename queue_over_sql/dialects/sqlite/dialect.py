@@ -5,33 +5,43 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sqlalchemy import Integer, and_, case, false, func, literal_column, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Insert,
+    Integer,
+    Select,
+    Table,
+    Update,
+    and_,
+    case,
+    false,
+    func,
+    literal_column,
+    select,
+    update,
+)
 from sqlalchemy.dialects import sqlite
+from sqlalchemy.types import TypeEngine
 
 from queue_over_sql.dialects.at_once import AtOnceDialect
 from queue_over_sql.dialects.base import ErrorKind, Notifications
-from queue_over_sql.dialects.compiled import direct_calls, run_text
+from queue_over_sql.dialects.compiled import StatementCache, direct_calls, run_text
+from queue_over_sql.dialects.requests import NewRows, Where
 from queue_over_sql.dialects.sqlite.notifications import FileNotifications
 from queue_over_sql.dialects.sqlite.write_ahead_log import WriteAheadLog
 from queue_over_sql.dialects.statements import claim, publish
 from queue_over_sql.dialects.statements.parameters import number
-from queue_over_sql.schema.conditions import NUL, path_text, without_nul
+from queue_over_sql.schema.conditions import NUL, JsonPath, JsonScalar, path_text, without_nul
 from queue_over_sql.schema.dialect import microseconds
+from queue_over_sql.schema.queue_tables import QueueTables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from sqlalchemy import ColumnElement, Connection, Insert, Select, Table, Update
-    from sqlalchemy.types import TypeEngine
-
     from queue_over_sql.dialects.arrow.rows import RowColumns
-    from queue_over_sql.dialects.compiled import StatementCache
-    from queue_over_sql.dialects.requests import NewRows, Where
-    from queue_over_sql.schema.conditions import JsonPath, JsonScalar
-    from queue_over_sql.schema.queue_tables import QueueTables
 
 
 _MAIN_FILE = "SELECT file FROM pragma_database_list WHERE name = 'main'"

@@ -6,15 +6,11 @@ import random
 import sqlite3
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from sqlalchemy import event
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine
-    from sqlalchemy.engine.interfaces import DBAPIConnection, ExceptionContext
-    from sqlalchemy.pool import ConnectionPoolEntry
-
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.engine.interfaces import DBAPIConnection, ExceptionContext
+from sqlalchemy.pool import ConnectionPoolEntry
 
 # SQLite's own transactions are begun by a hook, which leaves connections so marked alone.
 SESSION_MARK: Final = "queue_over_sql_session"

@@ -6,16 +6,13 @@ https://www.sqlite.org/pragma.html#pragma_data_version
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
+
+from sqlalchemy import Connection
 
 from queue_over_sql.dialects.base import Notifications, Pause, Watch
 from queue_over_sql.dialects.compiled import run_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sqlalchemy import Connection
-
 
 # A look costs some microseconds.
 _STEP: Final = 0.003

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
+
+from sqlalchemy import Connection
 
 from queue_over_sql.backoff import RateLimit
+from queue_over_sql.dialects.base import QueueDialect
 from queue_over_sql.dialects.sqlite.hooks import LOG_BYTES
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sqlalchemy import Connection
-
-    from queue_over_sql.dialects.base import QueueDialect
-
-    Run = Callable[[Callable[[Connection], Any]], Any]
+Run = Callable[[Callable[[Connection], Any]], Any]
 
 
 _log = logging.getLogger(__name__)
