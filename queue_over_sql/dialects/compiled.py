@@ -28,10 +28,6 @@ class DriverResult:
     """What a statement answered: the part of SQLAlchemy's ``CursorResult`` that acts use.
 
     Rows are the driver's own, without names, and all of them are here.
-
-    Attributes:
-        rowcount: how many rows were changed.
-        lastrowid: the id of the first row that was inserted, where the driver tells.
     """
 
     __slots__ = ("lastrowid", "rowcount", "rows")
@@ -39,24 +35,18 @@ class DriverResult:
     rows: Sequence[Row]
     rowcount: int
     lastrowid: Any
+    """The id of the first row that was inserted, where the driver tells."""
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
 
     def all(self) -> Sequence[Row]:
-        """All rows."""
         return self.rows
 
     def first(self) -> Row | None:
-        """The first row, or None where there is none."""
         return self.rows[0] if self.rows else None
 
     def one(self) -> Row:
-        """The only row.
-
-        Raises:
-            NoResultFound, MultipleResultsFound: there is not just one.
-        """
         if not self.rows:
             raise NoResultFound("No row was found when one was required")
         if len(self.rows) > 1:
@@ -64,15 +54,9 @@ class DriverResult:
         return self.rows[0]
 
     def scalar(self) -> Any:
-        """The first value of the first row, or None where there is none."""
         return self.rows[0][0] if self.rows else None
 
     def scalar_one(self) -> Any:
-        """The first value of the only row.
-
-        Raises:
-            NoResultFound, MultipleResultsFound: there is not just one.
-        """
         return self.one()[0]
 
     def close(self) -> None:
@@ -80,13 +64,10 @@ class DriverResult:
 
 
 class DriverCalls:
-    """Runs texts on cursors of one driver connection; errors are SQLAlchemy's, as always.
-
-    Attributes:
-        numbered: whether it takes parameters as ``CompiledStatement.numbered`` has them.
-    """
+    """Runs texts on cursors of one driver connection; errors are SQLAlchemy's, as always."""
 
     numbered = False
+    """Whether it takes parameters as ``CompiledStatement.numbered`` has them."""
     # What a cursor has where there are rows.
     _tells_rows = "description"
 
@@ -254,18 +235,13 @@ class CompiledStatement:
 
         Only for drivers that take parameters by position.
         """
-        run_text(connection, self.text, self._converted(values)).close()
-
-    def _converted(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        if not self._converters:
-            return tuple(values)
-        found = dict(self._converters)
-        return tuple(
-            [
+        if self._converters:
+            found = dict(self._converters)
+            values = [
                 found[name](value) if name in found else value
                 for name, value in zip(self.order, values, strict=True)
             ]
-        )
+        run_text(connection, self.text, tuple(values)).close()
 
     def bound(self, values: Mapping[str, Any] | None = None) -> tuple[str, Any]:
         """The text and its parameters, as a cursor of the driver takes them."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import importlib
+import logging
+import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +32,7 @@ from sqlalchemy import (
     Text,
     cast,
     delete,
+    event,
     func,
     insert,
     literal_column,
@@ -35,7 +40,8 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.dialects.postgresql import asyncpg
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
+from sqlalchemy.pool import QueuePool
 from sqlalchemy.sql.dml import ReturningDelete
 from sqlalchemy.sql.elements import ClauseList
 from sqlalchemy.sql.visitors import replacement_traverse
@@ -51,9 +57,9 @@ from queue_over_sql.dialects.arrow.rows import (
 )
 from queue_over_sql.dialects.arrow.types import is_plain
 from queue_over_sql.dialects.compiled import CompiledStatement, StatementCache
-from queue_over_sql.dialects.driver_calls import driver_connection, driver_errors
-from queue_over_sql.dialects.postgresql.adbc import adbc_errors, adbc_link
+from queue_over_sql.dialects.driver_calls import driver_connection, driver_errors, translated
 from queue_over_sql.dialects.postgresql.insert import copy_in, copy_statement
+from queue_over_sql.dialects.postgresql.pooler import conninfo_of
 from queue_over_sql.dialects.statements import archive, claim
 from queue_over_sql.dialects.statements.parameters import number
 from queue_over_sql.message import Outcome
@@ -63,6 +69,9 @@ if TYPE_CHECKING:
     from pyarrow import Array, RecordBatch
 
 
+_log = logging.getLogger(__name__)
+# Connections of ADBC are kept for so long: a new one reads the server's catalogue of types first.
+_KEPT_SECONDS: Final = 60
 HEADER: Final = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TRAILER: Final = b"\xff\xff"
 _WIDEST_SINGLE: Final = 24
@@ -188,7 +197,7 @@ class PostgreSQLColumns(RowColumns):
         if connection.dialect.driver != "psycopg":
             yield from super().read(connection, statement, schema, batch_bytes)
             return
-        with adbc_link(connection) as link:
+        with _adbc_link(connection) as link:
             if link is not None:
                 yield from _by_copy(connection, link, statement, schema, batch_bytes)
                 return
@@ -241,6 +250,69 @@ class PostgreSQLColumns(RowColumns):
         return _read(content, schema).sort_by([("available_at", "ascending"), ("id", "ascending")])
 
 
+@contextlib.contextmanager
+def _adbc_link(connection: Connection) -> Iterator[Any]:
+    """A connection of ADBC to the database of another; None where there can be none.
+
+    Its transaction begins with its first statement, and is rolled back at the end.
+    """
+    link = _link(connection)
+    if link is None:
+        yield None
+        return
+    try:
+        yield link
+    except BaseException:
+        link.invalidate()
+        raise
+    finally:
+        link.close()
+
+
+@contextlib.contextmanager
+def _adbc_errors(connection: Connection) -> Iterator[None]:
+    """SQLAlchemy's errors around those of ADBC."""
+    adbc_error = importlib.import_module("adbc_driver_manager").Error
+    try:
+        yield
+    except adbc_error as error:
+        # What has no code of the server's is of the way to it.
+        lost = not getattr(error, "sqlstate", None)
+        raise translated("COPY", error, adbc_error, connection.dialect, lost=lost) from error
+
+
+def _link(connection: Connection) -> Any:
+    try:
+        driver = importlib.import_module("adbc_driver_postgresql.dbapi")
+    except ImportError:
+        return None
+    try:
+        return _pool(driver, conninfo_of(connection), os.getpid()).connect()
+    except Exception as error:  # noqa: BLE001 - whatever it is, there is another way
+        _log.warning("ADBC cannot connect, so psycopg reads: %s", error)
+        return None
+
+
+@functools.lru_cache(maxsize=64)
+def _pool(driver: Any, conninfo: str, pid: int) -> QueuePool:
+    """Of this process: a forked one must not use its parent's connections, nor close them."""
+    pool = QueuePool(
+        lambda: driver.connect(conninfo), pool_size=8, max_overflow=-1, recycle=_KEPT_SECONDS
+    )
+    event.listen(pool, "checkout", _check)
+    atexit.register(lambda: pool.dispose() if pid == os.getpid() else None)
+    return pool
+
+
+def _check(link: Any, *_: object) -> None:
+    try:
+        with link.cursor() as cursor:
+            cursor.execute("SELECT 1")
+            cursor.fetchall()
+    except Exception as error:
+        raise DisconnectionError from error
+
+
 def _by_copy(
     connection: Connection,
     link: Any,
@@ -251,7 +323,7 @@ def _by_copy(
     plain, values = _with_settings(connection, statement)
     # The other driver's dialect, because psycopg's would double each percent sign.
     text = str(plain.compile(dialect=_plain_dialect()))
-    with adbc_errors(connection):
+    with _adbc_errors(connection):
         if values:
             _set(link, values)
         with link.cursor() as cursor:

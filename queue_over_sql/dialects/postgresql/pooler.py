@@ -184,7 +184,6 @@ class _Beside:
         return self._answer(lambda: send(name.encode(), statement.encode())) is not None
 
     def close(self) -> None:
-        """End it."""
         self._link.finish()
 
     def _answer(self, send: Callable[[], None]) -> Any:

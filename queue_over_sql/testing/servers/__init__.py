@@ -55,11 +55,7 @@ DEFAULT_ENGINES = ("sqlite", "postgresql", "mysql", "mariadb", "h2")
 class ExternalServer(Server):
     """A given server; tests make and drop databases of their own in it, and leave it running.
 
-    Args:
-        engine: the engine's name.
-        url: its URL, with an account that may create databases.
-        databases: how databases are made there.
-        origin: where the URL comes from.
+    The account of its URL may create databases.
     """
 
     def __init__(self, engine: str, url: URL, databases: Databases, origin: str) -> None:
@@ -76,11 +72,7 @@ class ExternalServer(Server):
         """Do nothing: it runs already."""
 
     def stop(self) -> None:
-        """Refuse.
-
-        Raises:
-            RuntimeError: always; a given server is not for this process to stop.
-        """
+        """Refuse, always: a given server is not for this process to stop."""
         raise RuntimeError(f"the {self.engine} server is {self.origin}: it is not ours to stop")
 
     kill = stop

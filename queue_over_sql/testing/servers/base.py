@@ -159,21 +159,13 @@ class PrivateServer(Server):
 
     @property
     def pid(self) -> int:
-        """The process id of the running server.
-
-        Raises:
-            RuntimeError: it is not running.
-        """
+        """The process id of the running server."""
         if self._process is None:
             raise RuntimeError(f"the {self.engine} server is not running")
         return self._process.pid
 
     def prepare(self, *command: str | Path) -> None:
-        """Run a command that prepares the server to its end.
-
-        Raises:
-            RuntimeError: it failed; the message has its output.
-        """
+        """Run a command that prepares the server to its end; an error has its output."""
         done = subprocess.run(
             [str(part) for part in command],
             capture_output=True,

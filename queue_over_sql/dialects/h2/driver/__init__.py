@@ -23,7 +23,7 @@ Unless the URL says otherwise every connection sets ``WRITE_DELAY=0`` (a commit 
 process before it returns; H2's own default of 500 ms loses commits with a killed process),
 ``LOCK_TIMEOUT=10000`` ms and ``OPTIMIZE_REUSE_RESULTS=0`` (a race in older versions returns
 stale results). The first and the last need admin rights: another user connects without them,
-and is warned with :class:`.durability.DurabilityWarning` if commits are then delayed.
+and is warned with :class:`.dbapi.DurabilityWarning` if commits are then delayed.
 """
 
 from __future__ import annotations

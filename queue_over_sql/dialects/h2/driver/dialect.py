@@ -183,19 +183,16 @@ class H2Compiler(compiler.SQLCompiler):
         return text
 
     def update_post_criteria_clause(self, update_stmt: Any, **kw: Any) -> str | None:
-        """``update.with_dialect_options(h2_limit=n)``: at most n rows, an int or an expression."""
-        return self._row_limit(update_stmt, super().update_post_criteria_clause(update_stmt, **kw))
-
-    def delete_post_criteria_clause(self, delete_stmt: Any, **kw: Any) -> str | None:
-        """``delete.with_dialect_options(h2_limit=n)``: at most n rows, an int or an expression."""
-        return self._row_limit(delete_stmt, super().delete_post_criteria_clause(delete_stmt, **kw))
-
-    def _row_limit(self, statement: Any, before: str | None) -> str | None:
-        limit = statement.dialect_options["h2"]["limit"]
+        """``with_dialect_options(h2_limit=n)``: at most n rows, an int or an expression."""
+        before: str | None = super().update_post_criteria_clause(update_stmt, **kw)
+        limit = update_stmt.dialect_options["h2"]["limit"]
         if limit is None:
             return before
         count = self.process(limit) if isinstance(limit, ClauseElement) else str(int(limit))
         return f"{before or ''} FETCH FIRST {count} ROWS ONLY".lstrip()
+
+    # The base class has one text for both.
+    delete_post_criteria_clause = update_post_criteria_clause  # type: ignore[assignment]
 
     def returning_clause(
         self, stmt: Any, returning_cols: Any, *, populate_result_map: bool, **kw: Any

@@ -39,10 +39,12 @@ _inside: dict[int, _Cancellable] = {}
 _main_thread: Final = threading.main_thread().ident
 
 
-class _CallState:
-    """What is known of the process."""
+class _State:
+    """What is known of this process."""
 
     ending = False
+    pid: int | None = None
+    java: Java | None = None
 
 
 _P = ParamSpec("_P")
@@ -95,7 +97,7 @@ def possible() -> bool:
     return (
         jpype.isJVMStarted()
         and not is_forked()
-        and not (_CallState.ending and threading.get_ident() != _main_thread)
+        and not (_State.ending and threading.get_ident() != _main_thread)
     )
 
 
@@ -103,7 +105,7 @@ def _enter(thread: int) -> None:
     check_process()
     if not _thread_end.known:
         _thread_end.watch(thread)
-    if _CallState.ending and thread != _main_thread:
+    if _State.ending and thread != _main_thread:
         raise SystemExit
 
 
@@ -125,7 +127,7 @@ class _Detacher:
 
     def __init__(self) -> None:
         # Kept here: when the interpreter ends the names of this module are gone before this.
-        self._state, self._is_forked, self._java = _CallState, is_forked, java
+        self._state, self._is_forked, self._java = _State, is_forked, java
 
     def __del__(self) -> None:
         """Detach, while there is a JVM that belongs to this process."""
@@ -139,7 +141,7 @@ _thread_end = _ThreadEnd()
 @atexit.register
 def _end() -> None:
     """Close Java for other threads, and empty it of them (runs before JPype's own exit)."""
-    _CallState.ending = True
+    _State.ending = True
     if is_forked() or _emptied():
         return
     # Ending the JVM under a thread can hang. Without that H2 is left as after a kill.
@@ -337,13 +339,6 @@ class Java:
         raise AttributeError(name)
 
 
-class _State:
-    """What :func:`start` has done in this process."""
-
-    pid: int | None = None
-    java: Java | None = None
-
-
 def start(jar: str | None = None, jvm: str | None = None, arguments: tuple[str, ...] = ()) -> Java:
     """Start the JVM, or take the running one, and return the Java classes.
 
@@ -393,7 +388,8 @@ def check_process() -> None:
 
 def _start(jar: Jar, jvm: str | None, arguments: tuple[str, ...]) -> None:
     runtime = find_runtime(jar, jvm)
-    flags = [*JVM_FLAGS, *_version_flags(runtime), *arguments]
+    native = [_NATIVE_ACCESS] if (runtime.version or 0) >= _NATIVE_ACCESS_SINCE else []
+    flags = [*JVM_FLAGS, *native, *arguments]
     _logger.debug("starting Java %s for H2 %s", runtime, jar)
     try:
         jpype.startJVM(runtime.library, *flags, classpath=[jar.path], convertStrings=False)
@@ -401,10 +397,6 @@ def _start(jar: Jar, jvm: str | None, arguments: tuple[str, ...]) -> None:
         raise InterfaceError(f"could not start Java ({runtime.library}): {error}") from error
     if threading.current_thread() is not threading.main_thread():
         _become_daemon()
-
-
-def _version_flags(runtime: Runtime) -> list[str]:
-    return [_NATIVE_ACCESS] if (runtime.version or 0) >= _NATIVE_ACCESS_SINCE else []
 
 
 def _become_daemon() -> None:
