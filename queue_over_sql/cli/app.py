@@ -28,6 +28,7 @@ from queue_over_sql.cli import (
     workers,
 )
 from queue_over_sql.cli.session import (
+    Commands,
     Connection,
     JsonOption,
     PrefixOption,
@@ -38,43 +39,29 @@ from queue_over_sql.cli.session import (
 from queue_over_sql.cli.spark import PANEL
 from queue_over_sql_demo import command as demo
 
-
-def register_spark(app: typer.Typer) -> None:
-    """Add the group of the data pipeline to `app`."""
-    group = typer.Typer(
-        no_args_is_help=True,
-        help="Move large numbers of messages by Apache Spark: load, work, export, report.",
-    )
-    for register in (
-        spark_load.register,
-        spark_process.register,
-        spark_workers.register,
-        spark_history.register,
-        spark_history.register_report,
-    ):
-        register(group)
-    app.add_typer(group, name="spark", rich_help_panel=PANEL)
-
-
 COMMANDS = (
-    queues.register,
-    queues.register_adopt,
-    publish.register,
-    publish.register_request,
-    consume.register,
-    search.register,
-    edit.register,
-    edit.register_requeue,
-    archive.register,
-    schedules.register,
-    topics.register,
-    consumers.register,
-    consumers.register_durable,
-    workers.register,
-    demo.register,
-    sql_api.register,
-    register_spark,
+    queues.commands,
+    publish.commands,
+    consume.commands,
+    search.commands,
+    edit.commands,
+    topics.subscriptions,
+    consumers.commands,
+    workers.commands,
+    demo.commands,
+    archive.commands,
+    schedules.commands,
+    topics.commands,
+    consumers.durable_commands,
+    sql_api.commands,
 )
+SPARK_COMMANDS = (
+    spark_load.commands,
+    spark_process.commands,
+    spark_workers.commands,
+    spark_history.commands,
+)
+SPARK_HELP = "Move large numbers of messages by Apache Spark: load, work, export, report."
 HELP = """Message queues inside the SQL database that you already run.
 
 The database is given by --url or QUEUE_OVER_SQL_URL. Every command that talks to a database takes
@@ -123,8 +110,11 @@ def build_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_globals)
-    for register in COMMANDS:
-        register(app)
+    spark = Commands(PANEL, "spark", help=SPARK_HELP)
+    for commands in SPARK_COMMANDS:
+        spark.add_typer(commands)
+    for commands in (*COMMANDS, spark):
+        app.add_typer(commands, rich_help_panel=commands.group_panel)
     return app
 
 

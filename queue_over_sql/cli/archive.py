@@ -9,16 +9,23 @@ import typer
 
 from queue_over_sql import ArchiveSelection, Queue
 from queue_over_sql.cli.edit import (
-    Progress,
-    end_with_nothing,
+    agreed,
     insist_on_choice,
     progress_bar,
     removed_how,
+    report_finished,
 )
-from queue_over_sql.cli.filters import ARCHIVE_STATUS, Filters, filtered
-from queue_over_sql.cli.options import MESSAGES_PANEL, AllOption, QueueName, YesOption, confirm
+from queue_over_sql.cli.filters import (
+    ArchiveStatus,
+    Filters,
+    KeyFilter,
+    KindFilter,
+    PayloadFilter,
+    WhereFilter,
+)
+from queue_over_sql.cli.options import MESSAGES_PANEL, AllOption, QueueName, YesOption
 from queue_over_sql.cli.output import Output
-from queue_over_sql.cli.session import Session, command
+from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.values import counted
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.json_lines import message_fields, to_json
@@ -29,17 +36,15 @@ PAGE: Final = 1_000
 STANDARD_OUTPUT: Final = "-"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group of this module's commands to `app`."""
-    group = typer.Typer(
-        no_args_is_help=True, help="Export, prune or remove the finished messages of a queue."
-    )
-    command(group, "export", panel=PANEL)(filtered(export, status=ARCHIVE_STATUS))
-    command(group, "prune", panel=PANEL)(prune)
-    command(group, "remove", panel=PANEL)(filtered(remove, status=ARCHIVE_STATUS))
-    app.add_typer(group, name="archive", rich_help_panel=MESSAGES_PANEL)
+commands = Commands(
+    PANEL,
+    "archive",
+    group_panel=MESSAGES_PANEL,
+    help="Export, prune or remove the finished messages of a queue.",
+)
 
 
+@commands.add("export")
 def export(
     session: Session,
     *,
@@ -53,7 +58,11 @@ def export(
             "output, page by page.",
         ),
     ],
-    filters: Filters,
+    status: ArchiveStatus = None,
+    key: KeyFilter = None,
+    kind: KindFilter = None,
+    payload: PayloadFilter = None,
+    where: WhereFilter = None,
 ) -> None:
     """Write finished messages to a file of JSON Lines, one message per line, by id.
 
@@ -62,7 +71,8 @@ def export(
 
     Example: queue-over-sql archive export orders failed.jsonl --status failed
     """
-    with session.queue(queue) as source:
+    filters = Filters(status, key, kind, payload, where)
+    with filters.queue(session, queue) as source:
         if file == STANDARD_OUTPUT:
             written = _write_out(session.output, filters.archived(source))
             session.output.note(_exported(written, queue))
@@ -75,7 +85,7 @@ def export(
 
 
 def _exported(count: int, queue: str) -> str:
-    return f"Exported {counted(count, 'message')} of the archive of queue {queue}."
+    return f"Exported {_what(count, queue)}."
 
 
 def _write_file(output: Output, queue: Queue, filters: Filters, file: Path) -> int:
@@ -96,6 +106,7 @@ def _write_out(output: Output, selection: ArchiveSelection) -> int:
     return written
 
 
+@commands.add("prune")
 def prune(session: Session, *, queue: QueueName) -> None:
     """Remove now what the queue's --archive-ttl and --archive-limit do not keep.
 
@@ -103,23 +114,24 @@ def prune(session: Session, *, queue: QueueName) -> None:
     on until nothing is left to prune. It needs no yes: the settings have said it.
     """
     with session.queue(queue) as pruned, progress_bar(session.output, "Pruning") as progress:
-        _prune(pruned, progress)
+        while step := core_of(pruned).recovery.prune().pruned:
+            progress(progress.done + step)
     session.output.record(
         {"queue": queue, "pruned": progress.done},
-        human=f"Pruned {counted(progress.done, 'message')} of the archive of queue {queue}.",
+        human=f"Pruned {_what(progress.done, queue)}.",
     )
 
 
-def _prune(queue: Queue, progress: Progress) -> None:
-    while step := core_of(queue).recovery.prune().pruned:
-        progress(progress.done + step)
-
-
+@commands.add("remove")
 def remove(
     session: Session,
     *,
     queue: QueueName,
-    filters: Filters,
+    status: ArchiveStatus = None,
+    key: KeyFilter = None,
+    kind: KindFilter = None,
+    payload: PayloadFilter = None,
+    where: WhereFilter = None,
     everything: AllOption = False,
     yes: YesOption = False,
 ) -> None:
@@ -129,30 +141,15 @@ def remove(
 
     Example: queue-over-sql archive remove orders --status done --kind ping
     """
+    filters, done = Filters(status, key, kind, payload, where), 0
     insist_on_choice(filters, everything=everything)
-    with session.queue(queue) as target:
-        selection = filters.archived(target)
-        how = removed_how(target)
-        agreed = yes or _agreed(queue, selection, how)
-        done = _remove(session.output, selection) if agreed else 0
-    session.output.record(
-        {"queue": queue, "removed": done},
-        human=f"Removed {_what(done, queue)}{how}." if done else None,
-    )
-    if not done:
-        end_with_nothing(session.output, f"the archive of queue {queue}")
-
-
-def _agreed(queue: str, selection: ArchiveSelection, how: str) -> bool:
-    found = selection.count()
-    if found:
-        confirm(f"Remove {_what(found, queue)}{how}?", yes=False)
-    return found > 0
-
-
-def _remove(output: Output, selection: ArchiveSelection) -> int:
-    with progress_bar(output, "Removing", selection.count) as progress:
-        return int(selection.remove(progress=progress))
+    with filters.queue(session, queue) as target:
+        selection, how = filters.archived(target), removed_how(target)
+        if yes or agreed(selection, lambda found: f"Remove {_what(found, queue)}{how}?"):
+            with progress_bar(session.output, "Removing", selection.count) as progress:
+                done = int(selection.remove(progress=progress))
+    human = f"Removed {_what(done, queue)}{how}."
+    report_finished(session.output, queue, "removed", done, human)
 
 
 def _what(count: int, queue: str) -> str:

@@ -25,11 +25,12 @@ from queue_over_sql.cli.options import (
     ConsumerTimeoutOption,
     LeaseOption,
     QueueName,
+    duration,
+    number,
 )
 from queue_over_sql.cli.output import Output
-from queue_over_sql.cli.session import Session, command
+from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode, Stop, stop_on_signals
-from queue_over_sql.cli.values import parse_duration
 from queue_over_sql.queues.json_lines import message_fields, to_json
 from queue_over_sql.worker.lease_renewal import LeaseKeeper
 
@@ -354,19 +355,15 @@ class Consumption:
             self._warn(str(error))
 
 
-def register(app: typer.Typer) -> None:
-    """Add this module's command to `app`."""
-    command(app, "consume", panel=MESSAGES_PANEL)(consume)
+commands = Commands(MESSAGES_PANEL)
 
 
+@commands.add("consume")
 def consume(
     session: Session,
     *,
     queue: QueueName,
-    count: Annotated[
-        int | None,
-        typer.Option("--count", "-n", metavar="N", min=1, help="Stop after N messages."),
-    ] = None,
+    count: Annotated[int | None, number("Stop after N messages.", "--count", "-n")] = None,
     exec_: Annotated[
         str | None,
         typer.Option(
@@ -377,22 +374,12 @@ def consume(
         ),
     ] = None,
     wait: Annotated[
-        float,
-        typer.Option(
-            "--wait",
-            metavar="DURATION",
-            parser=parse_duration,
-            show_default="0",
-            help="Stop only when no message came for this long.",
-        ),
+        float, duration("Stop only when no message came for this long.", show_default="0")
     ] = 0.0,
     follow: Annotated[
         bool, typer.Option("--follow", help="Never stop for lack of messages.")
     ] = False,
-    batch: Annotated[
-        int,
-        typer.Option("--batch", metavar="N", min=1, help="Claim this many at once: faster."),
-    ] = 1,
+    batch: Annotated[int, number("Claim this many at once: faster.")] = 1,
     lease: LeaseOption = None,
     consumer_timeout: ConsumerTimeoutOption = 30.0,
 ) -> None:

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from datetime import timedelta
 from typing import Annotated, Final
 
 import typer
-from rich.live import Live
 from rich.text import Text
 
 from queue_over_sql import ConsumerInfo, QueueNotFound, QueueService, QueueStats
-from queue_over_sql.cli.options import MONITORING_PANEL, YesOption, confirm
+from queue_over_sql.cli.options import MONITORING_PANEL, NO_QUEUE, YesOption, confirm, duration
 from queue_over_sql.cli.output import build_table
-from queue_over_sql.cli.session import Session, command
-from queue_over_sql.cli.signals import ExitCode, stop_on_signals
+from queue_over_sql.cli.session import Commands, Session
+from queue_over_sql.cli.signals import stop_on_signals
 from queue_over_sql.cli.values import (
     counted,
     format_age,
     format_bytes,
     format_duration,
-    parse_duration,
 )
-from queue_over_sql.durable.consumer import durable_consumer
 
 DURABLE_COLUMNS: Final = (
     *("durable", "queue", "#epoch", "#rounds out", "#messages out", "…owner", "#last seen"),
@@ -38,17 +33,14 @@ ConsumerId = Annotated[
 ]
 
 
-def register_durable(app: typer.Typer) -> None:
-    """Add the group of this module to `app`."""
-    group = typer.Typer(
-        no_args_is_help=True,
-        help="Durable consumers: the streaming queries that read queues (see `consumers`).",
-    )
-    command(group, "release", panel=MONITORING_PANEL)(release)
-    command(group, "drop", panel=MONITORING_PANEL)(drop)
-    app.add_typer(group, name="consumer", rich_help_panel=MONITORING_PANEL)
+durable_commands = Commands(
+    MONITORING_PANEL,
+    "consumer",
+    help="Durable consumers: the streaming queries that read queues (see `consumers`).",
+)
 
 
+@durable_commands.add("release")
 def release(session: Session, *, consumer: ConsumerId, yes: YesOption = False) -> None:
     """Give back what a query holds that died and will not come back; others get it at once.
 
@@ -62,6 +54,7 @@ def release(session: Session, *, consumer: ConsumerId, yes: YesOption = False) -
     session.output.record({"consumer_id": consumer, "released": count}, human=human)
 
 
+@durable_commands.add("drop")
 def drop(session: Session, *, consumer: ConsumerId, yes: YesOption = False) -> None:
     """Forget a durable consumer, and give back what it holds.
 
@@ -74,8 +67,9 @@ def drop(session: Session, *, consumer: ConsumerId, yes: YesOption = False) -> N
     session.output.record({"consumer_id": consumer, "released": count}, human=human)
 
 
-def outstanding(service: QueueService, consumer: ConsumerInfo) -> int | None:
-    """How many messages a durable consumer holds; None where its queue cannot be asked."""
+def _outstanding(service: QueueService, consumer: ConsumerInfo) -> int | None:
+    from queue_over_sql.durable.consumer import durable_consumer  # only where there is one
+
     try:
         queue = service.queue(consumer.queue or "")
     except QueueNotFound:
@@ -83,13 +77,7 @@ def outstanding(service: QueueService, consumer: ConsumerInfo) -> int | None:
     return durable_consumer(queue, consumer.consumer_id, owner="").outstanding()
 
 
-def show(session: Session, found: Sequence[ConsumerInfo], held: Sequence[int | None]) -> None:
-    """A table of durable consumers."""
-    rows = [_row(consumer, count) for consumer, count in zip(found, held, strict=True)]
-    session.output.table(None, DURABLE_COLUMNS, rows)
-
-
-def _row(consumer: ConsumerInfo, held: int | None) -> tuple[object, ...]:
+def _durable_row(consumer: ConsumerInfo, held: int | None) -> tuple[object, ...]:
     rounds = (consumer.claimed_round or 0) - (consumer.acked_round or 0)
     kept = consumer.expires_at - consumer.heartbeat_at
     return (
@@ -104,21 +92,15 @@ def _row(consumer: ConsumerInfo, held: int | None) -> tuple[object, ...]:
     )
 
 
-STATS_COLUMNS = (
-    *("queue", "#ready", "#delayed", "#claimed", "#held", "#archived", "#oldest ready"),
-    "",
-)
-LOG_COLUMN = "#log"
+STATS_COLUMNS = ("queue", "#ready", "#delayed", "#claimed", "#held", "#archived", "#oldest ready")
 CONSUMER_COLUMNS = ("…name", "…host", "#pid", "id", "#up for", "#last heartbeat")
 SHOWN_OF_ID = 8
 
 
-def register(app: typer.Typer) -> None:
-    """Add this module's commands to `app`."""
-    command(app, "stats", panel=MONITORING_PANEL)(stats)
-    command(app, "consumers", panel=MONITORING_PANEL)(consumers)
+commands = Commands(MONITORING_PANEL)
 
 
+@commands.add("stats")
 def stats(
     session: Session,
     *,
@@ -130,14 +112,7 @@ def stats(
         bool, typer.Option("--watch", "-w", help="Show it anew again and again, until Ctrl-C.")
     ] = False,
     interval: Annotated[
-        float,
-        typer.Option(
-            "--interval",
-            metavar="DURATION",
-            parser=parse_duration,
-            show_default="1s",
-            help="Time between two looks of --watch.",
-        ),
+        float, duration("Time between two looks of --watch.", show_default="1s")
     ] = 1.0,
 ) -> None:
     """Count the messages of one queue or of all, by status; exit code 3 when there is no queue."""
@@ -146,8 +121,7 @@ def stats(
     with session.connect() as service:
         found = _collect(service, queue)
         if not found:
-            session.output.note("There is no queue yet: queue-over-sql create NAME makes one.")
-            raise typer.Exit(ExitCode.NOTHING)
+            session.output.nothing(NO_QUEUE)
         if not watch:
             _show(session, found)
         elif session.output.machine or not session.output.out.is_terminal:
@@ -160,6 +134,8 @@ def stats(
 
 
 def _watch(session: Session, service: QueueService, queue: str | None, interval: float) -> None:
+    from rich.live import Live  # only for --watch
+
     with (
         stop_on_signals() as stop,
         Live(console=session.output.out, auto_refresh=False, transient=False) as live,
@@ -186,30 +162,21 @@ def _show(session: Session, found: dict[str, QueueStats]) -> None:
 def _stats_table(
     found: dict[str, QueueStats],
 ) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
-    rows = _stats_rows(found)
-    if all(counted.wal_bytes is None for counted in found.values()):
-        return STATS_COLUMNS, rows
-    sizes = [format_bytes(counted.wal_bytes) for counted in found.values()]
-    with_sizes = [(*row[:-1], size, row[-1]) for row, size in zip(rows, sizes, strict=True)]
-    return (*STATS_COLUMNS[:-1], LOG_COLUMN, STATS_COLUMNS[-1]), with_sizes
-
-
-def _stats_rows(found: dict[str, QueueStats]) -> list[tuple[object, ...]]:
-    return [
+    log = any(stats.wal_bytes is not None for stats in found.values())
+    rows = [
         (
             name,
             *(f"{count:,}" for count in (s.ready, s.delayed, s.claimed, s.held, s.archived)),
-            _age(s.oldest_ready_age),
+            "-" if (age := s.oldest_ready_age) is None else format_duration(age.total_seconds()),
+            *((format_bytes(s.wal_bytes),) if log else ()),
             Text("paused", style="yellow") if s.paused else "",
         )
         for name, s in found.items()
     ]
+    return (*STATS_COLUMNS, *(("#log",) if log else ()), ""), rows
 
 
-def _age(age: timedelta | None) -> str:
-    return format_duration(None if age is None else age.total_seconds())
-
-
+@commands.add("consumers")
 def consumers(session: Session) -> None:
     """List the consumers that are registered; exit code 3 when there is none.
 
@@ -221,22 +188,17 @@ def consumers(session: Session) -> None:
     with session.connect() as service:
         found = service.consumers()
         durable = [consumer for consumer in found if consumer.durable]
-        held = [outstanding(service, consumer) for consumer in durable]
+        held = {each.consumer_id: _outstanding(service, each) for each in durable}
     running = [consumer for consumer in found if not consumer.durable]
-    if session.output.machine:
-        for consumer in running:
-            session.output.record(dataclasses.asdict(consumer))
-        for consumer, count in zip(durable, held, strict=True):
-            session.output.record({**dataclasses.asdict(consumer), "outstanding": count})
-    else:
-        if running:
-            rows = [_consumer_row(consumer) for consumer in running]
-            session.output.table(None, CONSUMER_COLUMNS, rows)
-        if durable:
-            show(session, durable, held)
     if not found:
-        session.output.note("No consumer is registered.")
-        raise typer.Exit(ExitCode.NOTHING)
+        session.output.nothing("No consumer is registered.")
+    session.output.listing(running, dataclasses.asdict, CONSUMER_COLUMNS, _consumer_row)
+    session.output.listing(
+        durable,
+        lambda each: {**dataclasses.asdict(each), "outstanding": held[each.consumer_id]},
+        DURABLE_COLUMNS,
+        lambda each: _durable_row(each, held[each.consumer_id]),
+    )
 
 
 def _consumer_row(consumer: ConsumerInfo) -> tuple[object, ...]:

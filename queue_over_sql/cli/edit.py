@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,10 +20,18 @@ from queue_over_sql import (
     Queue,
     Status,
 )
-from queue_over_sql.cli.filters import ARCHIVE_STATUS, LIVE_STATUS, Filters, filtered
+from queue_over_sql.cli.filters import (
+    ArchiveStatus,
+    Filters,
+    KeyFilter,
+    KindFilter,
+    LiveStatus,
+    PayloadFilter,
+    WhereFilter,
+)
 from queue_over_sql.cli.options import MESSAGES_PANEL, AllOption, QueueName, YesOption, confirm
 from queue_over_sql.cli.output import Output
-from queue_over_sql.cli.session import Session, command
+from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.cli.values import (
     counted,
@@ -91,10 +99,19 @@ def progress_bar(
             raise
 
 
-def end_with_nothing(output: Output, where: str) -> None:
-    """End with exit code 3, since there was no message to change."""
-    output.note(f"No such message in {where}.")
-    raise typer.Exit(ExitCode.NOTHING)
+def agreed(selection: ArchiveSelection, question: Callable[[int], str]) -> bool:
+    """Whether there is anything to change, and a `question` that says how many is answered yes."""
+    found = selection.count()
+    if found:
+        confirm(question(found), yes=False)
+    return found > 0
+
+
+def report_finished(output: Output, queue: str, done_as: str, done: int, human: str) -> None:
+    """Say how many finished messages were changed; exit code 3 where there was none."""
+    output.record({"queue": queue, done_as: done}, human=human if done else None)
+    if not done:
+        output.nothing(f"No such message in the archive of queue {queue}.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,24 +142,25 @@ FRONT = Action("front", "Move", "Moved", " to the front", lambda c: c.prioritize
 
 
 def chosen_action(
-    *,
-    remove: bool,
-    hold: bool,
-    unhold: bool,
-    front: bool,
-    priority: int | None,
-    delay: float | None,
-    at: datetime | None,
+    flags: dict[Action, bool], priority: int | None, delay: float | None, at: datetime | None
 ) -> Action:
     """The one action that was asked for; a usage error where it was none or several."""
-    flags = {REMOVE: remove, HOLD: hold, UNHOLD: unhold, FRONT: front}
     actions = [action for action, asked in flags.items() if asked]
     if priority is not None:
-        actions.append(_to_priority(priority))
+        how = f" to priority {priority}"
+        actions.append(
+            Action("priority", "Move", "Moved", how, lambda c: c.prioritize(priority=priority))
+        )
     if delay is not None:
-        actions.append(_after(delay))
+        how = f" to {exact_duration(delay)} from now"
+        actions.append(
+            Action("delay", "Reschedule", "Rescheduled", how, lambda c: c.reschedule(delay=delay))
+        )
     if at is not None:
-        actions.append(_until(at))
+        how = f" to {format_instant(at)} UTC"
+        actions.append(
+            Action("at", "Reschedule", "Rescheduled", how, lambda c: c.reschedule(at=at))
+        )
     if len(actions) != 1:
         raise typer.BadParameter(
             "give exactly one of --remove, --hold, --unhold, --front, --priority, --delay, --at"
@@ -150,119 +168,71 @@ def chosen_action(
     return actions[0]
 
 
-def _to_priority(priority: int) -> Action:
-    how = f" to priority {priority}"
-    return Action("priority", "Move", "Moved", how, lambda c: c.prioritize(priority=priority))
+def _action(text: str, *names: str, **more: Any) -> Any:
+    panel = "What to do with them (exactly one)"
+    return typer.Option(*names, rich_help_panel=panel, show_default=False, help=text, **more)
 
 
-def _after(delay: float) -> Action:
-    how = f" to {exact_duration(delay)} from now"
-    return Action("delay", "Reschedule", "Rescheduled", how, lambda c: c.reschedule(delay=delay))
+commands = Commands(MESSAGES_PANEL)
 
 
-def _until(at: datetime) -> Action:
-    how = f" to {format_instant(at)} UTC"
-    return Action("at", "Reschedule", "Rescheduled", how, lambda c: c.reschedule(at=at))
-
-
-ACTIONS_PANEL = "What to do with them (exactly one)"
-
-
-def register(app: typer.Typer) -> None:
-    """Add this module's command to `app`."""
-    command(app, "edit", panel=MESSAGES_PANEL)(filtered(edit, status=LIVE_STATUS))
-
-
+@commands.add("edit")
 def edit(
     session: Session,
     *,
     queue: QueueName,
-    filters: Filters,
+    status: LiveStatus = None,
+    key: KeyFilter = None,
+    kind: KindFilter = None,
+    payload: PayloadFilter = None,
+    where: WhereFilter = None,
     everything: AllOption = False,
     remove: Annotated[
         bool,
-        typer.Option(
+        _action(
+            "Remove them for ever, 500 in one transaction; their keys are free from then on.",
             "--remove",
-            rich_help_panel=ACTIONS_PANEL,
-            help="Remove them for ever, 500 in one transaction; their keys are free from then on.",
         ),
     ] = False,
     hold: Annotated[
-        bool,
-        typer.Option(
-            "--hold",
-            rich_help_panel=ACTIONS_PANEL,
-            help="Take them out of delivery until --unhold, --delay or --at.",
-        ),
+        bool, _action("Take them out of delivery until --unhold, --delay or --at.", "--hold")
     ] = False,
     unhold: Annotated[
-        bool,
-        typer.Option(
-            "--unhold",
-            rich_help_panel=ACTIONS_PANEL,
-            help="Put held ones back to where they were due first.",
-        ),
+        bool, _action("Put held ones back to where they were due first.", "--unhold")
     ] = False,
     front: Annotated[
-        bool,
-        typer.Option(
-            "--front",
-            rich_help_panel=ACTIONS_PANEL,
-            help="Let them be due now, before all others of their priority.",
-        ),
+        bool, _action("Let them be due now, before all others of their priority.", "--front")
     ] = False,
     priority: Annotated[
         int | None,
-        typer.Option(
-            "--priority",
-            metavar="N",
-            min=0,
-            rich_help_panel=ACTIONS_PANEL,
-            help="Move them to this priority; 0 is the most urgent.",
-        ),
+        _action("Move them to this priority; 0 is the most urgent.", metavar="N", min=0),
     ] = None,
     delay: Annotated[
         float | None,
-        typer.Option(
-            "--delay",
-            metavar="DURATION",
-            parser=parse_duration,
-            show_default=False,
-            rich_help_panel=ACTIONS_PANEL,
-            help="Let them be due so long from now.",
-        ),
+        _action("Let them be due so long from now.", metavar="DURATION", parser=parse_duration),
     ] = None,
     at: Annotated[
         datetime | None,
-        typer.Option(
-            "--at",
+        _action(
+            "Let them be due at this instant: ISO 8601 with an offset.",
             metavar="INSTANT",
             parser=parse_instant,
-            show_default=False,
-            rich_help_panel=ACTIONS_PANEL,
-            help="Let them be due at this instant: ISO 8601 with an offset.",
         ),
     ] = None,
     yes: YesOption = False,
 ) -> None:
-    """Change messages that nobody holds: remove, hold, move or reschedule them.
+    """Change messages that nobody has claimed: remove, hold, move or reschedule them.
 
-    Says how many it would change, and asks. What a consumer holds is left alone and counted; exit
-    code 5 when there was such a message, 3 when nothing matched.
+    Says how many it would change, and asks. Claimed messages stay as they are, and it says how many
+    there were. Exit code 5 when there was one, 3 when nothing matched.
 
     Example: queue-over-sql edit orders --payload customer=7 --front
     """
+    filters = Filters(status, key, kind, payload, where)
     insist_on_choice(filters, everything=everything)
-    action = chosen_action(
-        remove=remove,
-        hold=hold,
-        unhold=unhold,
-        front=front,
-        priority=priority,
-        delay=delay,
-        at=at,
-    )
-    with session.queue(queue) as edited:
+    flags = {REMOVE: remove, HOLD: hold, UNHOLD: unhold, FRONT: front}
+    action = chosen_action(flags, priority, delay, at)
+    with filters.queue(session, queue) as edited:
         if action is REMOVE:
             action = dataclasses.replace(action, how=removed_how(edited))
         done = _edit(session, edited, filters, action, yes=yes)
@@ -306,7 +276,7 @@ def _report(session: Session, queue: str, action: Action, done: Edited) -> None:
         human=None if nothing else f"{action.past} {_what(done, queue)}{action.how}{left}.",
     )
     if nothing:
-        end_with_nothing(session.output, f"queue {queue}")
+        session.output.nothing(f"No such message in queue {queue}.")
     if done.skipped:
         raise typer.Exit(ExitCode.INCOMPLETE)
 
@@ -320,16 +290,16 @@ def _left_alone(claimed: int) -> str:
     return f"{claimed:,} that {holders} left alone"
 
 
-def register_requeue(app: typer.Typer) -> None:
-    """Add this module's command to `app`."""
-    command(app, "requeue", panel=MESSAGES_PANEL)(filtered(requeue, status=ARCHIVE_STATUS))
-
-
+@commands.add("requeue")
 def requeue(
     session: Session,
     *,
     queue: QueueName,
-    filters: Filters,
+    status: ArchiveStatus = None,
+    key: KeyFilter = None,
+    kind: KindFilter = None,
+    payload: PayloadFilter = None,
+    where: WhereFilter = None,
     everything: AllOption = False,
     yes: YesOption = False,
 ) -> None:
@@ -341,23 +311,13 @@ def requeue(
 
     Example: queue-over-sql requeue orders --status failed --kind invoice
     """
+    filters, done = Filters(status, key, kind, payload, where), 0
     insist_on_choice(filters, everything=everything)
-    with session.queue(queue) as target:
+    with filters.queue(session, queue) as target:
         selection = filters.archived(target)
-        done = _requeue(session, target, selection) if yes or _agreed(queue, selection) else 0
-    session.output.record(
-        {"queue": queue, "requeued": done},
-        human=f"Requeued {counted(done, 'message')} of queue {queue}." if done else None,
-    )
-    if not done:
-        end_with_nothing(session.output, f"the archive of queue {queue}")
-
-
-def _agreed(queue: str, selection: ArchiveSelection) -> bool:
-    found = selection.count()
-    if found:
-        confirm(f"Requeue {counted(found, 'message')} of queue {queue}?", yes=False)
-    return found > 0
+        if yes or agreed(selection, lambda found: f"Requeue {_what(found, queue)}?"):
+            done = _requeue(session, target, selection)
+    report_finished(session.output, queue, "requeued", done, f"Requeued {_what(done, queue)}.")
 
 
 def _requeue(session: Session, queue: Queue, selection: ArchiveSelection) -> int:

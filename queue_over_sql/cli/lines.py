@@ -11,10 +11,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import typer
-from rich.progress import Progress, TaskID
 
 from queue_over_sql import Message, Publication
 from queue_over_sql.cli.output import Output
@@ -26,6 +25,9 @@ from queue_over_sql.queues.json_lines import (
     in_base64,
     to_json,
 )
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 READ_OTHERWISE = {"payload", ENCODING_FIELD, "id", "queue", *DELIVERY_FIELDS}
 """Fields of a written message that are no options of a new one."""

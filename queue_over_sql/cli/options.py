@@ -17,6 +17,18 @@ SCHEDULES_PANEL = "Schedules"
 MONITORING_PANEL = "Looking"
 RUNNING_PANEL = "Running"
 FILTERS_PANEL = "Which messages"
+NO_QUEUE = "There is no queue yet: queue-over-sql create NAME makes one."
+
+
+def duration(text: str, *names: str, **more: Any) -> Any:
+    """An option that takes a duration, with `text` as its help."""
+    return typer.Option(*names, metavar="DURATION", parser=parse_duration, help=text, **more)
+
+
+def number(text: str, *names: str, **more: Any) -> Any:
+    """An option that takes a whole number from 1 on, with `text` as its help."""
+    return typer.Option(*names, metavar="N", min=1, help=text, **more)
+
 
 QueueName = Annotated[
     str, typer.Argument(metavar="QUEUE", show_default=False, help="Name of the queue.")
@@ -32,23 +44,11 @@ AllOption = Annotated[
 ]
 LeaseOption = Annotated[
     float | None,
-    typer.Option(
-        "--lease",
-        metavar="DURATION",
-        parser=parse_duration,
-        show_default=False,
-        help="How long a claim holds without being extended.",
-    ),
+    duration("How long a claim holds without being extended.", show_default=False),
 ]
 MaxAttemptsOption = Annotated[
     int | None,
-    typer.Option(
-        "--max-attempts",
-        metavar="N",
-        min=1,
-        show_default="5 for a new queue",
-        help="Deliveries before a message is dead.",
-    ),
+    number("Deliveries before a message is dead.", show_default="5 for a new queue"),
 ]
 RetryOption = Annotated[
     str | None,
@@ -58,13 +58,7 @@ RetryOption = Annotated[
 ]
 PrioritiesOption = Annotated[
     int | None,
-    typer.Option(
-        "--priorities",
-        metavar="N",
-        min=1,
-        show_default="1 for a new queue",
-        help="Number of priority levels, 0 being most urgent.",
-    ),
+    number("Number of priority levels, 0 being most urgent.", show_default="1 for a new queue"),
 ]
 KeyOption = Annotated[
     str | None,
@@ -92,16 +86,7 @@ ColumnOption = Annotated[
     list[str] | None,
     typer.Option("--column", metavar="NAME=VALUE", help="A column of the queue's own; repeatable."),
 ]
-DelayOption = Annotated[
-    float | None,
-    typer.Option(
-        "--delay",
-        metavar="DURATION",
-        parser=parse_duration,
-        show_default=False,
-        help="Deliver only after this long.",
-    ),
-]
+DelayOption = Annotated[float | None, duration("Deliver only after this long.", show_default=False)]
 AtOption = Annotated[
     datetime | None,
     typer.Option(
@@ -118,13 +103,10 @@ MessageMaxAttemptsOption = Annotated[
 ]
 ConsumerTimeoutOption = Annotated[
     float,
-    typer.Option(
-        "--consumer-timeout",
-        metavar="DURATION",
-        parser=parse_duration,
-        show_default="30s",
-        help="Without a sign of life for this long a consumer counts as dead and its messages "
+    duration(
+        "Without a sign of life for this long a consumer counts as dead and its messages "
         "come back.",
+        show_default="30s",
     ),
 ]
 

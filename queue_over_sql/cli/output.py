@@ -4,33 +4,27 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+import typer
 from rich.console import Console, JustifyMethod
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    Task,
-    TextColumn,
-    TimeElapsedColumn,
-    TransferSpeedColumn,
-)
 from rich.table import Table
 from rich.text import Text
 
+from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.dialects.engines import hide_passwords
 from queue_over_sql.queues.json_lines import UNSEEN, to_json
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 NARROWEST_CUT = 10
 UNBOUNDED = 1_000_000_000
 LAYOUT = "\n\t"
+Found = TypeVar("Found")
 
 
 def insist_on_output() -> None:
@@ -45,15 +39,6 @@ def insist_on_output() -> None:
 def printable(text: str, *, keep: str = "") -> str:
     r"""`text` with what a terminal would obey written out, such as ``\x1b``, except for `keep`."""
     return UNSEEN.sub(lambda found: found[0] if found[0] in keep else repr(found[0])[1:-1], text)
-
-
-class RateColumn(ProgressColumn):
-    """How many steps a second the task makes, e.g. ``12,400/s``."""
-
-    def render(self, task: Task) -> Text:
-        """The rate of `task`, or nothing while it is unknown."""
-        speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{speed:,.0f}/s", style="dim")
 
 
 class _Console(Console):
@@ -104,6 +89,37 @@ class Output:
         shown = printable(hide_passwords(text), keep=LAYOUT)
         self.err.print(label + Text(shown), highlight=False, soft_wrap=True)
 
+    def nothing(self, text: str) -> NoReturn:
+        """Remark that there is nothing of what was asked for; ends with the exit code for that."""
+        self.note(text)
+        raise typer.Exit(ExitCode.NOTHING)
+
+    def listing(
+        self,
+        found: Sequence[Found],
+        record: Callable[[Found], Mapping[str, Any]],
+        columns: Sequence[str],
+        row: Callable[[Found], Sequence[object]],
+        *,
+        nothing: str | None = None,
+    ) -> None:
+        """Write each of `found`: a JSON line for a machine, a row of a table for a person.
+
+        Args:
+            found: what there is.
+            record: the JSON line of one.
+            columns: of the table, as of `build_table`.
+            row: the cells of one.
+            nothing: the remark with which the command ends where `found` is empty.
+        """
+        if not found and nothing is not None:
+            self.nothing(nothing)
+        if self.machine:
+            for each in found:
+                self.line(to_json(record(each)))
+        elif found:
+            self.table(None, columns, [row(each) for each in found])
+
     def table(
         self, title: str | None, columns: Sequence[str], rows: Sequence[Sequence[object]]
     ) -> None:
@@ -131,20 +147,11 @@ class Output:
 
         Its steps are whatever the task counts, or bytes.
         """
-        bar: list[ProgressColumn] = [BarColumn()] if total_known else []
-        steps: list[ProgressColumn] = [
-            MofNCompleteColumn() if total_known else TextColumn("{task.completed:,}"),
-            RateColumn(),
-        ]
-        return Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            *bar,
-            *([DownloadColumn(), TransferSpeedColumn()] if of_bytes else steps),
-            TimeElapsedColumn(),
-            console=self.err,
-            disable=self.machine or not self.err.is_terminal,
-        )
+        # Loaded where it is shown: few commands have a bar.
+        from queue_over_sql.cli.progress import bar
+
+        silent = self.machine or not self.err.is_terminal
+        return bar(self.err, silent=silent, total_known=total_known, of_bytes=of_bytes)
 
 
 def build_table(

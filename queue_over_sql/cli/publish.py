@@ -8,10 +8,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
-from rich.progress import Progress
 from sqlalchemy import Connection
 
 from queue_over_sql import (
@@ -48,12 +47,15 @@ from queue_over_sql.cli.options import (
     message_options,
 )
 from queue_over_sql.cli.output import Output
-from queue_over_sql.cli.session import Session, command, in_words
+from queue_over_sql.cli.session import Commands, Session, in_words
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.cli.values import counted, parse_duration
 from queue_over_sql.message import PUBLISH_OPTIONS
 from queue_over_sql.queues.json_lines import message_fields
 from queue_over_sql.service import parts_of
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 PATIENCE_SECONDS = 5.0
 
@@ -272,11 +274,10 @@ FORMAT_HELP = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add this module's command to `app`."""
-    command(app, "publish", panel=MESSAGES_PANEL)(publish)
+commands = Commands(MESSAGES_PANEL)
 
 
+@commands.add("publish")
 def publish(
     session: Session,
     *,
@@ -350,11 +351,7 @@ REQUEST_FORMAT_HELP = (
 )
 
 
-def register_request(app: typer.Typer) -> None:
-    """Add this module's command to `app`."""
-    command(app, "request", panel=MESSAGES_PANEL)(request)
-
-
+@commands.add("request")
 def request(
     session: Session,
     *,

@@ -12,6 +12,7 @@ from rich.text import Text
 from queue_over_sql import AdoptedQueue, EffectiveSettings, Outcome, Queue
 from queue_over_sql.cli.filters import sql_condition
 from queue_over_sql.cli.options import (
+    NO_QUEUE,
     QUEUES_PANEL,
     LeaseOption,
     MaxAttemptsOption,
@@ -20,10 +21,11 @@ from queue_over_sql.cli.options import (
     RetryOption,
     YesOption,
     confirm,
+    duration,
+    number,
 )
 from queue_over_sql.cli.output import Output
-from queue_over_sql.cli.session import Session, command
-from queue_over_sql.cli.signals import ExitCode
+from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.values import (
     COLUMN_HELP,
     counted,
@@ -35,15 +37,12 @@ from queue_over_sql.cli.values import (
     parse_retry,
 )
 
-FOREVER: Final = "forever"
 UNLIMITED: Final = "unlimited"
-NONE: Final = "none"
 DEFAULT_KIND_TIMEOUT: Final = EffectiveSettings().kind_timeout
 
 ArchiveTtlOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--archive-ttl",
         metavar="[OUTCOME=]DURATION|forever",
         show_default="forever for a new queue",
         help="How long the archive keeps them; for one outcome (done, failed, rejected, expired) "
@@ -53,7 +52,6 @@ ArchiveTtlOption = Annotated[
 ArchiveLimitOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--archive-limit",
         metavar="[OUTCOME=]N|unlimited",
         show_default="unlimited for a new queue",
         help="How many of each outcome the archive keeps, the newest; for one outcome as in "
@@ -63,7 +61,6 @@ ArchiveLimitOption = Annotated[
 DedupWindowOption = Annotated[
     str | None,
     typer.Option(
-        "--dedup-window",
         metavar="DURATION|none",
         show_default="none for a new queue",
         help="How long a key stays taken after its message finished.",
@@ -71,32 +68,20 @@ DedupWindowOption = Annotated[
 ]
 KindTimeoutOption = Annotated[
     float | None,
-    typer.Option(
-        "--kind-timeout",
-        metavar="DURATION",
-        parser=parse_duration,
+    duration(
+        "How long a message of a kind that no server knows, or whose payload does not fit its "
+        "kind, waits before it is dead.",
         show_default="1d for a new queue",
-        help="How long a message of a kind that no server knows, or whose payload does not fit "
-        "its kind, waits before it is dead.",
     ),
 ]
 
 
-def parse_ttl(texts: Sequence[str]) -> Any:
-    """What `--archive-ttl` says: seconds or None, for all outcomes or by outcome."""
-    return _by_outcome(
-        texts, "--archive-ttl", lambda text: None if text == FOREVER else parse_duration(text)
-    )
+def _kept_for(text: str) -> float | None:
+    return None if text == "forever" else parse_duration(text)
 
 
-def parse_limit(texts: Sequence[str]) -> Any:
-    """What `--archive-limit` says: a number or None, for all outcomes or by outcome."""
-    return _by_outcome(texts, "--archive-limit", _number)
-
-
-def parse_window(text: str) -> float | None:
-    """What `--dedup-window` says: seconds, or None."""
-    return None if text == NONE else _read(text, "--dedup-window", parse_duration)
+def _window(text: str) -> float | None:
+    return None if text == "none" else parse_duration(text)
 
 
 def _number(text: str) -> int | None:
@@ -152,19 +137,17 @@ def _duration(value: timedelta) -> str:
     return exact_duration(value.total_seconds())
 
 
+DESCRIBED = (
+    *("payload", "lease", "max_attempts", "retry", "priorities", "archive", "archive_ttl"),
+    *("archive_limit", "dedup_window", "kind_timeout", "max_payload_bytes", "columns"),
+)
 LIST_COLUMNS = ("queue", "payload", "#lease", "#attempts", "#priorities", "archive", "…retry")
 
 
-def register(app: typer.Typer) -> None:
-    """Add this module's commands to `app`."""
-    command(app, "create", panel=QUEUES_PANEL)(create)
-    command(app, "list", panel=QUEUES_PANEL)(list_queues)
-    command(app, "pause", panel=QUEUES_PANEL)(pause)
-    command(app, "resume", panel=QUEUES_PANEL)(resume)
-    command(app, "purge", panel=QUEUES_PANEL)(purge)
-    command(app, "drop", panel=QUEUES_PANEL)(drop)
+commands = Commands(QUEUES_PANEL)
 
 
+@commands.add("create")
 def create(
     session: Session,
     *,
@@ -175,7 +158,6 @@ def create(
     payload: Annotated[
         str | None,
         typer.Option(
-            "--payload",
             metavar="json|text|bytes",
             show_default="json for a new queue",
             help="What messages carry; cannot change later.",
@@ -185,7 +167,6 @@ def create(
     archive: Annotated[
         str | None,
         typer.Option(
-            "--archive",
             metavar="none|failed|all",
             show_default="failed for a new queue",
             help="Which finished messages are kept.",
@@ -196,18 +177,9 @@ def create(
     dedup_window: DedupWindowOption = None,
     kind_timeout: KindTimeoutOption = None,
     max_payload_bytes: Annotated[
-        int | None,
-        typer.Option(
-            "--max-payload-bytes",
-            metavar="N",
-            min=1,
-            show_default="1048576 for a new queue",
-            help="Size limit of a payload.",
-        ),
+        int | None, number("Size limit of a payload.", show_default="1048576 for a new queue")
     ] = None,
-    column: Annotated[
-        list[str] | None, typer.Option("--column", metavar="NAME:TYPE", help=COLUMN_HELP)
-    ] = None,
+    column: Annotated[list[str] | None, typer.Option(metavar="NAME:TYPE", help=COLUMN_HELP)] = None,
 ) -> None:
     """Create a queue, or change the settings of one that is there.
 
@@ -215,25 +187,24 @@ def create(
     get the defaults in a new queue.
     """
     policy = None if retry is None else parse_retry(retry)
-    settings: dict[str, Any] = {
-        "lease": lease,
-        "max_attempts": max_attempts,
-        "retry": policy,
-        "payload": payload,
-        "priorities": priorities,
-        "archive": archive,
-        "kind_timeout": kind_timeout,
-        "max_payload_bytes": max_payload_bytes,
-        "columns": [parse_column(spec) for spec in column] if column else None,
-    }
-    settings = {name: value for name, value in settings.items() if value is not None}
+    settings = _given(
+        lease=lease,
+        max_attempts=max_attempts,
+        retry=policy,
+        payload=payload,
+        priorities=priorities,
+        archive=archive,
+        kind_timeout=kind_timeout,
+        max_payload_bytes=max_payload_bytes,
+        columns=[parse_column(spec) for spec in column] if column else None,
+    )
     # None is a value of these: for ever, any number, not at all.
     if archive_ttl:
-        settings["archive_ttl"] = parse_ttl(archive_ttl)
+        settings["archive_ttl"] = _by_outcome(archive_ttl, "--archive-ttl", _kept_for)
     if archive_limit:
-        settings["archive_limit"] = parse_limit(archive_limit)
+        settings["archive_limit"] = _by_outcome(archive_limit, "--archive-limit", _number)
     if dedup_window is not None:
-        settings["dedup_window"] = parse_window(dedup_window)
+        settings["dedup_window"] = _read(dedup_window, "--dedup-window", _window)
     with session.connect(creates=True, retry_policies=named_by_path(policy)) as service:
         made = service.create_queue(queue, **settings)
         session.output.record(
@@ -241,25 +212,21 @@ def create(
         )
 
 
+def _given(**settings: Any) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None}
+
+
 def describe(queue: Queue) -> dict[str, Any]:
     """The settings of `queue` as JSON-ready values."""
     settings = queue.settings
     return {
-        "payload": settings.payload,
-        "lease": settings.lease,
-        "max_attempts": settings.max_attempts,
+        **{name: getattr(settings, name) for name in DESCRIBED},
         "retry": str(settings.retry),
-        "priorities": settings.priorities,
-        "archive": settings.archive,
-        "archive_ttl": settings.archive_ttl,
-        "archive_limit": settings.archive_limit,
-        "dedup_window": settings.dedup_window,
-        "kind_timeout": settings.kind_timeout,
-        "max_payload_bytes": settings.max_payload_bytes,
         "columns": [column.name for column in settings.columns],
     }
 
 
+@commands.add("list")
 def list_queues(
     session: Session,
     *,
@@ -273,22 +240,20 @@ def list_queues(
     """List the queues of the database with their settings; exit code 3 when there is none."""
     with session.connect() as service:
         queues = service.queues(temporary=temporary)
-        if session.output.machine:
-            for queue in queues:
-                state = {"paused": queue.stats().paused, "temporary": queue.temporary}
-                session.output.record({"queue": queue.name, **describe(queue), **state})
-        elif queues:
-            _show(session, queues)
-    if not queues:
-        session.output.note("There is no queue yet: queue-over-sql create NAME makes one.")
-        raise typer.Exit(ExitCode.NOTHING)
+        # An empty column would only take room.
+        rare = any(rare_settings(queue.settings) for queue in queues)
+        session.output.listing(
+            queues,
+            _record,
+            (*LIST_COLUMNS, *(("…also",) if rare else ()), ""),
+            lambda queue: _listed(queue, rare=rare),
+            nothing=NO_QUEUE,
+        )
 
 
-def _show(session: Session, queues: list[Queue]) -> None:
-    # An empty column would only take room.
-    rare = any(rare_settings(queue.settings) for queue in queues)
-    columns = (*LIST_COLUMNS, *(("…also",) if rare else ()), "")
-    session.output.table(None, columns, [_listed(queue, rare=rare) for queue in queues])
+def _record(queue: Queue) -> dict[str, Any]:
+    state = {"paused": queue.stats().paused, "temporary": queue.temporary}
+    return {"queue": queue.name, **describe(queue), **state}
 
 
 def _listed(queue: Queue, *, rare: bool) -> tuple[object, ...]:
@@ -312,6 +277,7 @@ def _state(queue: Queue) -> Text | str:
     return "temporary" if queue.temporary else ""
 
 
+@commands.add("pause")
 def pause(session: Session, *, queue: QueueName) -> None:
     """Stop handing out messages of a queue, on every server; publishing goes on."""
     with session.queue(queue) as paused:
@@ -319,6 +285,7 @@ def pause(session: Session, *, queue: QueueName) -> None:
     session.output.record({"queue": queue, "paused": True}, human=f"Queue {queue} is paused.")
 
 
+@commands.add("resume")
 def resume(session: Session, *, queue: QueueName) -> None:
     """Hand out messages of a paused queue again."""
     with session.queue(queue) as resumed:
@@ -326,6 +293,7 @@ def resume(session: Session, *, queue: QueueName) -> None:
     session.output.record({"queue": queue, "paused": False}, human=f"Queue {queue} goes on.")
 
 
+@commands.add("purge")
 def purge(
     session: Session,
     *,
@@ -346,6 +314,7 @@ def purge(
     )
 
 
+@commands.add("drop")
 def drop(session: Session, *, queue: QueueName, yes: YesOption = False) -> None:
     """Drop a queue: its messages, its archive and its settings."""
     with session.connect() as service:
@@ -355,16 +324,7 @@ def drop(session: Session, *, queue: QueueName, yes: YesOption = False) -> None:
     session.output.record({"queue": queue, "dropped": dropped}, human=f"Queue {queue} is dropped.")
 
 
-PREFIX_HELP = "What the names of the added columns begin with; needed where the table has such."
-ENQUEUE_HELP = "Make messages of all rows that never were."
-WHERE_HELP = "Make messages of the rows that never were and match this SQL condition."
-
-
-def register_adopt(app: typer.Typer) -> None:
-    """Add this module's command to `app`."""
-    command(app, "adopt", panel=QUEUES_PANEL)(adopt)
-
-
+@commands.add("adopt")
 def adopt(
     session: Session,
     *,
@@ -376,12 +336,22 @@ def adopt(
         ),
     ],
     column_prefix: Annotated[
-        str, typer.Option("--column-prefix", metavar="PREFIX", help=PREFIX_HELP)
+        str,
+        typer.Option(
+            metavar="PREFIX",
+            help="What the names of the added columns begin with; needed where the table has such.",
+        ),
     ] = "",
-    enqueue: Annotated[bool, typer.Option("--enqueue", help=ENQUEUE_HELP)] = False,
+    enqueue: Annotated[
+        bool, typer.Option("--enqueue", help="Make messages of all rows that never were.")
+    ] = False,
     where: Annotated[
         str | None,
-        typer.Option("--where", metavar="SQL", show_default=False, help=WHERE_HELP),
+        typer.Option(
+            metavar="SQL",
+            show_default=False,
+            help="Make messages of the rows that never were and match this SQL condition.",
+        ),
     ] = None,
     lease: LeaseOption = None,
     max_attempts: MaxAttemptsOption = None,
@@ -394,23 +364,18 @@ def adopt(
     message before it is enqueued. Safe to run again, also to enqueue more rows.
     """
     policy = None if retry is None else parse_retry(retry)
-    settings: dict[str, Any] = {
-        "lease": lease,
-        "max_attempts": max_attempts,
-        "retry": policy,
-        "priorities": priorities,
-    }
-    settings = {name: value for name, value in settings.items() if value is not None}
+    settings = _given(lease=lease, max_attempts=max_attempts, retry=policy, priorities=priorities)
     with session.connect(retry_policies=named_by_path(policy)) as service:
         adopted = service.adopt_queue(queue, table, column_prefix=column_prefix, **settings)
-        count = None
+        enqueued, human = {}, f"Queue {adopted.name} lives in the table {table}."
         if enqueue or where is not None:
             count = _enqueue(adopted, where, session.output)
-        enqueued = {} if count is None else {"enqueued": count}
-        session.output.record(
-            {"queue": adopted.name, "table": table, **enqueued, **describe(adopted)},
-            human=_summary(adopted.name, table, count),
-        )
+            enqueued, human = (
+                {"enqueued": count},
+                f"{human} {counted(count, 'row')} became messages.",
+            )
+        facts = {"queue": adopted.name, "table": table, **enqueued, **describe(adopted)}
+        session.output.record(facts, human=human)
 
 
 def _enqueue(queue: AdoptedQueue, where: str | None, output: Output) -> int:
@@ -419,8 +384,3 @@ def _enqueue(queue: AdoptedQueue, where: str | None, output: Output) -> int:
     with output.progress() as bar:
         task = bar.add_task("Enqueueing", total=queue.count_new(condition))
         return queue.enqueue(condition, progress=lambda count: bar.update(task, completed=count))
-
-
-def _summary(queue: str, table: str, count: int | None) -> str:
-    ready = f"Queue {queue} lives in the table {table}."
-    return ready if count is None else f"{ready} {counted(count, 'row')} became messages."

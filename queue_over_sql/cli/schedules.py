@@ -25,8 +25,7 @@ from queue_over_sql.cli.options import (
     message_keywords,
 )
 from queue_over_sql.cli.publish import argument_format, read_argument, wrong_columns_told
-from queue_over_sql.cli.session import Session, command
-from queue_over_sql.cli.signals import ExitCode
+from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.values import exact_duration, format_instant, parse_duration
 from queue_over_sql.queues.json_lines import ENCODING_FIELD, in_base64, to_json
 from queue_over_sql.schedules.calendar import zone_named
@@ -39,20 +38,14 @@ ScheduleName = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group of this module's commands to `app`."""
-    group = typer.Typer(
-        no_args_is_help=True, help="Publish messages again and again, by the clock or the calendar."
-    )
-    command(group, "add", panel=SCHEDULES_PANEL)(add)
-    command(group, "list", panel=SCHEDULES_PANEL)(list_schedules)
-    command(group, "show", panel=SCHEDULES_PANEL)(show)
-    command(group, "pause", panel=SCHEDULES_PANEL)(pause)
-    command(group, "resume", panel=SCHEDULES_PANEL)(resume)
-    command(group, "remove", panel=SCHEDULES_PANEL)(remove)
-    app.add_typer(group, name="schedule", rich_help_panel=SCHEDULES_PANEL)
+commands = Commands(
+    SCHEDULES_PANEL,
+    "schedule",
+    help="Publish messages again and again, by the clock or the calendar.",
+)
 
 
+@commands.add("add")
 def add(
     session: Session,
     *,
@@ -151,20 +144,15 @@ def fields(schedule: Schedule) -> dict[str, Any]:
     return given
 
 
+@commands.add("list")
 def list_schedules(session: Session) -> None:
     """List the schedules; exit code 3 when there is none."""
     with session.connect() as service:
         found = service.schedules.list()
-    if session.output.machine:
-        for schedule in found:
-            session.output.record(fields(schedule))
-    elif found:
-        session.output.table(None, COLUMNS, [_listed(schedule) for schedule in found])
-    if not found:
-        session.output.note(NONE_YET)
-        raise typer.Exit(ExitCode.NOTHING)
+    session.output.listing(found, fields, COLUMNS, _listed, nothing=NONE_YET)
 
 
+@commands.add("show")
 def show(
     session: Session,
     *,
@@ -188,6 +176,7 @@ def show(
     )
 
 
+@commands.add("pause")
 def pause(session: Session, *, name: ScheduleName) -> None:
     """Publish nothing until resume; messages that are not due yet are removed."""
     with session.connect() as service:
@@ -195,6 +184,7 @@ def pause(session: Session, *, name: ScheduleName) -> None:
     session.output.record({"name": name, "paused": True}, human=f"Schedule {name} is paused.")
 
 
+@commands.add("resume")
 def resume(session: Session, *, name: ScheduleName) -> None:
     """Let a paused schedule go on with its next instant."""
     with session.connect() as service:
@@ -205,6 +195,7 @@ def resume(session: Session, *, name: ScheduleName) -> None:
     )
 
 
+@commands.add("remove")
 def remove(session: Session, *, name: ScheduleName) -> None:
     """End a schedule; its messages that are not due yet are removed with it."""
     with session.connect() as service:

@@ -8,10 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from queue_over_sql import Message, Queue, Selection
-from queue_over_sql.cli.filters import ANY_STATUS, Filters, filtered
+from queue_over_sql.cli.filters import (
+    AnyStatus,
+    Filters,
+    KeyFilter,
+    KindFilter,
+    PayloadFilter,
+    WhereFilter,
+)
 from queue_over_sql.cli.lines import payload_line
-from queue_over_sql.cli.options import MESSAGES_PANEL, QueueName
-from queue_over_sql.cli.session import Session, command
+from queue_over_sql.cli.options import MESSAGES_PANEL, QueueName, number
+from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.cli.values import format_instant
 from queue_over_sql.queues.json_lines import message_fields
@@ -19,43 +26,44 @@ from queue_over_sql.queues.json_lines import message_fields
 ArchiveOption = Annotated[
     bool, typer.Option("--archive", help="Look at finished messages, in the archive.")
 ]
-LimitOption = Annotated[
-    int, typer.Option("--limit", "-n", metavar="N", min=1, help="At most this many.")
-]
+LimitOption = Annotated[int, number("At most this many.", "--limit", "-n")]
 AfterOption = Annotated[
-    int | None,
-    typer.Option("--after", metavar="ID", help="Only messages after this id: the next page."),
+    int | None, typer.Option(metavar="ID", help="Only messages after this id: the next page.")
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add this module's commands to `app`."""
-    command(app, "peek", panel=MESSAGES_PANEL)(filtered(peek, status=ANY_STATUS, few=True))
-    command(app, "search", panel=MESSAGES_PANEL)(filtered(search, status=ANY_STATUS))
+commands = Commands(MESSAGES_PANEL)
 
 
+@commands.add("peek")
 def peek(
     session: Session,
     *,
     queue: QueueName,
-    filters: Filters,
+    status: AnyStatus = None,
+    key: KeyFilter = None,
+    kind: KindFilter = None,
     archive: ArchiveOption = False,
     limit: LimitOption = 20,
     after: AfterOption = None,
 ) -> None:
     """Look at messages without claiming them, by id; exit code 3 when there is none."""
     with session.queue(queue) as looked_at:
-        selection = _selection(looked_at, filters, archive=archive)
+        selection = _selection(looked_at, Filters(status, key, kind), archive=archive)
         found = selection.list(limit=limit, after=after)
         _show(session, looked_at, found, archive=archive)
-    _end_without(found, session, queue, archive=archive)
 
 
+@commands.add("search")
 def search(
     session: Session,
     *,
     queue: QueueName,
-    filters: Filters,
+    status: AnyStatus = None,
+    key: KeyFilter = None,
+    kind: KindFilter = None,
+    payload: PayloadFilter = None,
+    where: WhereFilter = None,
     archive: ArchiveOption = False,
     count: Annotated[
         bool, typer.Option("--count", help="Only say how many there are, of all pages.")
@@ -69,7 +77,8 @@ def search(
 
     Example: queue-over-sql search orders --payload address.city=Zagreb --where 'attempt_count > 2'
     """
-    with session.queue(queue) as searched:
+    filters = Filters(status, key, kind, payload, where)
+    with filters.queue(session, queue) as searched:
         selection = _selection(searched, filters, archive=archive)
         if count:
             number = selection.count()
@@ -77,49 +86,32 @@ def search(
             raise typer.Exit(ExitCode.OK if number else ExitCode.NOTHING)
         found = selection.list(limit=limit, after=after)
         _show(session, searched, found, archive=archive)
-    _end_without(found, session, queue, archive=archive)
 
 
 def _selection(queue: Queue, filters: Filters, *, archive: bool) -> Selection:
     return filters.archived(queue) if archive else filters.live(queue)
 
 
-def _end_without(found: Sequence[Message], session: Session, queue: str, *, archive: bool) -> None:
-    if not found:
-        session.output.note(f"No such message in {'the archive of ' * archive}queue {queue}.")
-        raise typer.Exit(ExitCode.NOTHING)
-
-
 def _show(session: Session, queue: Queue, found: Sequence[Message], *, archive: bool) -> None:
-    if session.output.machine:
-        for message in found:
-            session.output.record(message_fields(message))
-    elif found:
-        _show_table(session, queue, found, archive=archive)
-
-
-def _show_table(session: Session, queue: Queue, found: Sequence[Message], *, archive: bool) -> None:
-    payload_type = queue.settings.payload
     when = ("outcome", "finished (UTC)") if archive else ("due (UTC)",)
     # Empty columns would take room from the payload.
     kind = ("kind",) if any(message.kind for message in found) else ()
     error = ("…last error",) if any(message.last_error for message in found) else ()
-    session.output.table(
-        None,
+    session.output.listing(
+        found,
+        message_fields,
         ("#id", "#prio", "#tried", *when, "key", *kind, "…payload", *error),
-        [
-            (
-                message.id,
-                message.priority,
-                f"{message.attempt}/{message.max_attempts}",
-                *_when(message, archive=archive),
-                message.key or "",
-                *(message.kind or "" for _ in kind),
-                _one_line(payload_line(message, payload_type)),
-                *(_one_line(message.last_error or "") for _ in error),
-            )
-            for message in found
-        ],
+        lambda message: (
+            message.id,
+            message.priority,
+            f"{message.attempt}/{message.max_attempts}",
+            *_when(message, archive=archive),
+            message.key or "",
+            *(message.kind or "" for _ in kind),
+            _one_line(payload_line(message, queue.settings.payload)),
+            *(_one_line(message.last_error or "") for _ in error),
+        ),
+        nothing=f"No such message in {'the archive of ' * archive}queue {queue.name}.",
     )
 
 

@@ -7,11 +7,12 @@ import inspect
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Annotated, Any, TypedDict, get_type_hints
+from dataclasses import astuple, dataclass, fields
+from typing import Annotated, Any, TypedDict
 
 import typer
 from sqlalchemy.exc import SQLAlchemyError
+from typer.core import TyperCommand
 
 from queue_over_sql import (
     DuplicateKey,
@@ -68,7 +69,6 @@ NO_URL = f"""no database is given. Say where the queues live with --url or {URL_
 UrlOption = Annotated[
     str | None,
     typer.Option(
-        "--url",
         metavar="URL",
         rich_help_panel=DATABASE_PANEL,
         help=f"SQLAlchemy URL of the database, else from {URL_VARIABLE}.",
@@ -77,7 +77,6 @@ UrlOption = Annotated[
 SchemaOption = Annotated[
     str | None,
     typer.Option(
-        "--schema",
         metavar="NAME",
         rich_help_panel=DATABASE_PANEL,
         help=f"Database schema of the tables, else from {SCHEMA_VARIABLE}.",
@@ -86,7 +85,6 @@ SchemaOption = Annotated[
 PrefixOption = Annotated[
     str | None,
     typer.Option(
-        "--table-prefix",
         metavar="PREFIX",
         rich_help_panel=DATABASE_PANEL,
         help=f"Prefix of the queues' tables, else from {PREFIX_VARIABLE}.",
@@ -107,28 +105,21 @@ JsonOption = Annotated[
 class Connection:
     """Where the queues live, as far as one place of the command line said; None: not said there."""
 
-    url: str | None = None
-    schema: str | None = None
-    table_prefix: str | None = None
-    machine: bool = False
+    url: UrlOption = None
+    schema: SchemaOption = None
+    table_prefix: PrefixOption = None
+    as_json: JsonOption = False
 
     def over(self, other: Connection) -> Connection:
         """These options, filled up with those of `other`."""
-        return Connection(
-            self.url or other.url,
-            self.schema or other.schema,
-            self.table_prefix or other.table_prefix,
-            self.machine or other.machine,
-        )
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return Connection(*(mine or theirs for mine, theirs in pairs))
 
 
 def environment() -> Connection:
     """The connection options given by environment variables."""
-    return Connection(
-        os.environ.get(URL_VARIABLE) or None,
-        os.environ.get(SCHEMA_VARIABLE) or None,
-        os.environ.get(PREFIX_VARIABLE) or None,
-    )
+    variables = (URL_VARIABLE, SCHEMA_VARIABLE, PREFIX_VARIABLE)
+    return Connection(*(os.environ.get(name) or None for name in variables))
 
 
 class Tables(TypedDict, total=False):
@@ -138,17 +129,24 @@ class Tables(TypedDict, total=False):
     table_prefix: str
 
 
-class Session:
-    """One run of a command: its database and its output.
+class Session(typer.Context):
+    """One run of a command: its database and its output. Typer hands it to the command."""
 
-    Args:
-        given: what the command line says of the database; the environment says the rest.
-    """
+    @property
+    def given(self) -> Connection:
+        """What the command line says of the database; the environment says the rest."""
+        given: Connection = self.obj or Connection()
+        return given
 
-    def __init__(self, given: Connection) -> None:
-        self.given = given
-        self.connection = connection = given.over(environment())
-        self.output = Output(machine=connection.machine)
+    @functools.cached_property
+    def connection(self) -> Connection:
+        """What the command line and the environment say of the database."""
+        return self.given.over(environment())
+
+    @functools.cached_property
+    def output(self) -> Output:
+        """Where the command's words go."""
+        return Output(machine=self.connection.as_json)
 
     @property
     def url(self) -> str:
@@ -192,69 +190,71 @@ class Session:
             yield service.queue(name)
 
 
-def command(
-    app: typer.Typer, name: str, *, panel: str
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register ``function(session, …)`` as command `name`, with the shared options added.
+class _Command(TyperCommand):
+    """A command with the options for the database beside its own.
 
     Errors of the library end the process with their exit code and one message, never a traceback.
     """
 
-    def register(function: Callable[..., None]) -> Callable[..., None]:
-        text = unwrapped(inspect.getdoc(function) or "")
-        app.command(name, rich_help_panel=panel, help=text)(_with_shared_options(function))
-        return function
+    context_class = Session
 
-    return register
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.params += _database_options()
+
+    def invoke(self, ctx: Any) -> Any:
+        session: Session = ctx
+        own = Connection(
+            **{field.name: session.params.pop(field.name) for field in fields(Connection)}
+        )
+        session.obj = own.over(session.given)
+        with errors_as_exit_codes(session.output), sigterm_raised():
+            insist_on_output()
+            return super().invoke(ctx)
+
+
+@functools.cache
+def _database_options() -> list[Any]:
+    declared = typer.Typer(add_completion=False)
+    declared.command()(Connection)
+    return typer.main.get_command(declared).params
+
+
+class Commands(typer.Typer):
+    """Commands that are shown in one panel of the help; with a `name` they are a group.
+
+    Args:
+        panel: of the commands.
+        name: of the group; None puts the commands beside those of the group that takes these.
+        help: of the group.
+        group_panel: of the group; `panel` if it is not given.
+    """
+
+    def __init__(
+        self,
+        panel: str,
+        name: str | None = None,
+        *,
+        help: str | None = None,  # noqa: A002 - as Typer calls it
+        group_panel: str | None = None,
+    ) -> None:
+        super().__init__(name=name, no_args_is_help=True, help=help)
+        self.panel = panel
+        self.group_panel = group_panel or panel
+
+    def add(self, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+        """Register ``function(session, …)`` as command `name`; its docstring is the help."""
+
+        def register(function: Callable[..., None]) -> Callable[..., None]:
+            text = unwrapped(inspect.getdoc(function) or "")
+            return self.command(name, cls=_Command, rich_help_panel=self.panel, help=text)(function)
+
+        return register
 
 
 def unwrapped(text: str) -> str:
     """`text` with each paragraph on one line, for the terminal to wrap."""
     return "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(text).split("\n\n"))
-
-
-def _with_shared_options(function: Callable[..., None]) -> Callable[..., None]:
-    hints = get_type_hints(function, include_extras=True)
-
-    @functools.wraps(function)
-    def run(**values: Any) -> None:
-        context: typer.Context = values.pop("context")
-        given = Connection(
-            values.pop("url"),
-            values.pop("schema"),
-            values.pop("table_prefix"),
-            values.pop("as_json"),
-        )
-        session = Session(given.over(context.obj or Connection()))
-        with errors_as_exit_codes(session.output), sigterm_raised():
-            insist_on_output()
-            function(session, **values)
-
-    own = [
-        parameter.replace(annotation=hints[parameter.name])
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.name != "session"
-    ]
-    parameters = [_keyword("context", typer.Context, inspect.Parameter.empty), *own, *_SHARED]
-    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {p.name: p.annotation for p in parameters}
-    del run.__wrapped__
-    return run
-
-
-def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default
-    )
-
-
-_SHARED = (
-    _keyword("url", UrlOption, None),
-    _keyword("schema", SchemaOption, None),
-    _keyword("table_prefix", PrefixOption, None),
-    _keyword("as_json", JsonOption, False),  # noqa: FBT003
-)
 
 
 @contextmanager

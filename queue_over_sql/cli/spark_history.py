@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from queue_over_sql.cli.session import Session, command
+from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.spark import (
     PANEL,
     ConfOption,
@@ -18,12 +18,10 @@ from queue_over_sql.cli.spark import (
 )
 from queue_over_sql.cli.values import counted, parse_duration
 
-
-def register(group: typer.Typer) -> None:
-    """Add this module's command to `group`."""
-    command(group, "export-history", panel=PANEL)(export_history)
+commands = Commands(PANEL)
 
 
+@commands.add("export-history")
 def export_history(
     session: Session,
     *,
@@ -96,11 +94,7 @@ def export_history(
     session.output.record(fields, human=f"{words}, to {report.path}.")
 
 
-def register_report(group: typer.Typer) -> None:
-    """Add this module's command to `group`."""
-    command(group, "report", panel=PANEL)(report)
-
-
+@commands.add("report")
 def report(
     session: Session,
     *,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from queue_over_sql.cli.options import QueueName
-from queue_over_sql.cli.session import Session, command
+from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.cli.spark import PANEL, ConfOption, MasterOption, spark_session
 from queue_over_sql.cli.values import counted, parse_texts
@@ -29,11 +29,10 @@ FromOption = Annotated[
 ]
 
 
-def register(group: typer.Typer) -> None:
-    """Add this module's command to `group`."""
-    command(group, "load", panel=PANEL)(load)
+commands = Commands(PANEL)
 
 
+@commands.add("load")
 def load(
     session: Session,
     *,

@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from queue_over_sql import QueueError
 from queue_over_sql.cli.options import QueueName
-from queue_over_sql.cli.session import Session, command
+from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import Stop, stop_on_signals
 from queue_over_sql.cli.spark import (
     PANEL,
@@ -25,7 +25,6 @@ from queue_over_sql.cli.spark import (
     spark_session,
 )
 from queue_over_sql.cli.values import counted, parse_duration, parse_texts
-from queue_over_sql.durable.consumer import durable_consumer
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -51,6 +50,8 @@ def left_in(session: Session, queue: str, consumer: str) -> Left | None:
 
     It adds to what was told already: where the database does not answer it is None.
     """
+    from queue_over_sql.durable.consumer import durable_consumer
+
     try:
         with session.queue(queue) as found:
             own = durable_consumer(found, consumer, owner="").outstanding()
@@ -80,11 +81,10 @@ _FUNCTION = "transform"
 _POLL_SECONDS = 1
 
 
-def register(group: typer.Typer) -> None:
-    """Add this module's command to `group`."""
-    command(group, "process", panel=PANEL)(process)
+commands = Commands(PANEL)
 
 
+@commands.add("process")
 def process(
     session: Session,
     *,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from queue_over_sql.cli.options import ConsumerTimeoutOption, QueueName
-from queue_over_sql.cli.session import Session, command
+from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode, Stop, stop_on_signals
 from queue_over_sql.cli.spark import (
     PANEL,
@@ -35,11 +35,10 @@ FormOption = Annotated[
 ]
 
 
-def register(group: typer.Typer) -> None:
-    """Add this module's command to `group`."""
-    command(group, "workers", panel=PANEL)(workers)
+commands = Commands(PANEL)
 
 
+@commands.add("workers")
 def workers(
     session: Session,
     *,

@@ -7,8 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from queue_over_sql.cli.options import QUEUES_PANEL, YesOption, confirm
-from queue_over_sql.cli.session import Session, command
-from queue_over_sql.cli.signals import ExitCode
+from queue_over_sql.cli.session import Commands, Session
 
 PANEL: Final = "SQL API"
 ROLE_HELP = (
@@ -17,24 +16,20 @@ ROLE_HELP = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group of this module's commands to `app`."""
-    group = typer.Typer(
-        no_args_is_help=True,
-        help="Functions and procedures in the database, so that any SQL client can use the queues.",
-    )
-    command(group, "install", panel=PANEL)(install)
-    command(group, "uninstall", panel=PANEL)(uninstall)
-    command(group, "print", panel=PANEL)(print_script)
-    app.add_typer(group, name="sql-api", rich_help_panel=QUEUES_PANEL)
+commands = Commands(
+    PANEL,
+    "sql-api",
+    group_panel=QUEUES_PANEL,
+    help="Functions and procedures in the database, so that any SQL client can use the queues.",
+)
 
 
+@commands.add("install")
 def install(
     session: Session,
     *,
     role: Annotated[
-        list[str] | None,
-        typer.Option("--role", metavar="NAME", show_default=False, help=ROLE_HELP),
+        list[str] | None, typer.Option(metavar="NAME", show_default=False, help=ROLE_HELP)
     ] = None,
 ) -> None:
     """Install the SQL API beside the tables, or bring it up to date.
@@ -51,6 +46,7 @@ def install(
     )
 
 
+@commands.add("uninstall")
 def uninstall(session: Session, *, yes: YesOption = False) -> None:
     """Remove the SQL API; what SQL clients still hold is given back.
 
@@ -63,10 +59,10 @@ def uninstall(session: Session, *, yes: YesOption = False) -> None:
         {"uninstalled": removed}, human="The SQL API is removed." if removed else None
     )
     if not removed:
-        session.output.note("The SQL API was not installed.")
-        raise typer.Exit(ExitCode.NOTHING)
+        session.output.nothing("The SQL API was not installed.")
 
 
+@commands.add("print")
 def print_script(session: Session) -> None:
     """Write what `install` would run, for psql or mysql: to read it, or to run it as somebody else.
 

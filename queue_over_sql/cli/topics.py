@@ -21,8 +21,7 @@ from queue_over_sql.cli.options import (
     message_options,
 )
 from queue_over_sql.cli.publish import read_argument
-from queue_over_sql.cli.session import Session, command
-from queue_over_sql.cli.signals import ExitCode
+from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.values import counted, format_instant, parse_pairs
 from queue_over_sql.queues.json_lines import to_json
 
@@ -40,22 +39,15 @@ TopicName = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group and the commands of this module to `app`."""
-    group = typer.Typer(
-        no_args_is_help=True,
-        help="Publish once to a topic; each queue that subscribed gets a copy.",
-    )
-    command(group, "create", panel=PANEL)(create)
-    command(group, "list", panel=PANEL)(list_topics)
-    command(group, "show", panel=PANEL)(show)
-    command(group, "publish", panel=PANEL)(publish)
-    command(group, "drop", panel=PANEL)(drop)
-    app.add_typer(group, name="topic", rich_help_panel=PANEL)
-    command(app, "subscribe", panel=PANEL)(subscribe)
-    command(app, "unsubscribe", panel=PANEL)(unsubscribe)
+commands = Commands(
+    PANEL,
+    "topic",
+    help="Publish once to a topic; each queue that subscribed gets a copy.",
+)
+subscriptions = Commands(PANEL)
 
 
+@commands.add("create")
 def create(session: Session, *, topic: TopicName) -> None:
     """Create a topic; safe to run from every server at every start."""
     with session.connect(creates=True) as service:
@@ -63,51 +55,46 @@ def create(session: Session, *, topic: TopicName) -> None:
     session.output.record({"topic": topic}, human=f"Topic {topic} is ready.")
 
 
+@commands.add("list")
 def list_topics(session: Session) -> None:
     """List the topics and how many subscriptions each has; exit code 3 when there is none."""
     with session.connect() as service:
         found = [(topic.name, len(topic.subscriptions())) for topic in service.topics()]
-    if session.output.machine:
-        for name, count in found:
-            session.output.record({"topic": name, "subscriptions": count})
-    elif found:
-        session.output.table(None, ("topic", "#subscriptions"), found)
-    if not found:
-        session.output.note("There is no topic yet: queue-over-sql topic create NAME makes one.")
-        raise typer.Exit(ExitCode.NOTHING)
+    session.output.listing(
+        found,
+        lambda row: {"topic": row[0], "subscriptions": row[1]},
+        ("topic", "#subscriptions"),
+        lambda row: row,
+        nothing="There is no topic yet: queue-over-sql topic create NAME makes one.",
+    )
 
 
+@commands.add("show")
 def show(session: Session, *, topic: TopicName) -> None:
     """Show who gets which messages of a topic; exit code 3 when nobody has subscribed."""
     with session.connect() as service:
         found = service.topic(topic).subscriptions()
-    if session.output.machine:
-        for each in found:
-            session.output.record(
-                {
-                    "topic": topic,
-                    "queue": each.queue,
-                    "pattern": each.pattern,
-                    "where": each.where,
-                    "created_at": each.created_at,
-                }
-            )
-    elif found:
-        rows = [
-            (
-                each.queue,
-                each.pattern or '""',
-                "" if each.where is None else to_json(each.where),
-                format_instant(each.created_at),
-            )
-            for each in found
-        ]
-        session.output.table(None, ("queue", "…pattern", "…where", "since (UTC)"), rows)
-    if not found:
-        session.output.note(f"No queue has subscribed to topic {topic}.")
-        raise typer.Exit(ExitCode.NOTHING)
+    session.output.listing(
+        found,
+        lambda each: {
+            "topic": topic,
+            "queue": each.queue,
+            "pattern": each.pattern,
+            "where": each.where,
+            "created_at": each.created_at,
+        },
+        ("queue", "…pattern", "…where", "since (UTC)"),
+        lambda each: (
+            each.queue,
+            each.pattern or '""',
+            "" if each.where is None else to_json(each.where),
+            format_instant(each.created_at),
+        ),
+        nothing=f"No queue has subscribed to topic {topic}.",
+    )
 
 
+@commands.add("publish")
 def publish(
     session: Session,
     *,
@@ -175,6 +162,7 @@ def _report(session: Session, topic: str, published: list[Published]) -> None:
     )
 
 
+@commands.add("drop")
 def drop(session: Session, *, topic: TopicName, yes: YesOption = False) -> None:
     """Drop a topic with its subscriptions; the queues stay, and what they hold."""
     with session.connect() as service:
@@ -187,6 +175,7 @@ def drop(session: Session, *, topic: TopicName, yes: YesOption = False) -> None:
     )
 
 
+@subscriptions.add("subscribe")
 def subscribe(
     session: Session,
     *,
@@ -215,6 +204,7 @@ def subscribe(
     )
 
 
+@subscriptions.add("unsubscribe")
 def unsubscribe(
     session: Session,
     *,
@@ -234,8 +224,7 @@ def unsubscribe(
     with session.connect() as service:
         ended = service.topic(topic).unsubscribe(queue, pattern)
     if not ended:
-        session.output.note(f"Queue {queue} has no such subscription to topic {topic}.")
-        raise typer.Exit(ExitCode.NOTHING)
+        session.output.nothing(f"Queue {queue} has no such subscription to topic {topic}.")
     session.output.record(
         {"topic": topic, "queue": queue, "unsubscribed": True},
         human=f"Queue {queue} has unsubscribed from topic {topic}.",

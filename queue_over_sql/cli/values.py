@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import json
@@ -226,6 +225,8 @@ def named_by_path(policy: object) -> dict[str, type]:
 
 
 def _nearly(name: str) -> str | None:
+    import difflib  # only after a mistake
+
     close = difflib.get_close_matches(name.lower(), MAKERS, n=1)
     return f"did you mean {close[0]}" if close else None
 

@@ -9,31 +9,25 @@ from typing import Annotated
 import typer
 
 from queue_over_sql import Worker
-from queue_over_sql.cli.options import RUNNING_PANEL, ConsumerTimeoutOption
+from queue_over_sql.cli.options import RUNNING_PANEL, ConsumerTimeoutOption, duration
 from queue_over_sql.cli.output import LAYOUT, printable
-from queue_over_sql.cli.session import URL_VARIABLE, Session, command
+from queue_over_sql.cli.session import URL_VARIABLE, Commands, Session
 from queue_over_sql.cli.signals import stop_on_signals
-from queue_over_sql.cli.values import import_object, parse_duration
+from queue_over_sql.cli.values import import_object
 from queue_over_sql.dialects.engines import hide_passwords
 
 LogLevelOption = Annotated[
     str,
-    typer.Option(
-        "--log-level",
-        metavar="debug|info|warning|error",
-        help="How much is logged to standard error.",
-    ),
+    typer.Option(metavar="debug|info|warning|error", help="How much is logged to standard error."),
 ]
 LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error")}
 logger = logging.getLogger(__name__)
 
 
-def register(app: typer.Typer) -> None:
-    """Add this module's commands to `app`."""
-    command(app, "worker", panel=RUNNING_PANEL)(worker)
-    command(app, "reaper", panel=RUNNING_PANEL)(reaper)
+commands = Commands(RUNNING_PANEL)
 
 
+@commands.add("worker")
 def worker(
     session: Session,
     *,
@@ -75,19 +69,11 @@ def load_worker(target: str) -> Worker:
     return found
 
 
+@commands.add("reaper")
 def reaper(
     session: Session,
     *,
-    interval: Annotated[
-        float,
-        typer.Option(
-            "--interval",
-            metavar="DURATION",
-            parser=parse_duration,
-            show_default="1s",
-            help="Time between two looks.",
-        ),
-    ] = 1.0,
+    interval: Annotated[float, duration("Time between two looks.", show_default="1s")] = 1.0,
     consumer_timeout: ConsumerTimeoutOption = 30.0,
     log_level: LogLevelOption = "info",
 ) -> None:

@@ -18,14 +18,12 @@ from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.dialects import registry
-from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import Pool, QueuePool, StaticPool
 
 from queue_over_sql.dialects.base import QueueDialect
 from queue_over_sql.dialects.driver_calls import KEEPALIVES
-from queue_over_sql.dialects.sqlite.hooks import SESSION_MARK, SQLiteHooks
 from queue_over_sql.errors import DatabaseUnavailable, UnsupportedByEngine
 
 # Drivers take a password as a parameter of the URL, too: password, passwd, sslpassword.
@@ -168,6 +166,11 @@ class EngineForm:
         return create_engine(url, **options)
 
     def _open_sqlite(self, url: URL) -> OpenedEngine:
+        from queue_over_sql.dialects.sqlite.hooks import (  # noqa: PLC0415 - only for SQLite
+            SESSION_MARK,
+            SQLiteHooks,
+        )
+
         in_memory = _in_memory(url)
         options: dict[str, Any] = {"connect_args": {"check_same_thread": False, "timeout": 0}}
         if in_memory:
@@ -259,6 +262,10 @@ def _missing_file(url: URL) -> Path | None:
         return None if file is None or file.exists() else file
     if url.get_backend_name() != "sqlite" or _in_memory(url):
         return None
+    from sqlalchemy.dialects.sqlite.pysqlite import (  # noqa: PLC0415 - only for SQLite
+        SQLiteDialect_pysqlite,
+    )
+
     # What SQLite is told, whichever driver tells it.
     (name,), options = SQLiteDialect_pysqlite().create_connect_args(url)
     if options.get("uri") and name.startswith("file:"):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import runpy
 from typing import Any
 
 import typer
 
 from queue_over_sql import __version__
 from queue_over_sql.cli.app import build_app
-from queue_over_sql.cli.reference import all_commands, render
 from tests.interfaces.command_line import ROOT, run
+
+REFERENCE = runpy.run_path(str(ROOT / "scripts" / "docs" / "cli.py"))
 
 EXPECTED = [
     "create",
@@ -62,7 +64,7 @@ EXPECTED = [
 
 def _commands() -> dict[str, Any]:
     root: Any = typer.main.get_command(build_app())
-    return {"": root, **dict(all_commands(root))}
+    return {"": root, **dict(REFERENCE["all_commands"](root))}
 
 
 def test_the_commands_are_those_that_are_promised() -> None:
@@ -94,7 +96,8 @@ def test_every_command_takes_the_options_for_the_database() -> None:
 
 def test_the_reference_page_is_current() -> None:
     """docs/cli.md is what the commands say of themselves today."""
-    assert render() == (ROOT / "docs" / "cli.md").read_text()
+    current: str = REFERENCE["render"]()
+    assert current == (ROOT / "docs" / "cli.md").read_text(), "run: python scripts/docs/cli.py"
 
 
 def test_help_needs_no_database() -> None:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 import typer
+from typer.core import TyperCommand
 
 from queue_over_sql import QueueService
 from queue_over_sql.cli.session import Connection, Session
@@ -25,7 +26,7 @@ def session(database: TestDatabase, service: QueueService) -> Session:
     query.batch(most=2)
     query.batch(most=4)
     assert 3 == len(queue.consume(3))
-    return Session(Connection(url=database.url))
+    return Session(TyperCommand("process"), obj=Connection(url=database.url))
 
 
 def _done(messages: int) -> _Done:

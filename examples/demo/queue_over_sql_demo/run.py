@@ -1,0 +1,100 @@
+"""A run of the demo: its plan, its view, and the report at the end."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from queue_over_sql.cli.output import Output
+from queue_over_sql.cli.session import Connection
+from queue_over_sql.cli.signals import ExitCode, stop_on_signals
+from queue_over_sql.cli.values import counted
+from queue_over_sql.dialects.engines import hide_passwords
+from queue_over_sql_demo.account import Account
+from queue_over_sql_demo.course import DemoError, Progress
+from queue_over_sql_demo.files import NOT_STANDARD, Scan, scan, standard_library
+from queue_over_sql_demo.plan import Plan
+from queue_over_sql_demo.stage import perform, work_folder
+from queue_over_sql_demo.view import View, account_table, rates
+
+
+def run(
+    output: Output, connection: Connection, *, folder: Path | None, keep: bool, **options: Any
+) -> bool:
+    """Run the demo, with `options` of its plan; whether its account balances."""
+    with work_folder(keep=keep) as place:
+        plan = Plan(
+            url=connection.url or f"sqlite:///{place / 'demo.db'}",
+            folder=(folder or standard_library()).resolve(),
+            without=NOT_STANDARD if folder is None else frozenset(),
+            schema=connection.schema,
+            table_prefix=connection.table_prefix,
+            keep=keep,
+            **options,
+        )
+        account, progress = _perform(output, plan, place)
+        _report(output, plan, account, progress)
+        if keep:
+            _say_what_is_kept(output, plan, place)
+    return account.balanced
+
+
+def _perform(output: Output, plan: Plan, place: Path) -> tuple[Account, Progress]:
+    found = scan(plan.folder, plan.limit, plan.without)
+    _insist_on_files(output, found, plan.folder)
+    title = f"{counted(len(found.files), 'file')} below {plan.folder}"
+    view = View(output, f"{title}, {counted(plan.servers, 'server')}\n{hide_passwords(plan.url)}")
+    try:
+        with stop_on_signals() as stop, view.open():
+            if found.skipped:
+                view.tell(f"left out, as they cannot be read: {counted(found.skipped, 'file')}")
+            return perform(plan, found, place, stop=stop, show=view.show, tell=view.tell)
+    except DemoError as error:
+        output.error(str(error))
+        raise typer.Exit(ExitCode.FAILED) from error
+
+
+def _insist_on_files(output: Output, found: Scan, folder: Path) -> None:
+    if not found.files:
+        unreadable = f" ({found.skipped:,} cannot be read)" if found.skipped else ""
+        output.error(f"no files below {folder}{unreadable}")
+        raise typer.Exit(ExitCode.NOTHING)
+
+
+def _report(output: Output, plan: Plan, account: Account, progress: Progress) -> None:
+    if output.machine:
+        output.record(_as_record(plan, account, progress))
+    else:
+        output.out.print()
+        output.out.print(account_table(account, progress))
+    for problem in account.problems():
+        output.error(problem)
+    if account.balanced and not output.machine:
+        output.out.print(
+            f"\nBalanced: {account.files:,} files, each done exactly once, "
+            f"{account.redelivered:,} redelivered, 0 lost.",
+            style="bold green",
+            highlight=False,
+        )
+
+
+def _as_record(plan: Plan, account: Account, progress: Progress) -> dict[str, Any]:
+    facts = dataclasses.asdict(account)
+    measured = {name: round(value, 3) for name, value in rates(account, progress).items()}
+    return {
+        "balanced": account.balanced,
+        "problems": account.problems(),
+        "url": hide_passwords(plan.url),
+        "folder": str(plan.folder),
+        "servers": plan.servers,
+        "killed": progress.rescue.server if progress.rescue else None,
+        **facts,
+        **measured,
+    }
+
+
+def _say_what_is_kept(output: Output, plan: Plan, place: Path) -> None:
+    output.note(f"Kept: queue {plan.name}, table {plan.results}, and the servers' logs in {place}.")
