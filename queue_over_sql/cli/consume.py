@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -12,8 +13,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import IO, Annotated, Any, Protocol
+from dataclasses import dataclass, field
+from typing import IO, Annotated, Any
 
 import typer
 
@@ -96,20 +97,14 @@ def run_command(
     own_output: bool,
     on_stop: Callable[[], None],
 ) -> Finished:
-    """Run `command` by the shell for one message and wait for its end.
+    """Run `command` by the shell, with the payload as its standard input, and wait for its end.
 
-    It runs in a session of its own, so that Ctrl-C in the terminal lets it finish.
-
-    Args:
-        command: a command line of the system's shell.
-        message: its payload is the command's standard input.
-        payload_type: of the queue.
-        stop: when this says now, the command is terminated.
-        own_output: False sends the command's standard output to our standard error.
-        on_stop: called once when `stop` is asked for while the command runs.
+    It runs in a session of its own, so that Ctrl-C in the terminal lets it finish: `on_stop` is
+    called when `stop` is asked for meanwhile. Without `own_output` its standard output goes to our
+    standard error.
 
     Raises:
-        CommandStoppedError: it was terminated on `stop`.
+        CommandStoppedError: `stop` said now, and it was terminated.
     """
     with tempfile.TemporaryFile() as payload:
         payload.write(payload_bytes(message, payload_type))
@@ -131,20 +126,18 @@ def run_command(
 def _wait(process: subprocess.Popen[bytes], stop: Stop, on_stop: Callable[[], None]) -> None:
     told = False
     while True:
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(POLL_SECONDS)
-        except subprocess.TimeoutExpired:
-            if stop.now.is_set():
-                stop.awaits_command = True
-                os.killpg(process.pid, signal.SIGTERM)
-                process.wait()
-                stop.awaits_command = False
-                raise CommandStoppedError from None
-            if stop.asked.is_set() and not told:
-                told = True
-                on_stop()
-        else:
             return
+        if stop.now.is_set():
+            stop.awaits_command = True
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
+            stop.awaits_command = False
+            raise CommandStoppedError
+        if stop.asked.is_set() and not told:
+            told = True
+            on_stop()
 
 
 class _ErrorTail:
@@ -197,78 +190,58 @@ class Tally:
     paused: bool = False
 
 
-class Handler(Protocol):
-    """What is done with a message."""
-
-    def handle(self, message: Message) -> str | None:
-        """Do the work; returns None for success, else the reason of the failure."""
-        ...
+Handler = Callable[[Message], str | None]
+"""Does the work for a message: None for success, else the reason of the failure."""
 
 
-class Printing:
-    """Writes each payload, or with ``--json`` each message, on a line of standard output."""
+def printing(output: Output, queue: Queue) -> Handler:
+    """Write each payload, or with ``--json`` each message, on a line of standard output."""
+    payload_type = queue.settings.payload
 
-    def __init__(self, output: Output, queue: Queue) -> None:
-        self._output = output
-        self._payload_type = queue.settings.payload
-
-    def handle(self, message: Message) -> None:
-        """Print `message` and flush it."""
-        if self._output.machine:
-            self._output.record(message_fields(message))
+    def handle(message: Message) -> None:
+        if output.machine:
+            output.record(message_fields(message))
         else:
-            self._output.line(payload_line(message, self._payload_type))
+            output.line(payload_line(message, payload_type))
+
+    return handle
 
 
-class Running:
-    """Runs a command for each message; with ``--json`` reports each on standard output."""
+def running(output: Output, queue: Queue, command: str, stop: Stop) -> Handler:
+    """Run a command for each message; with ``--json`` report each on standard output."""
+    payload_type = queue.settings.payload
 
-    def __init__(self, output: Output, queue: Queue, command: str, stop: Stop) -> None:
-        self._output = output
-        self._payload_type = queue.settings.payload
-        self._command = command
-        self._stop = stop
-
-    def handle(self, message: Message) -> str | None:
-        """Run the command; its failure in words, or None."""
+    def handle(message: Message) -> str | None:
         finished = run_command(
-            self._command,
+            command,
             message,
-            self._payload_type,
-            self._stop,
-            own_output=not self._output.machine,
-            on_stop=self._say_that_it_stops,
+            payload_type,
+            stop,
+            own_output=not output.machine,
+            on_stop=lambda: output.note("Finishing what runs; once more stops at once."),
         )
         failure = finished.error if finished.exit_code else None
         result: dict[str, Any] = {"exit_code": finished.exit_code, "error": failure}
-        self._output.record(message_fields(message) | result)
+        output.record(message_fields(message) | result)
         if failure is not None:
-            self._output.note(f"Message {message.id}, attempt {message.attempt}: {failure}")
+            output.note(f"Message {message.id}, attempt {message.attempt}: {failure}")
         return failure
 
-    def _say_that_it_stops(self) -> None:
-        self._output.note("Finishing what runs; once more stops at once.")
+    return handle
 
 
+@dataclass
 class Consumption:
     """Takes messages of `queue` within `limits`, hands each to `handler` and settles it."""
 
-    def __init__(
-        self,
-        queue: Queue,
-        handler: Handler,
-        limits: Limits,
-        stop: Stop,
-        warn: Callable[[str], None],
-    ) -> None:
-        self._queue = queue
-        self._handler = handler
-        self._limits = limits
-        self._stop = stop
-        self._warn = warn
-        self._tally = Tally()
-        self._looked_for_a_pause = False
-        self._keeper = LeaseKeeper()
+    queue: Queue
+    handler: Handler
+    limits: Limits
+    stop: Stop
+    warn: Callable[[str], None]
+    tally: Tally = field(default_factory=Tally)
+    keeper: LeaseKeeper = field(default_factory=LeaseKeeper)
+    looked_for_a_pause: bool = False
 
     def run(self) -> Tally:
         """Work until the count is reached, no message comes in time, or a stop is asked for."""
@@ -279,31 +252,31 @@ class Consumption:
                     break
                 self._work(messages)
         finally:
-            self._keeper.stop()
-        return self._tally
+            self.keeper.stop()
+        return self.tally
 
     def _next_size(self) -> int:
-        if self._stop.asked.is_set():
+        if self.stop.asked.is_set():
             return 0
-        if self._limits.count is None:
-            return self._limits.batch
-        return min(self._limits.batch, self._limits.count - self._tally.delivered)
+        if self.limits.count is None:
+            return self.limits.batch
+        return min(self.limits.batch, self.limits.count - self.tally.delivered)
 
     def _claim(self, size: int) -> list[Message]:
-        wait = math.inf if self._limits.wait is None else self._limits.wait
+        wait = math.inf if self.limits.wait is None else self.limits.wait
         deadline = time.monotonic() + wait
         backoff = Backoff(1.0, LONGEST_PAUSE)
-        while not self._stop.asked.is_set():
+        while not self.stop.asked.is_set():
             left = max(0.0, deadline - time.monotonic())
             try:
                 look = min(left, LOOK_SECONDS)
-                messages = self._queue.consume(size, lease=self._limits.lease, wait=look)
+                messages = self.queue.consume(size, lease=self.limits.lease, wait=look)
             except DatabaseUnavailable as error:
-                if self._limits.wait is not None:
+                if self.limits.wait is not None:
                     raise
                 pause = backoff.pause()
-                self._warn(f"{error} Trying again in {pause:.0f} s.")
-                self._stop.asked.wait(pause)
+                self.warn(f"{error} Trying again in {pause:.0f} s.")
+                self.stop.asked.wait(pause)
                 continue
             if not messages:
                 self._look_for_a_pause()
@@ -313,23 +286,23 @@ class Consumption:
 
     def _look_for_a_pause(self) -> None:
         # Once only: it counts messages, which is more than a look for one costs.
-        if not self._looked_for_a_pause:
-            self._looked_for_a_pause = True
-            self._tally.paused = self._queue.stats().paused
-            if self._tally.paused:
-                self._warn(f"Queue {self._queue.name} is paused.")
+        if not self.looked_for_a_pause:
+            self.looked_for_a_pause = True
+            self.tally.paused = self.queue.stats().paused
+            if self.tally.paused:
+                self.warn(f"Queue {self.queue.name} is paused.")
 
     def _work(self, messages: list[Message]) -> None:
         left = list(messages)
-        self._tally.delivered += len(messages)
+        self.tally.delivered += len(messages)
         try:
             # It leaves alone what is settled meanwhile.
-            with self._keeper.keeping(self._queue, messages):
-                while left and not self._stop.asked.is_set():
-                    failure = self._handler.handle(left[0])
+            with self.keeper.keeping(self.queue, messages):
+                while left and not self.stop.asked.is_set():
+                    failure = self.handler(left[0])
                     self._settle(left.pop(0), failure)
         except CommandStoppedError:
-            self._warn("Stopped at once; the message goes back.")
+            self.warn("Stopped at once; the message goes back.")
         finally:
             self._give_back(left)
 
@@ -337,22 +310,22 @@ class Consumption:
         try:
             if failure is None:
                 message.ack()
-                self._tally.done += 1
+                self.tally.done += 1
             else:
                 message.nack(failure)
-                self._tally.failed += 1
+                self.tally.failed += 1
         except ClaimLost as error:
-            self._warn(str(error))
-            self._tally.lost += 1
+            self.warn(str(error))
+            self.tally.lost += 1
 
     def _give_back(self, messages: list[Message]) -> None:
         if not messages:
             return
-        self._tally.delivered -= len(messages)
+        self.tally.delivered -= len(messages)
         try:
-            self._queue.release(messages)
+            self.queue.release(messages)
         except ClaimLost as error:
-            self._warn(str(error))
+            self.warn(str(error))
 
 
 commands = Commands(MESSAGES_PANEL)
@@ -403,9 +376,9 @@ def consume(
     with stop_on_signals(at_once=True) as stop, made as service:
         source = service.queue(queue)
         handler = (
-            Printing(session.output, source)
+            printing(session.output, source)
             if exec_ is None
-            else Running(session.output, source, exec_, stop)
+            else running(session.output, source, exec_, stop)
         )
         tally = Consumption(source, handler, limits, stop, session.output.note).run()
     if tally.delivered == 0 and not stop.asked.is_set():

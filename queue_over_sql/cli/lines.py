@@ -50,9 +50,8 @@ def payload_line(message: Message, payload_type: str) -> str:
 
 def payload_bytes(message: Message, payload_type: str) -> bytes:
     """What a command gets on its standard input: bytes as they are, anything else as UTF-8."""
-    if isinstance(message.payload, bytes):
-        return message.payload
-    return payload_line(message, payload_type).encode()
+    payload = message.payload
+    return payload if isinstance(payload, bytes) else payload_line(message, payload_type).encode()
 
 
 @dataclasses.dataclass(frozen=True)

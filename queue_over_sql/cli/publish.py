@@ -43,13 +43,14 @@ from queue_over_sql.cli.options import (
     OnConflictOption,
     PriorityOption,
     QueueName,
+    duration,
     message_keywords,
     message_options,
 )
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Commands, Session, in_words
 from queue_over_sql.cli.signals import ExitCode
-from queue_over_sql.cli.values import counted, parse_duration
+from queue_over_sql.cli.values import counted
 from queue_over_sql.message import PUBLISH_OPTIONS
 from queue_over_sql.queues.json_lines import message_fields
 from queue_over_sql.service import parts_of
@@ -365,14 +366,7 @@ def request(
         ),
     ],
     timeout: Annotated[
-        float,
-        typer.Option(
-            "--timeout",
-            metavar="DURATION",
-            parser=parse_duration,
-            show_default="30s",
-            help="How long to wait for the reply.",
-        ),
+        float, duration("How long to wait for the reply.", show_default="30s")
     ] = 30.0,
     line_format: Annotated[
         LineFormat | None,

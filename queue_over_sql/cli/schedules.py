@@ -22,11 +22,12 @@ from queue_over_sql.cli.options import (
     MessageMaxAttemptsOption,
     PriorityOption,
     QueueName,
+    duration,
     message_keywords,
 )
 from queue_over_sql.cli.publish import argument_format, read_argument, wrong_columns_told
 from queue_over_sql.cli.session import Commands, Session
-from queue_over_sql.cli.values import exact_duration, format_instant, parse_duration
+from queue_over_sql.cli.values import exact_duration, format_instant
 from queue_over_sql.queues.json_lines import ENCODING_FIELD, in_base64, to_json
 from queue_over_sql.schedules.calendar import zone_named
 
@@ -70,13 +71,7 @@ def add(
     ] = None,
     every: Annotated[
         float | None,
-        typer.Option(
-            "--every",
-            metavar="DURATION",
-            parser=parse_duration,
-            show_default=False,
-            help="Again after this long, at least 100ms; counted from now.",
-        ),
+        duration("Again after this long, at least 100ms; counted from now.", show_default=False),
     ] = None,
     timezone: Annotated[
         str,

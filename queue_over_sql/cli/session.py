@@ -24,7 +24,7 @@ from queue_over_sql import (
     TopicNotFound,
 )
 from queue_over_sql.cli.output import Output, insist_on_output
-from queue_over_sql.cli.signals import ExitCode, Terminated, exit_code_for, sigterm_raised
+from queue_over_sql.cli.signals import ExitCode, Terminated, exit_code_of, sigterm_raised
 from queue_over_sql.dialects.engines import insist_on_file, read_url
 from queue_over_sql.errors import near_queue_name
 
@@ -264,7 +264,7 @@ def errors_as_exit_codes(output: Output) -> Iterator[None]:
         yield
     except QueueError as error:
         output.error(in_words(error))
-        raise typer.Exit(exit_code_for(error)) from error
+        raise typer.Exit(exit_code_of(type(error))) from error
     except BrokenPipeError:
         # The reader of our output has gone, as `head` does: no error, but no more output either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -16,10 +16,38 @@ import typer
 
 from queue_over_sql.cli.app import build_app
 from queue_over_sql.cli.session import DATABASE_PANEL
-from queue_over_sql.cli.signals import MEANINGS
+from queue_over_sql.cli.signals import ExitCode
 
 # Of Typer itself, whose wording changes with its version.
 FOREIGN = {"help", "install_completion", "show_completion"}
+MEANINGS: dict[ExitCode, str] = {
+    ExitCode.OK: "done; also a worker, reaper or consumer that was asked to stop and did",
+    ExitCode.FAILED: "the operation was refused or failed; the reason is on standard error",
+    ExitCode.USAGE: (
+        "wrong usage: an unknown option, a value that cannot be read, no database URL, standard "
+        "output closed, or standard input where it is read"
+    ),
+    ExitCode.NOTHING: (
+        "nothing there: no such queue, topic, schedule or durable consumer, no message or reply in "
+        "time, an empty list"
+    ),
+    ExitCode.UNAVAILABLE: "the database cannot be reached",
+    ExitCode.INCOMPLETE: (
+        "it ran to its end, but not everything succeeded: a command of `consume --exec` failed, "
+        "`spark workers` gave messages up, `spark load` rejected rows, "
+        "`edit` left messages to consumers that hold them, or the account of `demo` does not "
+        "balance"
+    ),
+    ExitCode.INTERRUPTED: (
+        "interrupted by SIGINT, as from the keyboard; also `consume` and `reaper` that were told a "
+        "second time to stop, and `demo` and `spark workers` that any signal ended early"
+    ),
+    ExitCode.READER_GONE: (
+        "whoever read its output has gone, as `head` does; it says no more, and `consume` leaves "
+        "in the queue what could not be written"
+    ),
+    ExitCode.TERMINATED: "ended by SIGTERM before it was done",
+}
 HEAD = """\
 # Command line reference
 
@@ -103,7 +131,7 @@ def _cell(text: str) -> str:
 
 def _exit_codes() -> Iterator[str]:
     yield "## Exit codes"
-    rows = [f"| {code.value} | {meaning} |" for code, meaning in MEANINGS.items()]
+    rows = [f"| {code.value} | {MEANINGS[code]} |" for code in ExitCode]
     yield "\n".join(["| code | meaning |", "|---|---|", *rows])
 
 
