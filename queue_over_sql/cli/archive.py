@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
-
 from queue_over_sql import ArchiveSelection, Queue
 from queue_over_sql.cli.edit import (
     agreed,
@@ -23,7 +21,7 @@ from queue_over_sql.cli.filters import (
     PayloadFilter,
     WhereFilter,
 )
-from queue_over_sql.cli.options import MESSAGES_PANEL, AllOption, QueueName, YesOption
+from queue_over_sql.cli.options import MESSAGES_PANEL, AllOption, QueueName, YesOption, argument
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.values import counted
@@ -51,11 +49,10 @@ def export(
     queue: QueueName,
     file: Annotated[
         str,
-        typer.Argument(
-            metavar="FILE",
-            show_default=False,
-            help="Where to; one that is there is replaced when all is written. - is standard "
-            "output, page by page.",
+        argument(
+            "FILE",
+            "Where to; one that is there is replaced when all is written. - is standard output, "
+            "page by page.",
         ),
     ],
     status: ArchiveStatus = None,

@@ -186,7 +186,6 @@ class Tally:
     delivered: int = 0
     done: int = 0
     failed: int = 0
-    lost: int = 0
     paused: bool = False
 
 
@@ -316,7 +315,6 @@ class Consumption:
                 self.tally.failed += 1
         except ClaimLost as error:
             self.warn(str(error))
-            self.tally.lost += 1
 
     def _give_back(self, messages: list[Message]) -> None:
         if not messages:

@@ -9,7 +9,14 @@ import typer
 from rich.text import Text
 
 from queue_over_sql import ConsumerInfo, QueueNotFound, QueueService, QueueStats
-from queue_over_sql.cli.options import MONITORING_PANEL, NO_QUEUE, YesOption, confirm, duration
+from queue_over_sql.cli.options import (
+    MONITORING_PANEL,
+    NO_QUEUE,
+    YesOption,
+    argument,
+    confirm,
+    duration,
+)
 from queue_over_sql.cli.output import build_table
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import stop_on_signals
@@ -25,12 +32,7 @@ DURABLE_COLUMNS: Final = (
     "#kept for",
 )
 
-ConsumerId = Annotated[
-    str,
-    typer.Argument(
-        metavar="CONSUMER", show_default=False, help="The consumerId of a streaming query."
-    ),
-]
+ConsumerId = Annotated[str, argument("CONSUMER", "The consumerId of a streaming query.")]
 
 
 durable_commands = Commands(
@@ -104,10 +106,7 @@ commands = Commands(MONITORING_PANEL)
 def stats(
     session: Session,
     *,
-    queue: Annotated[
-        str | None,
-        typer.Argument(metavar="QUEUE", show_default=False, help="Only this queue."),
-    ] = None,
+    queue: Annotated[str | None, argument("QUEUE", "Only this queue.")] = None,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Show it anew again and again, until Ctrl-C.")
     ] = False,

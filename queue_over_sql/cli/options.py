@@ -20,6 +20,11 @@ FILTERS_PANEL = "Which messages"
 NO_QUEUE = "There is no queue yet: queue-over-sql create NAME makes one."
 
 
+def argument(metavar: str, text: str) -> Any:
+    """An argument without a default that is shown, with `text` as its help."""
+    return typer.Argument(metavar=metavar, show_default=False, help=text)
+
+
 def duration(text: str, *names: str, **more: Any) -> Any:
     """An option that takes a duration, with `text` as its help."""
     return typer.Option(*names, metavar="DURATION", parser=parse_duration, help=text, **more)
@@ -30,9 +35,7 @@ def number(text: str, *names: str, **more: Any) -> Any:
     return typer.Option(*names, metavar="N", min=1, help=text, **more)
 
 
-QueueName = Annotated[
-    str, typer.Argument(metavar="QUEUE", show_default=False, help="Name of the queue.")
-]
+QueueName = Annotated[str, argument("QUEUE", "Name of the queue.")]
 YesOption = Annotated[
     bool, typer.Option("--yes", "-y", help="Do not ask; needed where nobody can be asked.")
 ]

@@ -20,6 +20,7 @@ from queue_over_sql.cli.options import (
     QueueName,
     RetryOption,
     YesOption,
+    argument,
     confirm,
     duration,
     number,
@@ -329,12 +330,7 @@ def adopt(
     session: Session,
     *,
     queue: QueueName,
-    table: Annotated[
-        str,
-        typer.Argument(
-            metavar="TABLE", show_default=False, help="The table; its schema before a dot."
-        ),
-    ],
+    table: Annotated[str, argument("TABLE", "The table; its schema before a dot.")],
     column_prefix: Annotated[
         str,
         typer.Option(

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from queue_over_sql import Worker
-from queue_over_sql.cli.options import RUNNING_PANEL, ConsumerTimeoutOption, duration
+from queue_over_sql.cli.options import RUNNING_PANEL, ConsumerTimeoutOption, argument, duration
 from queue_over_sql.cli.output import LAYOUT, printable
 from queue_over_sql.cli.session import URL_VARIABLE, Commands, Session
 from queue_over_sql.cli.signals import stop_on_signals
@@ -33,11 +33,10 @@ def worker(
     *,
     target: Annotated[
         str,
-        typer.Argument(
-            metavar="MODULE:WORKER",
-            show_default=False,
-            help="Import path of the Worker object, e.g. myapp.jobs:worker. The current folder "
-            "is importable. Without a colon the object is named worker.",
+        argument(
+            "MODULE:WORKER",
+            "Import path of the Worker object, e.g. myapp.jobs:worker. The current folder is "
+            "importable. Without a colon the object is named worker.",
         ),
     ],
     log_level: LogLevelOption = "info",
