@@ -13,7 +13,7 @@ from sqlalchemy import Connection, text
 
 from queue_over_sql import FixedDelay, Message, QueueService
 from queue_over_sql.queue import core_of
-from queue_over_sql.spark.workers.ending import Watch
+from queue_over_sql.spark.workers.task import Watch
 from queue_over_sql.testing.plugin import MakeService
 from tests.spark.fleets import (
     INSERT,

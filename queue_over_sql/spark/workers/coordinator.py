@@ -1,4 +1,4 @@
-"""A fleet of workers: Spark's executors run a function over a queue, each as a consumer.
+"""Workers: Spark's executors run a function over a queue, each as a consumer.
 
 No stream, no checkpoint: each worker claims, works and acks in transactions of its own, as every
 ``Worker`` does. The driver is a consumer, too, which claims nothing: while it lives the workers
@@ -14,26 +14,19 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
 from queue_over_sql import store
 from queue_over_sql.backoff import RateLimit
 from queue_over_sql.durations import Duration, to_microseconds, to_timedelta
 from queue_over_sql.errors import QueueError
 from queue_over_sql.queue import core_of
-from queue_over_sql.service import QueueService, parts_of
+from queue_over_sql.service import parts_of
 from queue_over_sql.settings import check_choice, check_whole
-from queue_over_sql.spark.databases import location_of, url_of
+from queue_over_sql.spark.databases import location_of
 from queue_over_sql.spark.reasons import in_short
-from queue_over_sql.spark.workers.job import FleetFailed, JobEnded, WorkersJob, lost_workers
-from queue_over_sql.spark.workers.plan import (
-    BATCHES,
-    FORMS,
-    TAKEN,
-    Form,
-    WorkerReport,
-    WorkersPlan,
-)
+from queue_over_sql.spark.workers.plan import REPORT_SCHEMA, Form, WorkerReport, WorkersPlan
+from queue_over_sql.spark.workers.task import service_of, work_of
 from queue_over_sql.store import consumers
 from queue_over_sql.worker.handlers import is_asynchronous
 
@@ -41,16 +34,30 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from queue_over_sql.queue import Queue
+    from queue_over_sql.service import QueueService
 
 
 __all__ = ["FleetFailed", "FleetProgress", "FleetReport", "WorkerReport", "run_workers"]
 
 _log = logging.getLogger(__name__)
 _TICK: Final = 0.1
-_MOST_BURIALS: Final = 50
+_MOST_LOOKS_FOR_LOST: Final = 50
 _PROGRESS_SECONDS: Final = 1.0
 # Spark kills the Python of a cancelled task after two seconds.
 _GRACE_SECONDS: Final = 3.0
+# How many messages a worker claims at once where nothing is said, and how many it takes.
+_BATCHES: Final = {"message": 100, "batch": 100, "arrow": 500}
+_TAKEN: Final = 10_000
+# What Spark says of a job that ended for no reason of ours: by its error class, where it has one.
+_CANCELLED: Final = ("SPARK_JOB_CANCELLED", "OPERATION_CANCELED", "cancelled", "was shut down")
+_LOST: Final = (
+    *("exited unexpectedly", "ExecutorLostFailure", "Connection reset", "EOFException"),
+    *("FetchFailed", "worker lost", "Python worker died", "WORKER_EXITED"),
+)
+
+
+class FleetFailed(QueueError):
+    """Spark's job of a fleet was cancelled, or failed; what its workers held was given back."""
 
 
 class StopAsked(Protocol):
@@ -63,7 +70,7 @@ class StopAsked(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class FleetProgress:
-    """How far a fleet is.
+    """How far the workers are.
 
     Attributes:
         left: messages that are due, being worked on, or waiting to be due.
@@ -80,7 +87,7 @@ class FleetProgress:
 
 @dataclasses.dataclass(frozen=True)
 class FleetReport:
-    """What a fleet did.
+    """What the workers did.
 
     Attributes:
         handled: deliveries whose handler ended well, as far as their workers lived to tell.
@@ -169,7 +176,7 @@ def run_workers(
         KeyboardInterrupt: as its name says; workers finish what they are working on first.
         TypeError, ValueError: an argument has no sensible value.
     """
-    check_choice("form", form, FORMS)
+    check_choice("form", form, get_args(Form))
     check_whole("workers", workers)
     check_whole("restarts", restarts, 0)
     _check_handler(handler, form, concurrency)
@@ -201,7 +208,7 @@ class _Coordinator:
 
     def __init__(self, plan: WorkersPlan) -> None:
         self._plan = plan
-        self._service = self._new_service("fleet's driver")
+        self._service = service_of(plan, "driver of workers")
         try:
             self.queue = self._service.queue(plan.queue)
             _check_form(self.queue, plan.form)
@@ -211,7 +218,7 @@ class _Coordinator:
 
     def leader(self) -> QueueService:
         """A consumer that claims nothing: while it is registered the workers work."""
-        leader = self._new_service(f"{self._plan.name} driver")
+        leader = service_of(self._plan, f"{self._plan.name} driver")
         leader.start()
         return leader
 
@@ -229,19 +236,14 @@ class _Coordinator:
         seconds = time.monotonic() - began
         return FleetProgress(left, stats.ready, stats.claimed, stats.delayed, seconds)
 
-    def bury_lost(self) -> bool:
+    def give_back_lost(self) -> bool:
         """Give back at once what workers hold that no task of Spark runs any more.
 
-        One that lives all the same finds out by its next heartbeat, and the fence keeps its hands
-        off what it held.
-
-        Returns:
-            Whether there were any.
+        Returns whether there were any. One that lives all the same finds out by its next heartbeat,
+        and the fence keeps its hands off what it held.
         """
-        system, connections = (
-            core_of(self.queue).context.tables.system,
-            parts_of(self._service).connections,
-        )
+        system = core_of(self.queue).context.tables.system
+        connections = parts_of(self._service).connections
         lost = [each for each in self._service.consumers() if each.name == self._plan.name]
         for found in lost:
             connections.run(lambda c: consumers.remove(c, system, found.consumer_id))  # noqa: B023 - runs at once
@@ -252,20 +254,9 @@ class _Coordinator:
         """Disconnect."""
         self._service.stop()
 
-    def _new_service(self, name: str) -> QueueService:
-        plan = self._plan
-        return QueueService(
-            url_of(plan.location),
-            schema=plan.location.schema,
-            table_prefix=plan.location.table_prefix,
-            consumer_name=name,
-            consumer_timeout=plan.consumer_timeout,
-            retry_policies=plan.retry_policies,
-        )
-
 
 class _Workers:
-    """The driver's side of a fleet."""
+    """The driver's side of the workers."""
 
     def __init__(
         self,
@@ -289,10 +280,10 @@ class _Workers:
         while True:
             try:
                 reports = self._run_once(plan)
-            except JobEnded as failed:
+            except _JobEnded as failed:
                 self._give_back()
                 error = failed.reason
-                if self._told or plan.losses == restarts or not lost_workers(error):
+                if self._told or plan.losses == restarts or not _lost_workers(error):
                     msg = f"The fleet on queue {plan.queue!r} ended early: {in_short(error)}"
                     raise FleetFailed(msg) from error
                 _log.warning("Workers on queue %s were lost: %s", plan.queue, in_short(error))
@@ -315,7 +306,7 @@ class _Workers:
     def _run_once(self, plan: WorkersPlan) -> list[WorkerReport]:
         leader = self._coordinator.leader()
         try:
-            job = WorkersJob(
+            job = _WorkersJob(
                 self._spark,
                 dataclasses.replace(plan, leader=str(leader.consumer_id)),
                 self._workers,
@@ -332,7 +323,7 @@ class _Workers:
         finally:
             leader.stop()
 
-    def _wait(self, job: WorkersJob, leader: QueueService) -> None:
+    def _wait(self, job: _WorkersJob, leader: QueueService) -> None:
         while job.running(_TICK):
             if self._told:
                 continue
@@ -350,16 +341,77 @@ class _Workers:
     def _give_back(self) -> None:
         try:
             # Spark may kill a task in the moment in which it becomes a worker. One that it does not
-            # kill registers anew whenever it was buried: the reaper looks after that.
-            for _ in range(_MOST_BURIALS):
-                if not self._coordinator.bury_lost():
+            # kill registers anew whenever it was removed: the reaper looks after that.
+            for _ in range(_MOST_LOOKS_FOR_LOST):
+                if not self._coordinator.give_back_lost():
                     break
                 time.sleep(_TICK)
         except QueueError as error:
             _log.warning("The reaper will give back what the lost workers held: %s", error)
 
 
-def _finish(job: WorkersJob) -> None:
+class _JobEnded(Exception):
+    """The job ended before its workers did, for Spark's error ``reason``."""
+
+    def __init__(self, reason: BaseException) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+class _WorkersJob:
+    """A job whose tasks are workers."""
+
+    def __init__(self, spark: SparkSession, plan: WorkersPlan, workers: int) -> None:
+        self._spark = spark
+        self._plan = plan
+        self._workers = workers
+        self._tag = f"queue-over-sql-{uuid.uuid4()}"
+        self._reports: list[WorkerReport] = []
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=self._tag, daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def running(self, seconds: float) -> bool:
+        """Wait for its end for so long; tells whether it runs still."""
+        self._thread.join(seconds)
+        return self._thread.is_alive()
+
+    def cancel(self) -> None:
+        """End the job, whatever its workers are doing."""
+        self._spark.interruptTag(self._tag)
+
+    def reports(self) -> list[WorkerReport]:
+        """What the workers told at their ends; ``_JobEnded`` where it failed, or was cancelled."""
+        if self._error is not None:
+            raise _JobEnded(self._error)
+        return self._reports
+
+    def _run(self) -> None:
+        try:
+            # Tags belong to the thread, and reach sessions of Spark Connect, too.
+            self._spark.addTag(self._tag)
+            rows = (
+                self._spark.range(0, self._workers, 1, self._workers)
+                .mapInArrow(work_of(self._plan), REPORT_SCHEMA)
+                .collect()
+            )
+            self._reports = [WorkerReport(**row.asDict()) for row in rows]
+        except BaseException as error:  # noqa: BLE001 - raised where it is asked for
+            self._error = error
+
+
+def _lost_workers(error: BaseException) -> bool:
+    """Whether a job failed because Python or an executor went away, not because of our words."""
+    text = f"{error}"
+    if any(sign in text for sign in _CANCELLED):
+        return False
+    return any(sign in text for sign in _LOST)
+
+
+def _finish(job: _WorkersJob) -> None:
     try:
         while job.running(_TICK):
             pass
@@ -382,7 +434,7 @@ def _check_handler(handler: Any, form: Form, concurrency: int) -> None:
 
 
 def _usual_batch(form: Form, transactional: bool) -> int:
-    return TAKEN if form == "arrow" and transactional else BATCHES[form]
+    return _TAKEN if form == "arrow" and transactional else _BATCHES[form]
 
 
 def _check_form(queue: Queue, form: Form) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark import cloudpickle
@@ -14,20 +16,47 @@ from queue_over_sql.queues.settle import reason_of
 
 if TYPE_CHECKING:
     from queue_over_sql.queue import Queue
-    from queue_over_sql.spark.workers.ending import Counters
     from queue_over_sql.spark.workers.plan import WorkersPlan
 
 
 _Failure = tuple[Message, str | BaseException]
 
 
+class Counters:
+    """Counts of one worker; its threads share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.handled = 0
+        self.failed = 0
+        self.dead = 0
+        self.calls = 0
+        self.busy = 0
+
+    @contextlib.contextmanager
+    def calling(self) -> Iterator[None]:
+        """A call of the handler runs."""
+        with self._lock:
+            self.calls += 1
+            self.busy += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.busy -= 1
+
+    def count(self, handled: int, failed: int, dead: int = 0) -> None:
+        """Deliveries that ended; those that are dead letters now are among the failed."""
+        with self._lock:
+            self.handled += handled
+            self.failed += failed
+            self.dead += dead
+
+
 def send_by_value(name: str) -> None:
     """Let functions of an imported module travel to executors whole, not as a name to import.
 
     There is no session on an executor, so a module that asks for one cannot be imported there.
-
-    Args:
-        name: of the module.
     """
     cloudpickle.register_pickle_by_value(sys.modules[name])  # type: ignore[no-untyped-call]
 
@@ -52,12 +81,8 @@ def calling(plan: WorkersPlan, queue: Queue, counters: Counters) -> Callable[...
 def reasons_of(answer: Any, count: int) -> dict[int, str]:
     """What an Arrow handler says of its messages: why some failed, by their place in the batch.
 
-    Args:
-        answer: what it returned: None where all is well, else for each message None or a reason.
-        count: of the messages.
-
-    Raises:
-        TypeError, ValueError: it is neither.
+    It returned None where all is well, else for each message None or a reason; whatever else is
+    refused.
     """
     if answer is None:
         return {}

@@ -1,4 +1,4 @@
-"""What the driver tells each worker of a fleet, and what each tells back."""
+"""What the driver tells each worker, and what each tells back."""
 
 from __future__ import annotations
 
@@ -12,37 +12,18 @@ if TYPE_CHECKING:
 
 
 Form = Literal["message", "batch", "arrow"]
-FORMS: Final = ("message", "batch", "arrow")
-BATCHES: Final = {"message": 100, "batch": 100, "arrow": 500}
-"""How many messages a worker claims at once where nothing is said."""
-
-TAKEN: Final = 10_000
-"""The same of those that it takes."""
-
 Ending = Literal["empty", "time", "told"]
 """Why a worker ended: nothing was left, its time was over, or the driver told it to."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WorkersPlan:
-    """The work of one worker; pickled to the executors.
+    """The work of one worker; pickled to the executors. See ``run_workers``.
 
     Attributes:
-        location: the database.
-        queue: name of the queue.
-        handler: the user's function.
-        form: what it is called with.
-        transactional: whether it gets a connection whose commit is the ack as well.
-        batch: messages claimed at once.
-        concurrency: threads of each worker.
-        lease_keepalive: whether leases are renewed while the handler runs.
-        until_empty: whether to end when nothing is left.
         ends_at: when to end, by the database's clock in microseconds; None for never.
         leader: the driver's ``consumer_id``: when it is gone, so is the reason to work.
-        name: of the fleet, under which its workers are registered as consumers.
-        consumer_timeout: seconds without a heartbeat after which a worker counts as dead.
-        poll_interval: shortest and longest pause in seconds between two looks.
-        retry_policies: the application's own, by name.
+        name: of all workers, under which they are registered as consumers.
         losses: how often workers were lost before.
     """
 
@@ -91,7 +72,7 @@ class WorkerReport:
 
 
 REPORT_SCHEMA: Final = (
-    "worker int, host string, pid int, handled long, failed long, dead long, calls long, "
+    "worker long, host string, pid long, handled long, failed long, dead long, calls long, "
     "seconds double, ended string"
 )
 """``WorkerReport`` as the columns of a DataFrame."""

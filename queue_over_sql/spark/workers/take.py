@@ -21,7 +21,7 @@ from queue_over_sql.errors import DatabaseUnavailable, QueueError
 from queue_over_sql.message import row_of
 from queue_over_sql.queue import core_of
 from queue_over_sql.service import parts_of
-from queue_over_sql.spark.workers.handler_calls import reasons_of
+from queue_over_sql.spark.workers.handler_calls import Counters, reasons_of
 from queue_over_sql.worker.handlers import Handler, HandlerRun
 from queue_over_sql.worker.lease_renewal import LeaseKeeper
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from queue_over_sql.queue import Queue
     from queue_over_sql.service import QueueService
-    from queue_over_sql.spark.workers.ending import Counters
     from queue_over_sql.spark.workers.plan import WorkersPlan
 
 

@@ -1,29 +1,41 @@
-"""One worker of a fleet, inside a task of Spark: an ordinary consumer that knows when to end."""
+"""One worker, inside a task of Spark: an ordinary consumer that knows when to end."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import logging
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from sqlalchemy import BigInteger, literal
+
+from queue_over_sql import store
+from queue_over_sql.backoff import RateLimit
+from queue_over_sql.durations import NEVER
+from queue_over_sql.errors import QueueError
+from queue_over_sql.queue import core_of
 from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.spark.databases import url_of
-from queue_over_sql.spark.workers.ending import Counters, Watch, Work
-from queue_over_sql.spark.workers.handler_calls import calling
-from queue_over_sql.spark.workers.plan import REPORT_SCHEMA, WorkerReport
+from queue_over_sql.spark.workers.handler_calls import Counters, calling
+from queue_over_sql.spark.workers.plan import WorkerReport
 from queue_over_sql.spark.workers.take import Taking
+from queue_over_sql.store import consumers
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from queue_over_sql.queue import Queue
-    from queue_over_sql.spark.workers.plan import WorkersPlan
+    from queue_over_sql.spark.workers.plan import Ending, WorkersPlan
+    from queue_over_sql.worker.worker import Worker
 
 
+_log = logging.getLogger(__name__)
+_TICK: Final = 0.2
+_LEADER_SECONDS: Final = 1.0
 # The driver's service has a reaper; those of many workers would only be in each other's way.
 _REAPER_SECONDS: Final = 60.0
 # How much less is claimed at once after each loss, so that few share the blame for the next.
@@ -42,27 +54,15 @@ def work_of(plan: WorkersPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 report = dataclasses.asdict(work_as(number, careful))
-                yield pa.RecordBatch.from_pylist([report], schema=_report_schema())
+                yield pa.RecordBatch.from_pylist([report])
 
     return work
 
 
-def _report_schema() -> pa.Schema:
-    import pyarrow as pa
-
-    kinds = {"int": pa.int32(), "long": pa.int64(), "double": pa.float64(), "string": pa.string()}
-    pairs = [column.split() for column in REPORT_SCHEMA.split(", ")]
-    return pa.schema([(name, kinds[kind]) for name, kind in pairs])
-
-
 def work_as(number: int, plan: WorkersPlan) -> WorkerReport:
-    """Be a worker until there is a reason to end.
-
-    Raises:
-        QueueError: the database cannot be reached at the start, or the queue is not there.
-    """
+    """Be a worker until there is a reason to end."""
     began, counters = time.monotonic(), Counters()
-    with _consumer(plan) as service:
+    with service_of(plan, plan.name, reaper_interval=_REAPER_SECONDS) as service:
         queue = service.queue(plan.queue)
         work = _work(service, queue, plan, counters)
         ended = Watch(service, queue, plan, counters).over(work)
@@ -79,53 +79,128 @@ def work_as(number: int, plan: WorkersPlan) -> WorkerReport:
     )
 
 
-class _Working:
-    """The run-loop of every worker."""
-
-    def __init__(
-        self, service: QueueService, queue: Queue, plan: WorkersPlan, function: Callable[..., Any]
-    ) -> None:
-        self._worker = service.worker(
-            concurrency=plan.concurrency, batch=plan.batch, poll_interval=plan.poll_interval
-        )
-        self._worker.handle(
-            queue.name,
-            transactional=plan.transactional,
-            lease_keepalive=plan.lease_keepalive,
-            batch=None if plan.form == "message" else plan.batch,
-        )(function)
-
-    def run(self) -> None:
-        self._worker.run()
-
-    def stop(self) -> None:
-        self._worker.stop()
-
-
-def _work(service: QueueService, queue: Queue, plan: WorkersPlan, counters: Counters) -> Work:
+def _work(
+    service: QueueService, queue: Queue, plan: WorkersPlan, counters: Counters
+) -> Worker | Taking:
     function = calling(plan, queue, counters)
     # Who was lost while it took messages left no trace on them: from then on attempts are counted.
     takes = plan.form == "arrow" and plan.transactional and not plan.losses
     if takes and parts_of(service).connections.dialect.skip_locked:
         return Taking(service, queue, plan, counters, function)
-    return _Working(service, queue, plan, function)
+    worker = service.worker(
+        concurrency=plan.concurrency, batch=plan.batch, poll_interval=plan.poll_interval
+    )
+    worker.handle(
+        queue.name,
+        transactional=plan.transactional,
+        lease_keepalive=plan.lease_keepalive,
+        batch=None if plan.form == "message" else plan.batch,
+    )(function)
+    return worker
 
 
-@contextlib.contextmanager
-def _consumer(plan: WorkersPlan) -> Iterator[QueueService]:
-    service = QueueService(
+def service_of(plan: WorkersPlan, name: str, **settings: Any) -> QueueService:
+    """A service on the database of the workers, which is a consumer of this name once it starts."""
+    return QueueService(
         url_of(plan.location),
         schema=plan.location.schema,
         table_prefix=plan.location.table_prefix,
-        consumer_name=plan.name,
+        consumer_name=name,
         consumer_timeout=plan.consumer_timeout,
-        reaper_interval=_REAPER_SECONDS,
         retry_policies=plan.retry_policies,
+        **settings,
     )
-    with service:
-        yield service
 
 
 def _careful(plan: WorkersPlan, attempt: int) -> WorkersPlan:
     losses = plan.losses + attempt
     return dataclasses.replace(plan, losses=losses, batch=max(1, plan.batch // _CAUTION**losses))
+
+
+# -- when a worker ends: it looks once in a while, beside the work
+
+
+class Watch:
+    """Stops a worker when nothing is left, its time is over, or its driver is gone."""
+
+    def __init__(
+        self, service: QueueService, queue: Queue, plan: WorkersPlan, counters: Counters
+    ) -> None:
+        self._service = service
+        self._queue = queue
+        self._plan = plan
+        self._counters = counters
+        self._looking = RateLimit(_TICK, ready=True)
+        self._leader_at = float("-inf")
+        self._calls = -1
+        self._ended = threading.Event()
+        self._reason: Ending = "told"
+
+    def over(self, work: Worker | Taking) -> Ending:
+        """Do the work until there is a reason to end; returns the reason."""
+        deadline = self._deadline()
+        watching = threading.Thread(
+            target=self._watch, args=(work, deadline), name="queue-over-sql-watch", daemon=True
+        )
+        watching.start()
+        try:
+            work.run()
+        finally:
+            self._ended.set()
+            watching.join()
+        return self._reason
+
+    def _watch(self, work: Worker | Taking, deadline: float | None) -> None:
+        while not self._ended.wait(_TICK):
+            try:
+                reason = self._found(deadline)
+            except QueueError as error:
+                # The work waits for the database, too.
+                _log.info("Workers %s: %s", self._plan.name, error)
+                continue
+            if reason is not None:
+                self._reason = reason
+                work.stop()
+                return
+
+    def _found(self, deadline: float | None) -> Ending | None:
+        if deadline is not None and time.monotonic() >= deadline:
+            return "time"
+        if time.monotonic() - self._leader_at >= _LEADER_SECONDS:
+            if not self._led():
+                return "told"
+            self._leader_at = time.monotonic()
+        return "empty" if self._plan.until_empty and self._idle() and self._nothing_left() else None
+
+    def _deadline(self) -> float | None:
+        """On this machine's clock, which needs only go as fast as the database's."""
+        if self._plan.ends_at is None:
+            return None
+        sql = core_of(self._queue).context.sql
+        now = parts_of(self._service).connections.run(lambda c: store.server_now(c, sql))
+        return time.monotonic() + (self._plan.ends_at - now) / 1_000_000
+
+    def _led(self) -> bool:
+        connections = parts_of(self._service).connections
+        system = core_of(self._queue).context.tables.system
+        return connections.run(
+            lambda c: consumers.alive(c, system, connections.dialect, self._plan.leader)
+        )
+
+    def _idle(self) -> bool:
+        calls, self._calls = self._calls, self._counters.calls
+        return calls == self._counters.calls and not self._counters.busy and self._looking.due()
+
+    def _nothing_left(self) -> bool:
+        """Whether no message is due, being worked on by whomever, or waiting to be tried again.
+
+        What a streaming query holds is its own affair: its claims have no end.
+        """
+        queue, columns = self._queue, self._queue.table.c
+        ends = columns.lease_expires_at < literal(NEVER, BigInteger())
+        with self._looking.running():
+            return not (
+                queue.messages(status="ready").first()
+                or queue.messages(status="claimed", where=ends).first()
+                or queue.messages(status="delayed", where=columns.attempt_count > 0).first()
+            )
