@@ -13,7 +13,7 @@ from queue_over_sql import errors
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Session
 from queue_over_sql.cli.signals import ExitCode, Stop, exit_code_of
-from queue_over_sql.cli.values import import_object
+from queue_over_sql.cli.values import import_object, parse_duration
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,6 +48,18 @@ QueuesOption = Annotated[
         "--queue", metavar="QUEUE", show_default="all", help="Only this queue; repeatable."
     ),
 ]
+
+
+def required(metavar: str, text: str) -> Any:
+    """An argument that has to be given."""
+    return typer.Argument(metavar=metavar, show_default=False, help=text)
+
+
+def duration_option(name: str, text: str, *, otherwise: str | bool) -> Any:
+    """An option in seconds, and what holds without it."""
+    return typer.Option(
+        name, metavar="DURATION", parser=parse_duration, show_default=otherwise, help=text
+    )
 
 
 @contextlib.contextmanager
@@ -161,25 +173,12 @@ def _settings(master: str | None, conf: Sequence[str]) -> dict[str, Any]:
     return settings
 
 
-__all__ = ["check_function", "load_function"]
-
-
 def check_function(target: str, default: str) -> bool:
-    """Refuse what is no function, unless its module can only be imported in a session.
+    """Refuse what is no function; tells whether it could be imported without a session.
 
     ``@udf("string")``, ``col("id")`` and ``SparkSession.active()`` ask Spark as soon as they are
-    written. What Spark has to say against them in a session, it says there.
-
-    Args:
-        target: the import path.
-        default: the function's name where the path has none.
-
-    Returns:
-        Whether it could be imported without a session.
-
-    Raises:
-        typer.BadParameter: there is no such function. An error inside the module itself is raised
-            as it is.
+    written. What Spark has to say against them in a session, it says there. An error inside the
+    module itself is raised as it is.
     """
     try:
         load_function(target, default)
@@ -191,16 +190,7 @@ def check_function(target: str, default: str) -> bool:
 
 
 def load_function(target: str, default: str) -> Callable[..., Any]:
-    """Import a function.
-
-    Args:
-        target: the import path.
-        default: the function's name where the path has none.
-
-    Raises:
-        typer.BadParameter: there is no such function. An error inside the module itself is raised
-            as it is.
-    """
+    """Import a function, of the name ``default`` where the path has none."""
     try:
         found = import_object(target, default)
     except ValueError as error:

@@ -13,10 +13,12 @@ from queue_over_sql.cli.spark import (
     ConfOption,
     MasterOption,
     QueuesOption,
+    duration_option,
+    required,
     spark_session,
     steps_shown,
 )
-from queue_over_sql.cli.values import counted, parse_duration
+from queue_over_sql.cli.values import counted
 
 commands = Commands(PANEL)
 
@@ -27,11 +29,7 @@ def export_history(
     *,
     folder: Annotated[
         str,
-        typer.Argument(
-            metavar="FOLDER",
-            show_default=False,
-            help="Where the history is: a folder, or a URI such as hdfs://… or s3a://….",
-        ),
+        required("FOLDER", "Where the history is: a folder, or a URI such as hdfs://… or s3a://…."),
     ],
     queue: QueuesOption = None,
     prune: Annotated[
@@ -40,12 +38,10 @@ def export_history(
     ] = False,
     overlap: Annotated[
         float | None,
-        typer.Option(
+        duration_option(
             "--overlap",
-            metavar="DURATION",
-            parser=parse_duration,
-            show_default="all",
-            help="Look for what was committed late only so far before the last export.",
+            "Look for what was committed late only so far before the last export.",
+            otherwise="all",
         ),
     ] = None,
     source: Annotated[
@@ -100,11 +96,7 @@ def report(
     *,
     folder: Annotated[
         str,
-        typer.Argument(
-            metavar="FOLDER",
-            show_default=False,
-            help="Where to: report.html, parquet/ and csv/ in it are replaced.",
-        ),
+        required("FOLDER", "Where to: report.html, parquet/ and csv/ in it are replaced."),
     ],
     history: Annotated[
         str | None,
@@ -122,13 +114,7 @@ def report(
     queue: QueuesOption = None,
     since: Annotated[
         float | None,
-        typer.Option(
-            "--since",
-            metavar="DURATION",
-            parser=parse_duration,
-            show_default="all",
-            help="Only what finished in the last 7d, 12h, ….",
-        ),
+        duration_option("--since", "Only what finished in the last 7d, 12h, ….", otherwise="all"),
     ] = None,
     title: Annotated[
         str, typer.Option("--title", metavar="TEXT", help="Title of the page.")

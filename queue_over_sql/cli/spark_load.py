@@ -10,7 +10,7 @@ import typer
 from queue_over_sql.cli.options import QueueName
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode
-from queue_over_sql.cli.spark import PANEL, ConfOption, MasterOption, spark_session
+from queue_over_sql.cli.spark import PANEL, ConfOption, MasterOption, required, spark_session
 from queue_over_sql.cli.values import counted, parse_texts
 
 if TYPE_CHECKING:
@@ -38,10 +38,8 @@ def load(
     *,
     source: Annotated[
         str,
-        typer.Argument(
-            metavar="SOURCE",
-            show_default=False,
-            help="A file, a folder or a pattern; with --format jdbc the name of a table.",
+        required(
+            "SOURCE", "A file, a folder or a pattern; with --format jdbc the name of a table."
         ),
     ],
     queue: QueueName,

@@ -16,6 +16,7 @@ from queue_over_sql.cli.spark import (
     MasterOption,
     check_function,
     load_function,
+    required,
     spark_session,
 )
 from queue_over_sql.cli.values import counted, format_duration, parse_duration
@@ -45,11 +46,10 @@ def workers(
     queue: QueueName,
     target: Annotated[
         str,
-        typer.Argument(
-            metavar="MODULE:FUNCTION",
-            show_default=False,
-            help="Import path of the handler. The current folder is importable. Without a colon "
-            "the function is named handle.",
+        required(
+            "MODULE:FUNCTION",
+            "Import path of the handler. The current folder is importable. Without a colon the "
+            "function is named handle.",
         ),
     ],
     number: Annotated[
@@ -125,7 +125,7 @@ def workers(
 
 
 class _Shown:
-    """Shows how far the fleet is; a second signal ends it without waiting for handlers."""
+    """Shows how far the workers are; a second signal ends it without waiting for handlers."""
 
     def __init__(self, bar: Progress, queue: str, stop: Stop) -> None:
         self._bar = bar
