@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from queue_over_sql.spark.failures import SettleReport, settle
-    from queue_over_sql.spark.pipelines.exporting import ExportReport
-    from queue_over_sql.spark.pipelines.history import export_history, history_of
+    from queue_over_sql.spark.pipelines.history import ExportReport, export_history, history_of
     from queue_over_sql.spark.pipelines.load import LoadProgress, LoadReport, load
     from queue_over_sql.spark.pipelines.process import process
     from queue_over_sql.spark.pipelines.report import ReportFiles, report
@@ -26,28 +25,19 @@ if TYPE_CHECKING:
         run_workers,
     )
 
-_HOMES: Final = {
-    "ExportReport": "queue_over_sql.spark.pipelines.exporting",
-    "FleetFailed": "queue_over_sql.spark.workers.coordinator",
-    "FleetProgress": "queue_over_sql.spark.workers.coordinator",
-    "FleetReport": "queue_over_sql.spark.workers.coordinator",
-    "JavaMissing": "queue_over_sql.spark.sessions",
-    "LoadProgress": "queue_over_sql.spark.pipelines.load",
-    "LoadReport": "queue_over_sql.spark.pipelines.load",
-    "QueueDataSource": "queue_over_sql.spark.source",
-    "ReportFiles": "queue_over_sql.spark.pipelines.report",
-    "SettleReport": "queue_over_sql.spark.failures",
-    "WorkerReport": "queue_over_sql.spark.workers.coordinator",
-    "export_history": "queue_over_sql.spark.pipelines.history",
-    "history_of": "queue_over_sql.spark.pipelines.history",
-    "load": "queue_over_sql.spark.pipelines.load",
-    "process": "queue_over_sql.spark.pipelines.process",
-    "register": "queue_over_sql.spark.source",
-    "report": "queue_over_sql.spark.pipelines.report",
-    "run_workers": "queue_over_sql.spark.workers.coordinator",
-    "session": "queue_over_sql.spark.sessions",
-    "settle": "queue_over_sql.spark.failures",
+_NAMES: Final = {
+    "failures": ("SettleReport", "settle"),
+    "pipelines.history": ("ExportReport", "export_history", "history_of"),
+    "pipelines.load": ("LoadProgress", "LoadReport", "load"),
+    "pipelines.process": ("process",),
+    "pipelines.report": ("ReportFiles", "report"),
+    "sessions": ("JavaMissing", "session"),
+    "source": ("QueueDataSource", "register"),
+    "workers.coordinator": (
+        *("FleetFailed", "FleetProgress", "FleetReport", "WorkerReport", "run_workers"),
+    ),
 }
+_HOMES: Final = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "ExportReport",
@@ -79,7 +69,7 @@ def __getattr__(name: str) -> Any:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
     try:
-        return getattr(importlib.import_module(home), name)
+        return getattr(importlib.import_module(f"{__name__}.{home}"), name)
     except ModuleNotFoundError as error:
         if error.name is not None and error.name.split(".")[0] in {"pyspark", "pyarrow", "pandas"}:
             msg = f"{error.name} is missing: install the extra spark of queue-over-sql"

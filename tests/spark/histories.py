@@ -9,9 +9,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from queue_over_sql.spark.pipelines.exporting import SERIES
 from queue_over_sql.spark.pipelines.files import files_at
 from queue_over_sql.spark.pipelines.frames import HISTORY, HISTORY_SCHEMA, PARTITIONS, utc_date
+from queue_over_sql.spark.pipelines.history import SERIES
 from queue_over_sql.spark.pipelines.staged import StagedFolder, commit_name
 
 NOON = datetime(2030, 1, 31, 12, 0, tzinfo=UTC)

@@ -50,16 +50,10 @@ _TYPES: Final[dict[str, pa.DataType]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """What one task reads; instants are microseconds.
+    """What one task reads of a queue's ``live`` or ``archive``: ids from ``first`` to ``last``.
 
-    Attributes:
-        queue: name of the queue.
-        table: ``live`` or ``archive``.
-        first: the lowest id.
-        last: the highest.
-        after: what finished later than this.
-        up_to: and not later than this.
-        ids: only these; empty for all.
+    Of an archive: what finished later than ``after``, and not later than ``up_to``, in
+    microseconds; of ``ids`` only these, where there are any.
     """
 
     queue: str
@@ -104,12 +98,7 @@ def read_parts(
 ) -> DataFrame:
     """Read parts by the executors, a task each.
 
-    Args:
-        spark: the session.
-        location: the database.
-        parts: what to read.
-        columns: which columns of a history, of all but ``date``. What a message does not have is
-            null.
+    The columns are some of a history's, but not ``date``. What a message does not have is null.
     """
     schema = ", ".join(f"{name} {HISTORY[name]}" for name in columns)
     if not parts:

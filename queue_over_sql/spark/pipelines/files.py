@@ -11,7 +11,7 @@ import shutil
 import uuid
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Union
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
@@ -20,66 +20,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Files(Protocol):
-    """The files below one folder; names are relative to it, with ``/`` between their parts."""
-
-    root: str
-    """The folder as Spark is told of it."""
-
-    def names(self, folder: str) -> list[str]:
-        """What lies in a folder, sorted; nothing where there is no such folder."""
-        ...
-
-    def exists(self, name: str) -> bool:
-        """Whether there is such a file or folder."""
-        ...
-
-    def data_files(self, folder: str) -> list[tuple[str, int]]:
-        """The files in a folder and below it with their sizes; hidden ones are left out."""
-        ...
-
-    def read(self, name: str) -> str:
-        """The text of a file."""
-        ...
-
-    def create(self, name: str, text: str) -> None:
-        """Write a file that appears whole.
-
-        Raises:
-            FileExistsError: there is one of this name.
-        """
-        ...
-
-    def write(self, name: str, content: bytes) -> None:
-        """Write a file that appears whole, in the place of one that is there."""
-        ...
-
-    def move(self, source: str, target: str) -> None:
-        """Move a file; where that has been done already, do nothing.
-
-        Raises:
-            OSError: it cannot be moved.
-        """
-        ...
-
-    def remove(self, name: str) -> None:
-        """Remove a file, or a folder and all below it, where it is there."""
-        ...
-
-    def keep(self, names: Iterable[str]) -> None:
-        """Let files outlast a loss of power, as far as the file system can promise that."""
-        ...
+Files = Union["LocalFiles", "HadoopFiles"]
+"""The files below one folder; names are relative to it, with ``/`` between their parts."""
 
 
 def files_at(spark: SparkSession, path: str | os.PathLike[str]) -> Files:
-    """The files of a dataset, wherever Spark can write it.
+    """The files of a dataset: in a folder of this host, or at a URI such as ``hdfs://…``.
 
-    Args:
-        spark: the session, which knows the credentials of other file systems.
-        path: a folder of this host, or a URI such as ``hdfs://…`` or ``s3a://…``.
-
-    Raises:
-        ValueError: it is in another file system, and the session is one of Spark Connect.
+    The session knows the credentials of other file systems; one of Spark Connect does not tell
+    them, which is a ValueError.
     """
     text = os.fspath(path)
     scheme = urlsplit(text).scheme
@@ -116,16 +65,16 @@ class LocalFiles:
         self.root = f"{scheme}{root}"
 
     def names(self, folder: str) -> list[str]:
-        """As in ``Files``."""
+        """What lies in a folder, sorted; nothing where there is no such folder."""
         place = self._root / folder
         return sorted(each.name for each in place.iterdir()) if place.is_dir() else []
 
     def exists(self, name: str) -> bool:
-        """As in ``Files``."""
+        """Whether there is such a file or folder."""
         return (self._root / name).exists()
 
     def data_files(self, folder: str) -> list[tuple[str, int]]:
-        """As in ``Files``."""
+        """The files in a folder and below it with their sizes; hidden ones are left out."""
         place = self._root / folder
         found = [
             (file.relative_to(self._root).as_posix(), file.stat().st_size)
@@ -135,21 +84,22 @@ class LocalFiles:
         return sorted(found)
 
     def read(self, name: str) -> str:
-        """As in ``Files``."""
+        """The text of a file."""
         return (self._root / name).read_text(encoding="utf-8")
 
     def create(self, name: str, text: str) -> None:
-        """As in ``Files``: a link is made at once, and never over a file that is there."""
+        """Write a file that appears whole; ``FileExistsError`` where there is one of this name."""
         place = self._root / name
         fresh = self._written(name, text.encode())
         try:
+            # At once, and never over a file that is there.
             place.hardlink_to(fresh)
         finally:
             fresh.unlink()
         _sync(place.parent)
 
     def write(self, name: str, content: bytes) -> None:
-        """As in ``Files``."""
+        """Write a file that appears whole, in the place of one that is there."""
         self._written(name, content).replace(self._root / name)
 
     def _written(self, name: str, content: bytes) -> Path:
@@ -161,7 +111,7 @@ class LocalFiles:
         return fresh
 
     def move(self, source: str, target: str) -> None:
-        """As in ``Files``."""
+        """Move a file; where that has been done already, do nothing."""
         place = self._root / target
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -171,7 +121,7 @@ class LocalFiles:
                 raise
 
     def remove(self, name: str) -> None:
-        """As in ``Files``."""
+        """Remove a file, or a folder and all below it, where it is there."""
         place = self._root / name
         if place.is_dir():
             shutil.rmtree(place, ignore_errors=True)
@@ -179,7 +129,7 @@ class LocalFiles:
             place.unlink(missing_ok=True)
 
     def keep(self, names: Iterable[str]) -> None:
-        """As in ``Files``."""
+        """Let files outlast a loss of power, as far as the file system can promise that."""
         places = [self._root / name for name in names]
         for place in [*places, *sorted({place.parent for place in places})]:
             _sync(place)
@@ -204,18 +154,18 @@ class HadoopFiles:
         self.root = self._fs.makeQualified(self._path_of(root)).toString()
 
     def names(self, folder: str) -> list[str]:
-        """As in ``Files``."""
+        """As in ``LocalFiles``."""
         place = self._at(folder)
         if not self._fs.exists(place):
             return []
         return sorted(status.getPath().getName() for status in self._fs.listStatus(place))
 
     def exists(self, name: str) -> bool:
-        """As in ``Files``."""
+        """As in ``LocalFiles``."""
         return bool(self._fs.exists(self._at(name)))
 
     def data_files(self, folder: str) -> list[tuple[str, int]]:
-        """As in ``Files``."""
+        """As in ``LocalFiles``."""
         found: list[tuple[str, int]] = []
         if not self._fs.exists(self._at(folder)):
             return found
@@ -230,7 +180,7 @@ class HadoopFiles:
         return sorted(found)
 
     def read(self, name: str) -> str:
-        """As in ``Files``."""
+        """As in ``LocalFiles``."""
         stream = self._fs.open(self._at(name))
         try:
             return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
@@ -238,7 +188,7 @@ class HadoopFiles:
             stream.close()
 
     def create(self, name: str, text: str) -> None:
-        """As in ``Files``: written under another name and moved."""
+        """As in ``LocalFiles``: written under another name and moved."""
         folder, _, last = name.rpartition("/")
         fresh = f"{folder}/.{last}.{uuid.uuid4().hex}".lstrip("/")
         self.write(fresh, text.encode())
@@ -248,7 +198,7 @@ class HadoopFiles:
             raise FileExistsError(f"{self.root}/{name} is there already")
 
     def write(self, name: str, content: bytes) -> None:
-        """As in ``Files``, where the file system shows a file when it is closed."""
+        """As in ``LocalFiles``, where the file system shows a file when it is closed."""
         stream = self._fs.create(self._at(name), True)  # noqa: FBT003 - Java has no names here
         try:
             stream.write(bytearray(content))
@@ -256,7 +206,7 @@ class HadoopFiles:
             stream.close()
 
     def move(self, source: str, target: str) -> None:
-        """As in ``Files``."""
+        """As in ``LocalFiles``."""
         if self._fs.exists(self._at(target)):
             return
         self._fs.mkdirs(self._at(target).getParent())
@@ -264,7 +214,7 @@ class HadoopFiles:
             raise OSError(f"{self.root}/{source} cannot be moved to {target}")
 
     def remove(self, name: str) -> None:
-        """As in ``Files``."""
+        """As in ``LocalFiles``."""
         self._fs.delete(self._at(name), True)  # noqa: FBT003
 
     def keep(self, names: Iterable[str]) -> None:

@@ -28,14 +28,10 @@ _STAGING: Final = "_staging"
 
 @dataclasses.dataclass(frozen=True)
 class Commit:
-    """What was added at once.
+    """What was added at once: files below the dataset's folder, and their size in bytes.
 
-    Attributes:
-        name: the series and its number, as in ``export-000000000007``.
-        staged: the folder in which it was written.
-        files: the paths of its files below the dataset's folder.
-        size: of all files, in bytes.
-        facts: what else is known of it.
+    The name is the series and its number, as in ``export-000000000007``; ``staged`` is the folder
+    in which they were written.
     """
 
     name: str
@@ -89,14 +85,9 @@ class StagedFolder:
     ) -> Commit:
         """Let what was written to a folder of ``begin`` count, and move it to its place.
 
-        Args:
-            name: of the commit.
-            staged: the folder.
-            facts: what is to be known of it later.
-            remembered: forget the commit of the series so many before this one.
-
-        Raises:
-            FileExistsError: another has made this commit; what was written does not count.
+        ``facts`` is what is to be known of it later. The commit that came so many before this one
+        in the series as ``remembered`` says is forgotten. Where another has made this commit, what
+        was written does not count, and ``FileExistsError`` says so.
         """
         found = self.files.data_files(staged)
         names = tuple(name.removeprefix(f"{staged}/") for name, _ in found)

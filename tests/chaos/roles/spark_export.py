@@ -10,9 +10,9 @@ from typing import Any
 
 from queue_over_sql.queues.archive import ArchiveHistory
 from queue_over_sql.spark import export_history, session
-from queue_over_sql.spark.pipelines import exporting
-from queue_over_sql.spark.pipelines.exporting import Export
+from queue_over_sql.spark.pipelines import history
 from queue_over_sql.spark.pipelines.files import LocalFiles
+from queue_over_sql.spark.pipelines.history import Export
 from queue_over_sql.spark.pipelines.staged import StagedFolder
 from tests.chaos.roles.protocol import emit, play
 
@@ -60,7 +60,7 @@ def main(arguments: Arguments) -> None:
         home, name, after = POINTS[arguments.die]
         setattr(home, name, dies(getattr(home, name), after))
         # Several transactions are needed to die between them.
-        exporting._PRUNE_BATCH = 10  # type: ignore[misc]
+        history._PRUNE_BATCH = 10  # type: ignore[misc]
     settings = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
     spark = session(master="local[2]", settings=settings)
     spark.sparkContext.setLogLevel("ERROR")

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
+import itertools
 import os
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyspark.sql import functions as sql
 
 from queue_over_sql.durations import Duration
@@ -23,15 +27,13 @@ from queue_over_sql.spark.pipelines.frames import HOUR
 from queue_over_sql.spark.pipelines.report import measures
 from queue_over_sql.spark.pipelines.report.page import Facts, page
 from queue_over_sql.spark.pipelines.report.sources import Source, gathered
-from queue_over_sql.spark.pipelines.report.tables import computed, write_table
 from queue_over_sql.spark.pipelines.report.words import Row
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from queue_over_sql.spark.options import Location
     from queue_over_sql.spark.pipelines.files import Files
-    from queue_over_sql.spark.pipelines.report.measures import Measures
 
     Progress = Callable[[str, int, int], None]
 
@@ -40,6 +42,9 @@ _TITLE: Final = "Queue report"
 _BINS: Final = 120
 _LENGTHS: Final = (60, 300, 900, HOUR, 3 * HOUR, 6 * HOUR, 24 * HOUR, 7 * 24 * HOUR)
 _CONSUMERS_SHOWN: Final = 12
+# What a spreadsheet would take for the beginning of a formula.
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+_INSTANT: Final = pa.timestamp("us", "UTC")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,17 +113,23 @@ def report(
     location: Location | None = None
     if history is None or any((url, url_env, url_file)):
         location = location_of(url, url_env, url_file, schema, table_prefix)
-    steps = _Steps(progress)
+    steps = itertools.count()
+
+    def tell(what: str) -> None:
+        if progress is not None:
+            # Reading, each table, drawing.
+            progress(what, next(steps), len(measures.ORDERS) + 2)
+
     files = files_at(spark, output)
     with _work_folder(files) as work:
-        steps.next("reading live messages")
+        tell("reading live messages")
         source = gathered(spark, location, history, work, queues=queues, since=since)
-        found = _computed(measures.measure(source.finished, source.live, top=top), steps)
-        steps.next("drawing")
+        found = _tables(measures.measure(source.finished, source.live, top=top), tell)
+        tell("drawing")
         facts = _facts(source, found, title)
-        tables = {name: write_table(files, name, table) for name, table in found.items()}
+        tables = {name: _written(files, name, table) for name, table in found.items()}
         files.write(_PAGE, page(facts).encode())
-    steps.next("done")
+    tell("done")
     return ReportFiles(
         page=f"{files.root}/{_PAGE}",
         tables=tables,
@@ -126,21 +137,6 @@ def report(
         finished=sum(row["finished"] for row in facts.queues),
         live=sum(row["live"] for row in facts.queues),
     )
-
-
-class _Steps:
-    """How far it is: reading, one step for each table, drawing."""
-
-    def __init__(self, progress: Progress | None) -> None:
-        self._progress = progress
-        self._done = 0
-        self._all = len(dataclasses.fields(measures.Measures)) + 2
-
-    def next(self, what: str) -> None:
-        """Say what begins now."""
-        if self._progress is not None:
-            self._progress(what, self._done, self._all)
-        self._done += 1
 
 
 @contextmanager
@@ -152,11 +148,11 @@ def _work_folder(files: Files) -> Iterator[str]:
         files.remove(name)
 
 
-def _computed(found: Measures, steps: _Steps) -> dict[str, pa.Table]:
+def _tables(frames: Mapping[str, DataFrame], tell: Callable[[str], object]) -> dict[str, pa.Table]:
     tables: dict[str, pa.Table] = {}
-    for name, frame in found.tables().items():
-        steps.next(f"computing {name.replace('_', ' ')}")
-        tables[name] = computed(frame, measures.ORDERS[name])
+    for name, order in measures.ORDERS.items():
+        tell(f"computing {name.replace('_', ' ')}")
+        tables[name] = _computed(frames[name], order)
     return tables
 
 
@@ -221,5 +217,56 @@ def _timeline(
     drawn = sql.col("queue").isin(list(queues))
     timed = measures.with_durations(source.finished.where(drawn))
     bins = measures.binned(timed, source.live.where(drawn), seconds, "bin")
-    found: Sequence[Row] = computed(bins, ("queue", "bin")).to_pylist()
+    found: Sequence[Row] = _computed(bins, ("queue", "bin")).to_pylist()
     return found
+
+
+# -- tables as files
+
+
+def _computed(frame: DataFrame, order: Sequence[str]) -> pa.Table:
+    """Compute a table in one job, ordered by columns; with a ``-`` from the highest value on.
+
+    Instants are in UTC.
+    """
+    found = frame.toArrow()
+    fields = [
+        field.with_type(_INSTANT) if pa.types.is_timestamp(field.type) else field
+        for field in found.schema
+    ]
+    columns = [
+        (name.removeprefix("-"), "descending" if name.startswith("-") else "ascending")
+        for name in order
+    ]
+    return found.cast(pa.schema(fields)).sort_by(columns)
+
+
+def _written(files: Files, name: str, table: pa.Table) -> str:
+    """Write a table as Parquet and CSV; returns the folder of the Parquet.
+
+    In the CSV file instants are ISO 8601 in UTC, and a text that a spreadsheet would run as a
+    formula has an apostrophe before it.
+    """
+    folder = f"parquet/{name}"
+    files.remove(folder)
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer)
+    files.write(f"{folder}/{name}.parquet", buffer.getvalue())
+    files.write(f"csv/{name}.csv", _as_csv(table).encode())
+    return f"{files.root}/{folder}"
+
+
+def _as_csv(table: pa.Table) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(table.schema.names)
+    for batch in table.to_batches():
+        for row in batch.to_pylist():
+            writer.writerow([_harmless(value) for value in row.values()])
+    return text.getvalue()
+
+
+def _harmless(value: Any) -> Any:
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value

@@ -6,7 +6,6 @@ a live message has. All instants are in UTC, all durations in seconds.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
@@ -19,6 +18,7 @@ from queue_over_sql.spark.pipelines.report.words import DURATIONS, OUTCOMES, QUA
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+_DISPOSITIONS: Final = ("dead", "done_later", "live")
 _ACCURACY: Final = 2_000
 _ERROR_LENGTH: Final = 500
 _REASON_LENGTH: Final = 200
@@ -35,67 +35,45 @@ _PARTICULARS: Final = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Measures:
-    """The tables of a report, each a data frame that is small enough to be written at once.
-
-    Attributes:
-        hourly: per queue and hour of UTC: published, finished by outcome, retries, durations.
-        queues: per queue the same over all, and what is live.
-        failures: per queue the most frequent reasons, with the oldest and the newest example.
-        dead_letters: the newest dead letters of each queue.
-        lost_claims: per queue and hour, messages that came back from a dead consumer or an
-            expired lease and whose last failure that was.
-        consumers: per queue what each consumer finished, and its share.
-    """
-
-    hourly: DataFrame
-    queues: DataFrame
-    failures: DataFrame
-    dead_letters: DataFrame
-    lost_claims: DataFrame
-    consumers: DataFrame
-
-    def tables(self) -> dict[str, DataFrame]:
-        """The tables by name."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-
-
 ORDERS: Final = {
+    # Per queue and hour of UTC: published, finished by outcome, retries, durations.
     "hourly": ("queue", "hour"),
+    # Per queue the same over all, and what is live.
     "queues": ("queue",),
+    # Per queue the most frequent reasons, with the oldest and the newest example.
     "failures": ("queue", "rank"),
+    # The newest dead letters of each queue.
     "dead_letters": ("queue", "rank"),
+    # Per queue and hour, messages that came back from a dead consumer or an expired lease and whose
+    # last failure that was.
     "lost_claims": ("queue", "hour", "cause"),
+    # Per queue what each consumer finished, and its share.
     "consumers": ("queue", "-finished", "consumer_id"),
 }
-"""By what the rows of each table are ordered; with a ``-`` from the highest on."""
+"""The tables of a report, and by what their rows are ordered; with a ``-`` from the highest on."""
 
 
-def measure(finished: DataFrame, live: DataFrame, *, top: int) -> Measures:
-    """Compute all tables; nothing is read before one of them is.
+def measure(finished: DataFrame, live: DataFrame, *, top: int) -> dict[str, DataFrame]:
+    """Compute all tables by their names; nothing is read before one of them is.
 
-    Args:
-        finished: finished messages.
-        live: those that are not.
-        top: how many reasons and dead letters of each queue are named.
+    Of each queue so many reasons and dead letters are named as ``top`` says.
     """
     timed = with_durations(finished)
-    return Measures(
-        hourly=binned(timed, live, HOUR, "hour"),
-        queues=_queues(timed, live),
-        failures=_failures(finished, live, top),
-        dead_letters=_dead_letters(finished, top),
-        lost_claims=_lost_claims(finished, live),
-        consumers=_consumers(timed),
-    )
+    return {
+        "hourly": binned(timed, live, HOUR, "hour"),
+        "queues": _queues(timed, live),
+        "failures": _failures(finished, live, top),
+        "dead_letters": _dead_letters(finished, top),
+        "lost_claims": _lost_claims(finished, live),
+        "consumers": _consumers(timed),
+    }
 
 
 def with_durations(finished: DataFrame) -> DataFrame:
     """Finished messages with what their last attempt waited and ran, and how long it took in all.
 
-    ``wait``: from when it was due to its claim. ``run``: from the claim to the end. ``total``: from
-    when it was first due to the end, all attempts included.
+    ``wait``: from due to claimed. ``run``: from claimed to finished. ``total``: from first due to
+    finished, all attempts included.
     """
     return finished.withColumns(
         {
@@ -107,13 +85,9 @@ def with_durations(finished: DataFrame) -> DataFrame:
 
 
 def binned(timed: DataFrame, live: DataFrame, seconds: int, name: str) -> DataFrame:
-    """What happened per queue and bin of time.
+    """What happened per queue and bin of so many seconds, whose beginning is the column ``name``.
 
-    Args:
-        timed: finished messages, as ``with_durations`` returns them.
-        live: those that are not finished.
-        seconds: the length of a bin.
-        name: of the column with its beginning.
+    Finished messages are as ``with_durations`` returns them.
     """
     ended = timed.groupBy("queue", bin_start("finished_at", seconds).alias(name)).agg(*_ended())
     born = timed.select("queue", "published_at").unionByName(live.select("queue", "published_at"))
@@ -164,24 +138,21 @@ def _queues(timed: DataFrame, live: DataFrame) -> DataFrame:
 
 
 def _failures(finished: DataFrame, live: DataFrame, top: int) -> DataFrame:
-    dead = finished.where(_is_dead()).withColumn("fate", sql.lit("dead"))
-    retried = finished.where(sql.col("outcome") == "done").withColumn("fate", sql.lit("done later"))
-    open_ones = live.withColumns({"fate": sql.lit("live"), "finished_at": sql.col("published_at")})
-    columns = ["queue", "id", "fate", "finished_at", "last_attempt_at", "last_error"]
+    dead = finished.where(_is_dead()).withColumn("disposition", sql.lit("dead"))
+    retried = finished.where(sql.col("outcome") == "done").withColumn(
+        "disposition", sql.lit("done_later")
+    )
+    open_ones = live.withColumns(
+        {"disposition": sql.lit("live"), "finished_at": sql.col("published_at")}
+    )
+    columns = ["queue", "id", "disposition", "finished_at", "last_attempt_at", "last_error"]
     failed = dead.select(columns).unionByName(retried.select(columns))
     failed = failed.unionByName(open_ones.select(columns)).where("last_error is not null")
     at = sql.coalesce("last_attempt_at", "finished_at")
     example = sql.struct("id", sql.substring("last_error", 1, _ERROR_LENGTH).alias("error"))
     grouped = failed.groupBy("queue", reason_of(sql.col("last_error")).alias("reason")).agg(
         sql.count("*").alias("messages"),
-        *[
-            sql.count_if(sql.col("fate") == disposition).alias(name)
-            for disposition, name in (
-                ("dead", "dead"),
-                ("done later", "done_later"),
-                ("live", "live"),
-            )
-        ],
+        *[sql.count_if(sql.col("disposition") == name).alias(name) for name in _DISPOSITIONS],
         sql.min(at).alias("first_at"),
         sql.max(at).alias("last_at"),
         sql.min_by(example, at).alias("oldest"),

@@ -8,7 +8,7 @@ from datetime import datetime
 from importlib.resources import files
 from typing import Final
 
-from queue_over_sql.spark.pipelines.report.charts import charts_of
+from queue_over_sql.spark.pipelines.report.plots import charts_of
 from queue_over_sql.spark.pipelines.report.words import (
     STATUSES,
     Row,

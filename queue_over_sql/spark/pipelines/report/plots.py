@@ -1,4 +1,4 @@
-"""Plots as inline SVG: bars on bars over time, lines over time.
+"""The plots of one queue as inline SVG: what became of its messages, how long they waited and ran.
 
 Drawn here and not by a library: colours come from the page's style, so that one drawing serves
 light and dark, each part has its own tooltip, and a page of a hundred plots stays small.
@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from queue_over_sql.spark.pipelines.report.words import clean
+from queue_over_sql.spark.pipelines.report.words import (
+    OUTCOMES,
+    QUANTILES,
+    Row,
+    clean,
+    duration_words,
+    short_count,
+)
 
 WIDTH: Final = 400
 HEIGHT: Final = 190
@@ -36,31 +43,58 @@ _DURATION_STEPS: Final = (
 )
 # Where a logarithmic scale of durations has its ticks, in seconds.
 _DURATIONS: Final = (
-    0.001,
-    0.01,
-    0.1,
-    1.0,
-    10.0,
-    60.0,
-    600.0,
-    3_600.0,
-    36_000.0,
-    86_400.0,
-    864_000.0,
+    *(0.001, 0.01, 0.1, 1.0, 10.0, _MINUTE, 10 * _MINUTE, _HOUR, 10 * _HOUR),
+    *(86_400.0, 864_000.0),
+)
+
+_BIN_NAMES: Final = (
+    (86_400, "day", "days"),
+    (3_600, "hour", "hours"),
+    (60, "minute", "minutes"),
+    (1, "second", "seconds"),
 )
 
 Words = Callable[[float], str]
 
 
+def charts_of(rows: Sequence[Row], seconds: int) -> Iterator[str]:
+    """The plots of one queue as HTML, of rows per bin of so many seconds, in their order."""
+    times = Times([int(row["bin"].timestamp()) for row in rows], seconds)
+    series = [Series(name, name, [row[name] for row in rows]) for name in OUTCOMES]
+    series = [one for one in series if any(one.values)]
+    published = Series("published", "born", [row["published"] for row in rows])
+    keys = [(one.look, one.name) for one in series] + [("born", "published")]
+    yield '<div class="plots">'
+    drawn = stacked_bars(times, series, published, short_count)
+    yield _figure(f"Messages per {bin_words(seconds)}", keys, drawn)
+    yield _durations("Wait until claimed", "wait", times, rows)
+    yield _durations("Run time", "run", times, rows)
+    yield "</div>"
+
+
+def bin_words(seconds: int) -> str:
+    """The length of a bin: ``hour``, ``6 hours``."""
+    length, one, many = next(entry for entry in _BIN_NAMES if seconds % entry[0] == 0)
+    count = seconds // length
+    return one if count == 1 else f"{count} {many}"
+
+
+def _durations(title: str, kind: str, times: Times, rows: Sequence[Row]) -> str:
+    series = [Series(name, name, [row[f"{kind}_{name}"] for row in rows]) for name in QUANTILES]
+    drawn = lines(times, series, duration_words)
+    return _figure(title, [(name, name) for name in QUANTILES], drawn)
+
+
+def _figure(title: str, keys: Sequence[tuple[str, str]], drawn: str) -> str:
+    legend = "".join(f'<span class="key {look}"><i>{clean(name)}</i></span>' for look, name in keys)
+    shown = drawn or '<p class="empty">nothing to show</p>'
+    caption = f"<b>{clean(title)}</b>{legend if drawn else ''}"
+    return f"<figure><figcaption>{caption}</figcaption>{shown}</figure>"
+
+
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """Values over time.
-
-    Attributes:
-        name: for its tooltip.
-        look: the CSS class that gives it its colour.
-        values: one for each bin; None where there is none.
-    """
+    """Values over time, one for each bin; ``look`` is the CSS class that gives the colour."""
 
     name: str
     look: str
@@ -74,24 +108,22 @@ class Times:
     starts: Sequence[int]
     seconds: int
 
-    def place(self, index: float) -> float:
-        """The left end of a bin, in the drawing's units."""
-        first, last = self.starts[0], self.starts[-1] + self.seconds
-        at = self.starts[0] + index
-        return LEFT + (at - first) / (last - first) * _PLOT_WIDTH
+    def _place(self, seconds: float) -> float:
+        span = self.starts[-1] + self.seconds - self.starts[0]
+        return LEFT + seconds / span * _PLOT_WIDTH
 
     def left(self, index: int) -> float:
         """Where a bin begins."""
-        return self.place(self.starts[index] - self.starts[0])
+        return self._place(self.starts[index] - self.starts[0])
 
     def middle(self, index: int) -> float:
         """The middle of a bin."""
-        return self.place(self.starts[index] - self.starts[0] + self.seconds / 2)
+        return self._place(self.starts[index] - self.starts[0] + self.seconds / 2)
 
     @property
     def width(self) -> float:
         """The width of a bin."""
-        return self.place(self.seconds) - LEFT
+        return self._place(self.seconds) - LEFT
 
     def label(self, index: int) -> str:
         """When a bin begins, for people."""
@@ -100,13 +132,9 @@ class Times:
 
 
 def stacked_bars(times: Times, series: Sequence[Series], line: Series | None, words: Words) -> str:
-    """Bars of several series on each other, and a line across; empty without bins.
+    """Bars of several series on each other, from the lowest on, and a line over them.
 
-    Args:
-        times: the bins.
-        series: from the lowest to the highest.
-        line: drawn over the bars.
-        words: how a value is written.
+    Nothing without bins. ``words`` says how a value is written.
     """
     if not times.starts:
         return ""
@@ -133,11 +161,9 @@ def lines(times: Times, series: Sequence[Series], words: Words) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-    """The vertical axis.
+    """The vertical axis, and the values at its ends.
 
-    Attributes:
-        low, high: the values at its ends.
-        step: between two values that are written beside it; None where they are factors.
+    ``step`` lies between two values that are written beside it; None where they are factors.
     """
 
     low: float

@@ -65,13 +65,8 @@ def gathered(
 ) -> Source:
     """Read the database once, into files, so that all tables are about the same messages.
 
-    Args:
-        spark: the session.
-        location: the database; None for a report on a history alone.
-        history: its folder; None for the archives.
-        work: a folder for files that last as long as the report is made.
-        queues: only these.
-        since: only what finished from then on.
+    Without a database it is a report on a history alone, without a history one on the archives. The
+    folder ``work`` has files that last as long as the report is made.
     """
     # First, since it may be missing, which is to be known before the database is read.
     known = None if history is None else history_of(spark, history)
