@@ -635,7 +635,7 @@ class QueueService:
             raise ValueError(msg)
         # Loaded only here: the rest of the core does without durable consumers.
         durable = importlib.import_module("queue_over_sql.durable.consumer")
-        return durable.durable_consumer(self.queue(found.queue), consumer_id, owner="")
+        return durable.DurableConsumer(self.queue(found.queue), consumer_id, owner="")
 
     def _expired_consumers(self) -> list[str]:
         system, dialect = self._parts.catalog.system(), self._parts.connections.dialect

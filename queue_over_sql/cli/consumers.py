@@ -70,13 +70,13 @@ def drop(session: Session, *, consumer: ConsumerId, yes: YesOption = False) -> N
 
 
 def _outstanding(service: QueueService, consumer: ConsumerInfo) -> int | None:
-    from queue_over_sql.durable.consumer import durable_consumer  # only where there is one
+    from queue_over_sql.durable.consumer import DurableConsumer  # only where there is one
 
     try:
         queue = service.queue(consumer.queue or "")
     except QueueNotFound:
         return None
-    return durable_consumer(queue, consumer.consumer_id, owner="").outstanding()
+    return DurableConsumer(queue, consumer.consumer_id, owner="").outstanding()
 
 
 def _durable_row(consumer: ConsumerInfo, held: int | None) -> tuple[object, ...]:

@@ -20,11 +20,13 @@ from queue_over_sql.cli.spark import (
     ConfOption,
     MasterOption,
     check_function,
+    duration_option,
     ended_by,
     load_function,
+    required,
     spark_session,
 )
-from queue_over_sql.cli.values import counted, parse_duration, parse_texts
+from queue_over_sql.cli.values import counted, parse_texts
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -34,10 +36,8 @@ if TYPE_CHECKING:
 class Left:
     """Messages of a queue that are not done.
 
-    Attributes:
-        waiting: are due, and free for anybody.
-        own: are held by the query that was looked for, or were not acknowledged by it yet.
-        others: are held by other consumers.
+    ``waiting`` are due and free for anybody, ``own`` are held by the query that was looked for, or
+    were not acknowledged by it yet, ``others`` are held by other consumers.
     """
 
     waiting: int
@@ -50,11 +50,11 @@ def left_in(session: Session, queue: str, consumer: str) -> Left | None:
 
     It adds to what was told already: where the database does not answer it is None.
     """
-    from queue_over_sql.durable.consumer import durable_consumer
+    from queue_over_sql.durable.consumer import DurableConsumer
 
     try:
         with session.queue(queue) as found:
-            own = durable_consumer(found, consumer, owner="").outstanding()
+            own = DurableConsumer(found, consumer, owner="").outstanding()
             stats = found.stats()
     except (QueueError, SQLAlchemyError):
         return None
@@ -91,10 +91,9 @@ def process(
     queue: QueueName,
     target: Annotated[
         str,
-        typer.Argument(
-            metavar="MODULE:FUNCTION",
-            show_default=False,
-            help="Import path of the transformation: it gets a streaming DataFrame of messages and "
+        required(
+            "MODULE:FUNCTION",
+            "Import path of the transformation: it gets a streaming DataFrame of messages and "
             "returns the result. Without a colon the function is named transform.",
         ),
     ],
@@ -133,12 +132,10 @@ def process(
     ] = None,
     every: Annotated[
         float | None,
-        typer.Option(
+        duration_option(
             "--every",
-            metavar="DURATION",
-            parser=parse_duration,
-            show_default=False,
-            help="Go on for ever, with a batch so often. Without it: what is there now.",
+            "Go on for ever, with a batch so often. Without it: what is there now.",
+            otherwise=False,
         ),
     ] = None,
     max_messages: Annotated[

@@ -10,24 +10,31 @@ over gets a new *epoch*, and every act of another epoch is refused.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Final
+import os
+import re
+import socket
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from queue_over_sql import store
 from queue_over_sql.dialects.requests import LAST_ROUND
 from queue_over_sql.durable import round_store as acts
-from queue_over_sql.durable.registration import (
-    DEFAULT_TIMEOUT,
-    DurableRegistration,
-    RoundState,
-)
 from queue_over_sql.durable.round_store import Registration, Round
-from queue_over_sql.durations import Duration, to_microseconds
-from queue_over_sql.errors import CheckpointBehind, UnsupportedByEngine
+from queue_over_sql.durations import Duration, instant, to_microseconds
+from queue_over_sql.errors import (
+    CheckpointBehind,
+    ConsumerFenced,
+    ConsumerNotFound,
+    ConsumerTaken,
+    RoundsGone,
+    UnsupportedByEngine,
+)
 from queue_over_sql.message import Claim, Outcome
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.settle import reason_of
-from queue_over_sql.settings import LARGEST, check_choice, check_whole
+from queue_over_sql.schema.system_tables import CONSUMER_LENGTH, OWNER_LENGTH
+from queue_over_sql.settings import check_choice, check_whole
 from queue_over_sql.store import Settlement
+from queue_over_sql.store import consumers as registrations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,31 +43,46 @@ if TYPE_CHECKING:
 
     from queue_over_sql.message import MessageRow
     from queue_over_sql.queue import Queue
-    from queue_over_sql.queues.context import QueueContext
-    from queue_over_sql.queues.settle import Settlements
 
     Failure = tuple[int, int, str | BaseException | None]
 
+__all__ = ["DEFAULT_TIMEOUT", "DurableConsumer", "Round", "Want"]
 
-__all__ = ["DEFAULT_TIMEOUT", "ON_ACK", "DurableConsumer", "Round", "RoundState", "Want"]
+T = TypeVar("T")
 
-ON_ACK: Final = ("delete", "archive")
-"""What may become of acknowledged messages, instead of what the queue's ``archive`` says."""
+DEFAULT_TIMEOUT: Final = 7 * 86_400.0
+"""How long what a durable consumer holds is kept for it without a sign of life, in seconds."""
 
+_ON_ACK: Final = ("delete", "archive")
 # As many messages as there may be.
 _ALL: Final = 2**62
+_NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{CONSUMER_LENGTH}}}\Z")
+# How often a sign of life is written at most.
+_HEARTBEAT_US = 60_000_000
+# How many programs may register under one name at the same moment before one gives up.
+_RACES = 5
+
+
+def check_consumer_id(consumer_id: object) -> str:
+    """Let the name of a durable consumer pass; raises TypeError or ValueError for others."""
+    if not isinstance(consumer_id, str):
+        msg = f"consumer_id must be a str, not {type(consumer_id).__name__}"
+        raise TypeError(msg)
+    if not _NAME.match(consumer_id):
+        msg = (
+            f"consumer_id must be 1 to {CONSUMER_LENGTH} letters, digits, dots, dashes and "
+            f"underscores, not {consumer_id[:60]!r}"
+        )
+        raise ValueError(msg)
+    return str.__str__(consumer_id)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Want:
-    """What ``DurableConsumer.advance`` is to open.
+    """What ``DurableConsumer.advance`` is to open: so many messages in all, and in each round.
 
-    Attributes:
-        max_messages: in all rounds together at most so many; None for all that are due.
-        messages_per_round: in each round at most so many.
-        up_to_id: none with a larger id; None for all.
-        due_by: none that are due later, in microseconds; None for all that are due at the claim.
-        executor: leave it to whoever reads a round to claim it with ``claim_round``.
+    None as a bound means: all that there are, and all that are due at the claim. ``due_by`` is in
+    microseconds. With ``executor``, whoever reads a round claims it by ``claim_round``.
     """
 
     max_messages: int | None
@@ -68,13 +90,6 @@ class Want:
     up_to_id: int | None = None
     due_by: int | None = None
     executor: bool = False
-
-    def __post_init__(self) -> None:
-        check_whole("messages_per_round", self.messages_per_round)
-        for name, least in (("max_messages", 1), ("up_to_id", 0), ("due_by", -LARGEST)):
-            value = getattr(self, name)
-            if value is not None:
-                check_whole(name, value, least)
 
     @property
     def whole(self) -> Round:
@@ -92,36 +107,132 @@ class Want:
         ]
 
 
-class DurableConsumer(DurableRegistration):
+class DurableConsumer:
     """A named consumer of one queue whose claims outlive its process; see the module.
 
-    Every act is one transaction and may be repeated when its commit got no answer.
+    Every act is one transaction and may be repeated when its commit got no answer. Each raises
+    ``ConsumerFenced`` where another program has the consumer, and ``RoundsGone`` where it was given
+    up. Rounds are named by their numbers; ``start`` is the round before the first that is meant.
 
     Args:
-        context: of the queue.
-        settler: of the queue, for what failed.
-        came_back: told that messages are there again.
-        consumer_id: 1 to 36 of ``A-Z a-z 0-9 . _ -``.
+        queue: that it reads.
+        consumer_id: its name: 1 to 36 letters, digits, dots, dashes and underscores.
         owner: who this program is, for people: ``host:pid``.
         timeout: how long its claims are kept without a sign of life, which ``advance`` gives;
             None for ever.
-
-    Raises:
-        TypeError, ValueError: an argument has no sensible value.
     """
 
     def __init__(
         self,
-        context: QueueContext,
-        settler: Settlements,
-        came_back: Callable[[int | None], None],
+        queue: Queue,
         consumer_id: str,
         *,
         owner: str,
         timeout: Duration | None = DEFAULT_TIMEOUT,
     ) -> None:
-        super().__init__(context, came_back, consumer_id, owner=owner, timeout=timeout)
-        self._settler = settler
+        core = core_of(queue)
+        self.consumer_id = check_consumer_id(consumer_id)
+        self._context = core.context
+        self._settlements = core.settlements
+        self._came_back = core.came_back
+        self._owner = owner[:OWNER_LENGTH]
+        self._timeout_us = None if timeout is None else to_microseconds(timeout, "timeout")
+        self._taken: Registration | None = None
+
+    # -- who has it
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of this program."""
+        return self._mine.epoch
+
+    @property
+    def registered_at(self) -> int:
+        """When the consumer was registered, in microseconds: what a checkpoint is to remember.
+
+        One that was dropped or expired is registered anew, and its rounds begin anew at 1; only by
+        this can a checkpoint tell its rounds from others of the same numbers.
+        """
+        return self._mine.started_at
+
+    def check_registration(self, registered_at: int) -> None:
+        """Raise ``RoundsGone`` where a checkpoint is of another registration of the consumer."""
+        if registered_at != self.registered_at:
+            self._gone(
+                f"the checkpoint is of its registration of {_moment(registered_at)}, but it was "
+                f"registered anew at {_moment(self.registered_at)}, and its rounds began anew."
+            )
+
+    def take_over(self) -> int:
+        """Make the consumer this program's, registering it where it is new.
+
+        Returns the last acknowledged round; those after it are outstanding and may be read again.
+        Raises ``ConsumerTaken`` where it reads another queue, or is a consumer of another sort.
+        """
+        if self.consumer_id == registrations.SQL_CLIENTS:
+            msg = f"{self.consumer_id!r} is the consumer of SQL clients; give another name"
+            raise ConsumerTaken(msg)
+        for _ in range(_RACES):
+            taken = self._run(self._take_over, atomic=True)
+            if taken is not None:
+                self._taken = taken
+                return taken.acked_round
+        msg = f"Durable consumer {self.consumer_id!r} is being registered by others, too; try again"
+        raise ConsumerTaken(msg)
+
+    @property
+    def renewal_seconds(self) -> float:
+        """How often a program that does nothing else should give a sign of life."""
+        return self._renewal_us / 1_000_000
+
+    def renew(self) -> None:
+        """Give a sign of life, as ``advance`` does, while a batch takes its time."""
+
+        def act(connection: Connection) -> None:
+            self._renew_if_due(connection, self._locked(connection, self.epoch))
+
+        self._run(act, atomic=True)
+
+    def state(self) -> Registration:
+        """Where the consumer stands, whoever has it."""
+        found = self._run(self._registered)
+        if found is None:
+            self._gone("it is not registered.")
+        return found
+
+    def outstanding(self) -> int:
+        """Count the messages that are claimed and not acknowledged."""
+
+        def act(connection: Connection) -> int:
+            found = self._registered(connection)
+            if found is None:
+                return 0
+            span = (self.consumer_id, found.acked_round, found.claimed_round)
+            return acts.count_rounds(connection, self._context.sql, *span)
+
+        return self._run(act)
+
+    def release(self) -> int:
+        """Give back, uncounted, all that is outstanding, and fence whoever has the consumer.
+
+        Returns how many messages; raises ``ConsumerNotFound``.
+        """
+
+        def act(connection: Connection, found: Registration) -> None:
+            done, fenced = found.claimed_round, found.epoch + 1
+            self._change(connection, epoch=fenced, acked_round=done, owner=None)
+
+        return self._give_back(act)
+
+    def drop(self) -> int:
+        """As ``release``, and forget the consumer."""
+
+        def act(connection: Connection, _: Registration) -> None:
+            registrations.remove(connection, self._context.tables.system, self.consumer_id)
+
+        return self._give_back(act)
+
+    # -- rounds
 
     @property
     def claims_apart(self) -> bool:
@@ -138,8 +249,6 @@ class DurableConsumer(DurableRegistration):
         whole = Want(limit, 1).whole
         return self._run(lambda connection: self._count(connection, whole))
 
-    # -- rounds
-
     def advance(self, start: int, want: Want, *, on_ack: str | None = None) -> int:
         """Acknowledge what lies up to ``start``, and open the next rounds.
 
@@ -153,7 +262,6 @@ class DurableConsumer(DurableRegistration):
             ``start`` that were opened before and never acknowledged come back as they are.
 
         Raises:
-            ConsumerFenced: another program has the consumer.
             CheckpointBehind: rounds after ``start`` are acknowledged already.
             RoundsGone: the consumer was given up, or never opened round ``start``.
             UnsupportedByEngine: ``want.executor`` on an engine where rounds are not claimed apart.
@@ -168,11 +276,7 @@ class DurableConsumer(DurableRegistration):
         return self._run(lambda c: self._advance(c, start, want, on_ack), atomic=True)
 
     def ack(self, end: int, *, on_ack: str | None = None) -> None:
-        """Acknowledge all rounds up to ``end``; again does nothing.
-
-        Raises:
-            ConsumerFenced, RoundsGone: as in ``advance``.
-        """
+        """Acknowledge all rounds up to ``end``; again does nothing."""
         end = _round("end", end)
         _check_on_ack(on_ack)
 
@@ -184,21 +288,15 @@ class DurableConsumer(DurableRegistration):
     def rounds(self, start: int, end: int, *, missing_ok: bool = False) -> list[Round]:
         """The rounds after ``start`` up to ``end``, as they were opened.
 
-        Args:
-            start: the round before the first of them.
-            end: the last of them.
-            missing_ok: return those that are there.
-
-        Raises:
-            ConsumerFenced: another program has the consumer.
-            RoundsGone: the consumer was given up; or not all of them are there, unless
-                ``missing_ok``.
+        Not all of them being there is ``RoundsGone``, unless ``missing_ok``.
         """
         start, end = _round("start", start), _round("end", end)
 
         def act(connection: Connection) -> list[Round]:
             self._locked(connection, self.epoch, 0 if missing_ok else end, shared=True)
-            return acts.rounds_between(connection, self._system, self.consumer_id, start, end)
+            return acts.rounds_between(
+                connection, self._context.tables, self.consumer_id, start, end
+            )
 
         found = self._run(act, atomic=True)
         if missing_ok:
@@ -218,18 +316,14 @@ class DurableConsumer(DurableRegistration):
 
         Returns:
             How many messages the round stamped.
-
-        Raises:
-            ConsumerFenced: another program has the consumer.
-            RoundsGone: the round is acknowledged, or was given back.
         """
-        number, system = wanted.consumer_round, self._system
+        number, tables = wanted.consumer_round, self._context.tables
         self._locked(connection, epoch, number, shared=True)
-        if acts.win_seal(connection, system, self.consumer_id, number):
+        if acts.win_seal(connection, tables, self.consumer_id, number):
             count = self._claim(connection, wanted)
-            acts.seal(connection, system, self.consumer_id, number, count)
+            acts.seal(connection, tables, self.consumer_id, number, count)
             return count
-        found = acts.rounds_between(connection, system, self.consumer_id, number - 1, number)
+        found = acts.rounds_between(connection, tables, self.consumer_id, number - 1, number)
         if not found:
             self._gone(f"its round {number} is not there.")
         return found[0].claimed_count or 0
@@ -241,18 +335,10 @@ class DurableConsumer(DurableRegistration):
         return store.oldest_first(rows)
 
     def recover(self, start: int) -> int:
-        """Go on from what is there, whatever a checkpoint says: what was refused is given up.
+        """Go on from what is there, where a checkpoint stands at ``start``: returns from where.
 
-        Outstanding rounds that the checkpoint cannot know of are given back, uncounted.
-
-        Args:
-            start: the round at which the checkpoint stands.
-
-        Returns:
-            From which round to go on.
-
-        Raises:
-            ConsumerFenced, RoundsGone: as in ``advance``.
+        What was refused is given up. Outstanding rounds that the checkpoint cannot know of are
+        given back, uncounted.
         """
         start = _round("start", start)
 
@@ -265,8 +351,6 @@ class DurableConsumer(DurableRegistration):
             return start
 
         return self._run(act, atomic=True)
-
-    # -- giving back
 
     def nack(
         self,
@@ -284,9 +368,6 @@ class DurableConsumer(DurableRegistration):
 
         Returns:
             The ids of those that their rounds still held; nothing of the others was changed.
-
-        Raises:
-            ConsumerFenced, RoundsGone: as in ``advance``.
         """
         wait = None if delay is None else to_microseconds(delay, "delay", zero=True)
         if epoch is None and self._taken is not None:
@@ -311,7 +392,122 @@ class DurableConsumer(DurableRegistration):
             self._came_back(None)
         return settled
 
-    # -- inner
+    # -- the registration
+
+    @property
+    def _mine(self) -> Registration:
+        if self._taken is None:
+            msg = "call take_over() first"
+            raise RuntimeError(msg)
+        return self._taken
+
+    def _run(self, act: Callable[[Connection], T], *, atomic: bool = False) -> T:
+        # A round that a checkpoint knows must be there after a loss of power, too.
+        return self._context.run(act, atomic=atomic, durable=atomic)
+
+    def _registered(self, connection: Connection) -> Registration | None:
+        found = acts.registration(connection, self._context.tables, self.consumer_id)
+        return found if found is not None and self._is_mine(found) else None
+
+    def _locked(
+        self, connection: Connection, epoch: int, up_to: int = 0, *, shared: bool = False
+    ) -> Registration:
+        found = acts.lock(connection, self._context.tables, self.consumer_id, shared=shared)
+        return self._checked(found, epoch, up_to)
+
+    def _checked(self, found: Registration | None, epoch: int, up_to: int) -> Registration:
+        if found is None or not self._is_mine(found):
+            self._gone("it is not registered any more.")
+        if found.epoch != epoch:
+            raise ConsumerFenced(self.consumer_id, epoch, found.epoch, found.owner)
+        if found.expired:
+            self._gone("it was not heard of for its timeout.")
+        if up_to > found.claimed_round:
+            last = found.claimed_round
+            self._gone(f"round {up_to} was never opened; the last one that was is {last}.")
+        return found
+
+    def _is_mine(self, found: Registration) -> bool:
+        tables = self._context.tables
+        theirs = (found.durable, found.table_prefix, found.queue)
+        return theirs == (True, tables.prefix, tables.queue)
+
+    def _gone(self, what: str) -> NoReturn:
+        raise RoundsGone(self.consumer_id, what)
+
+    def _change(self, connection: Connection, **values: Any) -> None:
+        acts.change(connection, self._context.tables, self.consumer_id, values)
+
+    def _life(self) -> dict[str, Any]:
+        dialect = self._context.dialect
+        return {
+            "heartbeat_at": dialect.now(),
+            "expires_at": acts.expiry(dialect, self._timeout_us),
+        }
+
+    @property
+    def _renewal_us(self) -> int:
+        timeout = self._timeout_us
+        return _HEARTBEAT_US if timeout is None else min(_HEARTBEAT_US, timeout // 3)
+
+    def _renewal_is_due(self, found: Registration) -> bool:
+        return found.now - found.heartbeat_at >= self._renewal_us
+
+    def _renew_if_due(self, connection: Connection, found: Registration) -> None:
+        if self._renewal_is_due(found):
+            self._change(connection, **self._life())
+
+    def _take_over(self, connection: Connection) -> Registration | None:
+        tables, name = self._context.tables, self.consumer_id
+        me = {"owner": self._owner, "host": socket.gethostname()[:255], "pid": os.getpid()}
+        found = acts.lock(connection, tables, name)
+        if found is None:
+            values = {"consumer_id": name, "name": name, **me, **self._life()}
+            added = acts.add(connection, tables, values)
+            return acts.lock(connection, tables, name) if added else None
+        if not self._is_mine(found):
+            raise self._another(found)
+        anew: dict[str, Any] = {}
+        if found.expired:
+            # What it held counts as given back, so an old checkpoint must not go on in silence.
+            self._unclaim(connection, found)
+            now = self._context.dialect.now()
+            anew = {"claimed_round": 0, "acked_round": 0, "started_at": now}
+        self._change(connection, epoch=found.epoch + 1, **me, **anew, **self._life())
+        return acts.lock(connection, tables, name)
+
+    def _another(self, found: Registration) -> ConsumerTaken:
+        whose = "is an ordinary consumer"
+        if found.durable:
+            whose = f"reads queue {found.queue!r} (table prefix {found.table_prefix!r})"
+        return ConsumerTaken(
+            f"The name {self.consumer_id!r} is taken: that consumer {whose}, not queue "
+            f"{self._context.name!r}. Give each query a consumerId of its own, or drop the old "
+            "consumer first (queue-over-sql consumer drop)."
+        )
+
+    def _unclaim(self, connection: Connection, found: Registration) -> int:
+        """Give back all that is outstanding, and remove the seals."""
+        span = (self.consumer_id, found.acked_round, found.claimed_round)
+        count = acts.unclaim_rounds(connection, self._context.sql, *span)
+        acts.forget_rounds(connection, self._context.tables, self.consumer_id)
+        return count
+
+    def _give_back(self, then: Callable[[Connection, Registration], None]) -> int:
+        def act(connection: Connection) -> int:
+            found = acts.lock(connection, self._context.tables, self.consumer_id)
+            if found is None or not self._is_mine(found):
+                raise ConsumerNotFound(self.consumer_id)
+            count = self._unclaim(connection, found)
+            then(connection, found)
+            return count
+
+        count = self._run(act, atomic=True)
+        if count:
+            self._came_back(None)
+        return count
+
+    # -- acts on rounds
 
     def _is_idle(self, connection: Connection, start: int, want: Want) -> bool:
         found = self._checked(self._registered(connection), self.epoch, start)
@@ -324,8 +520,7 @@ class DurableConsumer(DurableRegistration):
         if start < found.acked_round:
             raise CheckpointBehind(self.consumer_id, start, found.acked_round)
         self._ack(connection, found, start, on_ack)
-        if self._renewal_is_due(found):
-            self._change(connection, **self._life())
+        self._renew_if_due(connection, found)
         if found.claimed_round > start:
             return found.claimed_round
         return self._open(connection, start, want)
@@ -339,7 +534,7 @@ class DurableConsumer(DurableRegistration):
         keep = settings.archive == "all" if on_ack is None else on_ack == "archive"
         span, dedup_us = (name, found.acked_round, end), settings.dedup_us
         acts.finish_rounds(connection, self._context.sql, span, keep=keep, dedup_us=dedup_us)
-        acts.forget_rounds(connection, self._system, name, end)
+        acts.forget_rounds(connection, self._context.tables, name, end)
         self._change(connection, acked_round=end)
 
     def _open(self, connection: Connection, start: int, want: Want) -> int:
@@ -350,28 +545,28 @@ class DurableConsumer(DurableRegistration):
             if claimed == 0:
                 break
             opened.append(dataclasses.replace(each, claimed_count=claimed))
-        acts.open_rounds(connection, self._system, self.consumer_id, opened)
+        acts.open_rounds(connection, self._context.tables, self.consumer_id, opened)
         return opened[-1].consumer_round if opened else start
 
     def _claim(self, connection: Connection, wanted: Round) -> int:
-        levels, sql = self._context.settings.priorities, self._context.sql
-        return acts.claim_round(connection, sql, self.consumer_id, wanted, levels)
+        priorities, sql = self._context.settings.priorities, self._context.sql
+        return acts.claim_round(connection, sql, self.consumer_id, wanted, priorities)
 
     def _count(self, connection: Connection, wanted: Round) -> int:
-        levels, sql = self._context.settings.priorities, self._context.sql
-        return acts.count_eligible(connection, sql, wanted, levels)
+        priorities, sql = self._context.settings.priorities, self._context.sql
+        return acts.count_eligible(connection, sql, wanted, priorities)
 
     def _nack(self, connection: Connection, failed: Settlement, delay: int | None) -> set[int]:
         sql, most = self._context.sql, self._context.settings.max_attempts
         held = acts.held_attempts(connection, sql, failed.claim, failed.ids, most)
         waits: dict[int | None, list[int]] = {}
         for message_id, (attempt, allowed) in held.items():
-            wait = self._settler.delay_after(attempt, allowed, failed.error, delay)
+            wait = self._settlements.delay_after(attempt, allowed, failed.error, delay)
             waits.setdefault(wait, []).append(message_id)
         for wait, ids in waits.items():
             settlement = dataclasses.replace(failed, ids=ids)
             if wait is None:
-                self._settler.dead_letter(connection, settlement)
+                self._settlements.dead_letter(connection, settlement)
             else:
                 store.retry(connection, sql, settlement, wait)
         return set(held)
@@ -383,26 +578,8 @@ def _round(name: str, value: int) -> int:
 
 def _check_on_ack(on_ack: str | None) -> None:
     if on_ack is not None:
-        check_choice("on_ack", on_ack, ON_ACK)
+        check_choice("on_ack", on_ack, _ON_ACK)
 
 
-def durable_consumer(
-    queue: Queue, consumer_id: str, *, owner: str, timeout: Duration | None = DEFAULT_TIMEOUT
-) -> DurableConsumer:
-    """A consumer of a queue that outlives its process, for streaming engines.
-
-    Args:
-        queue: that it reads.
-        consumer_id: its name: 1 to 36 letters, digits, dots, dashes and underscores.
-        owner: who this program is, for people: ``host:pid``.
-        timeout: how long its claims are kept without a sign of life; None for ever.
-    """
-    core = core_of(queue)
-    return DurableConsumer(
-        core.context,
-        core.settlements,
-        core.came_back,
-        consumer_id,
-        owner=owner,
-        timeout=timeout,
-    )
+def _moment(microseconds: int) -> str:
+    return instant(microseconds).isoformat(timespec="milliseconds")

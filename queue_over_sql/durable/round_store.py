@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import delete, insert, select, update
 
+from queue_over_sql.dialects.base import engine_of
 from queue_over_sql.dialects.requests import RoundRequest, read_rows, rounds_values
 from queue_over_sql.dialects.statements import rounds
 from queue_over_sql.dialects.statements.parameters import batches, bucket_of, id_values
@@ -16,14 +17,14 @@ from queue_over_sql.schema.existing import SUCCESS
 from queue_over_sql.store.tables import insert_unless_there
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from sqlalchemy import ColumnElement, Connection, Select
+    from sqlalchemy import Connection, Select
 
     from queue_over_sql.dialects.base import QueueDialect
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.message import MessageRow
-    from queue_over_sql.schema.system_tables import SystemTables
+    from queue_over_sql.schema.queue_tables import QueueTables
 
 
 _CLAIMING = -1
@@ -32,14 +33,11 @@ _DONE = {"p_outcome": str(Outcome.DONE), "p_status": SUCCESS}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Round:
-    """A round of a durable consumer: what one claim may stamp, and the seal on what it did.
+    """What one claim may stamp, and the seal on what it did.
 
-    Attributes:
-        consumer_round: its number; with the consumer's id it is the stamp of its messages.
-        message_limit: at most so many messages.
-        up_to_id: none with a larger id; None for all.
-        due_by: none that are due later, in microseconds; None for all that are due at the claim.
-        claimed_count: how many it stamped; None until it is claimed, and fixed from then on.
+    With the consumer's id its number is the stamp of its messages. None as a bound means: all that
+    there are, and all that are due at the claim. ``claimed_count`` is None until it is claimed, and
+    fixed from then on; ``due_by`` is in microseconds.
     """
 
     consumer_round: int
@@ -51,18 +49,10 @@ class Round:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Registration:
-    """The row of a consumer.
+    """The row of a consumer; instants are microseconds of the database's clock.
 
-    Attributes:
-        durable: whether it outlives its process.
-        table_prefix, queue: the one queue that it reads.
-        epoch: grows with each query that takes it over.
-        claimed_round: the last round that was opened.
-        acked_round: the last round that is done.
-        owner: the query that has it, as ``host:pid``.
-        started_at: when it was registered; microseconds. Its rounds count from then on.
-        heartbeat_at, expires_at: when it was heard of last and until when it is kept; likewise.
-        now: the database's clock, likewise.
+    A durable one reads one queue. Each query that takes it over has a higher epoch. The rounds
+    between ``acked_round`` and ``claimed_round`` are outstanding; they count from ``started_at``.
     """
 
     durable: bool
@@ -84,43 +74,30 @@ class Registration:
 
 
 def registration(
-    connection: Connection, system: SystemTables, dialect: QueueDialect, consumer_id: str
+    connection: Connection, tables: QueueTables, consumer_id: str
 ) -> Registration | None:
     """Look at the row of a consumer; None where there is none."""
-    return _registration(connection, _registration_of(system, dialect, consumer_id))
+    return _registration(connection, _registration_of(tables, consumer_id))
 
 
 def lock(
-    connection: Connection,
-    system: SystemTables,
-    dialect: QueueDialect,
-    consumer_id: str,
-    *,
-    shared: bool = False,
+    connection: Connection, tables: QueueTables, consumer_id: str, *, shared: bool = False
 ) -> Registration | None:
     """Lock the row of a consumer until the transaction ends; None where there is none.
 
-    Args:
-        connection: where.
-        system: the shared tables.
-        dialect: of the engine.
-        consumer_id: of the consumer.
-        shared: let others lock it likewise, but not change it.
+    When ``shared``, others may lock it likewise, but not change it.
     """
-    dialect.lock_database(connection, system.consumers)
-    statement = _registration_of(system, dialect, consumer_id)
+    engine_of(tables).lock_database(connection, tables.system.consumers)
+    statement = _registration_of(tables, consumer_id)
     return _registration(connection, statement.with_for_update(read=shared))
 
 
-def _registration_of(
-    system: SystemTables, dialect: QueueDialect, consumer_id: str
-) -> Select[tuple[Any, ...]]:
-    c = system.consumers.c
-    wanted: Sequence[ColumnElement[Any]] = (
+def _registration_of(tables: QueueTables, consumer_id: str) -> Select[tuple[Any, ...]]:
+    c = tables.system.consumers.c
+    return select(
         *(c.durable, c.table_prefix, c.queue, c.epoch, c.claimed_round, c.acked_round, c.owner),
-        *(c.started_at, c.heartbeat_at, c.expires_at, dialect.now().label("now")),
-    )
-    return select(*wanted).where(c.consumer_id == consumer_id)
+        *(c.started_at, c.heartbeat_at, c.expires_at, tables.dialect.now().label("now")),
+    ).where(c.consumer_id == consumer_id)
 
 
 def _registration(
@@ -132,52 +109,47 @@ def _registration(
     what = "a number of a durable consumer"
     epoch, claimed, acked = (stored_number(what, value or 0) for value in row[3:6])
     times = (stored_number(what, value) for value in row[7:])
-    identity, owner = (bool(row[0]), row[1], row[2]), row[6]
-    return Registration(*identity, epoch, claimed, acked, owner, *times)
+    return Registration(bool(row[0]), row[1], row[2], epoch, claimed, acked, row[6], *times)
 
 
-def add(
-    connection: Connection,
-    system: SystemTables,
-    dialect: QueueDialect,
-    consumer: Mapping[str, Any],
-) -> bool:
+def add(connection: Connection, tables: QueueTables, consumer: Mapping[str, Any]) -> bool:
     """Write the row of a durable consumer; False where another has done so meanwhile.
 
     Its first epoch is the time, so that no life of a consumer has one of an earlier life.
     """
-    now = dialect.now()
+    now = tables.dialect.now()
     state = {"durable": 1, "epoch": now, "claimed_round": 0, "acked_round": 0}
-    values = {**consumer, **state, "started_at": now}
-    return insert_unless_there(connection, dialect, system.consumers, values)
+    place = {"table_prefix": tables.prefix, "queue": tables.queue}
+    values = {**consumer, **place, **state, "started_at": now}
+    return insert_unless_there(connection, engine_of(tables), tables.system.consumers, values)
 
 
 def change(
-    connection: Connection, system: SystemTables, consumer_id: str, values: Mapping[str, Any]
+    connection: Connection, tables: QueueTables, consumer_id: str, values: Mapping[str, Any]
 ) -> None:
     """Change columns of a consumer's row."""
-    consumers = system.consumers
+    consumers = tables.system.consumers
     connection.execute(
         update(consumers).where(consumers.c.consumer_id == consumer_id).values(dict(values))
     )
 
 
 def open_rounds(
-    connection: Connection, system: SystemTables, consumer_id: str, opened: Sequence[Round]
+    connection: Connection, tables: QueueTables, consumer_id: str, opened: Sequence[Round]
 ) -> None:
     """Write the rows of rounds and move ``claimed_round`` to the last of them."""
     if not opened:
         return
     rows = [{"consumer_id": consumer_id, **dataclasses.asdict(each)} for each in opened]
-    connection.execute(insert(system.rounds), rows)
-    change(connection, system, consumer_id, {"claimed_round": opened[-1].consumer_round})
+    connection.execute(insert(tables.system.rounds), rows)
+    change(connection, tables, consumer_id, {"claimed_round": opened[-1].consumer_round})
 
 
 def rounds_between(
-    connection: Connection, system: SystemTables, consumer_id: str, after: int, up_to: int
+    connection: Connection, tables: QueueTables, consumer_id: str, after: int, up_to: int
 ) -> list[Round]:
     """The rounds from the one after ``after`` to ``up_to``, in their order."""
-    c = system.rounds.c
+    c = tables.system.rounds.c
     rows = connection.execute(
         select(c.consumer_round, c.message_limit, c.up_to_id, c.due_by, c.claimed_count)
         .where(c.consumer_id == consumer_id, c.consumer_round > after, c.consumer_round <= up_to)
@@ -190,21 +162,22 @@ def rounds_between(
 
 
 def forget_rounds(
-    connection: Connection, system: SystemTables, consumer_id: str, up_to: int | None = None
+    connection: Connection, tables: QueueTables, consumer_id: str, up_to: int | None = None
 ) -> None:
     """Remove the rows of rounds, up to one or all."""
-    c = system.rounds.c
+    rounds_table = tables.system.rounds
+    c = rounds_table.c
     bounded = [] if up_to is None else [c.consumer_round <= up_to]
-    connection.execute(delete(system.rounds).where(c.consumer_id == consumer_id, *bounded))
+    connection.execute(delete(rounds_table).where(c.consumer_id == consumer_id, *bounded))
 
 
 def win_seal(
-    connection: Connection, system: SystemTables, consumer_id: str, consumer_round: int
+    connection: Connection, tables: QueueTables, consumer_id: str, consumer_round: int
 ) -> bool:
     """Be the one who claims a round; another waits here until this transaction ends."""
-    c = system.rounds.c
+    c = tables.system.rounds.c
     statement = (
-        update(system.rounds)
+        update(tables.system.rounds)
         .where(
             c.consumer_id == consumer_id,
             c.consumer_round == consumer_round,
@@ -216,42 +189,49 @@ def win_seal(
 
 
 def seal(
-    connection: Connection, system: SystemTables, consumer_id: str, consumer_round: int, count: int
+    connection: Connection, tables: QueueTables, consumer_id: str, consumer_round: int, count: int
 ) -> None:
     """Note how many messages a round has stamped; that is final."""
-    c = system.rounds.c
+    c = tables.system.rounds.c
     connection.execute(
-        update(system.rounds)
+        update(tables.system.rounds)
         .where(c.consumer_id == consumer_id, c.consumer_round == consumer_round)
         .values(claimed_count=count)
     )
 
 
 def claim_round(
-    connection: Connection, sql: StatementCache, consumer_id: str, wanted: Round, levels: int
+    connection: Connection, sql: StatementCache, consumer_id: str, wanted: Round, priorities: int
 ) -> int:
-    """Stamp the messages of a round, the most urgent level first; returns how many."""
+    """Stamp the messages of a round, the most urgent first; returns how many."""
     dialect, stamp = sql.subject.dialect, Claim(consumer_id, wanted.consumer_round)
-    claimed = 0
-    for level in range(levels):
-        left = wanted.message_limit - claimed
-        if left <= 0:
-            break
-        request = RoundRequest(stamp, left, level, wanted.up_to_id, wanted.due_by)
-        claimed += dialect.rounds.claim(connection, sql, request)
-    return claimed
+    return _by_priority(
+        wanted, stamp, priorities, lambda request: dialect.rounds.claim(connection, sql, request)
+    )
 
 
-def count_eligible(connection: Connection, sql: StatementCache, wanted: Round, levels: int) -> int:
+def count_eligible(
+    connection: Connection, sql: StatementCache, wanted: Round, priorities: int
+) -> int:
     """Count what a round may claim, up to its limit."""
-    found, nobody = 0, Claim("", 0)
-    for level in range(levels):
+    statement = sql.get(rounds.count_eligible)
+    return _by_priority(
+        wanted,
+        Claim("", 0),
+        priorities,
+        lambda request: int(statement.run(connection, request.values()).scalar_one()),
+    )
+
+
+def _by_priority(
+    wanted: Round, stamp: Claim, priorities: int, act: Callable[[RoundRequest], int]
+) -> int:
+    found = 0
+    for priority in range(priorities):
         left = wanted.message_limit - found
         if left <= 0:
             break
-        request = RoundRequest(nobody, left, level, wanted.up_to_id, wanted.due_by)
-        count = sql.get(rounds.count_eligible).run(connection, request.values()).scalar_one()
-        found += int(count)
+        found += act(RoundRequest(stamp, left, priority, wanted.up_to_id, wanted.due_by))
     return found
 
 
@@ -286,23 +266,18 @@ def finish_rounds(
 ) -> int:
     """End the messages of rounds as done; returns how many.
 
-    Args:
-        connection: where.
-        sql: the queue's statements.
-        span: the consumer, the round before the first of them, and the last of them.
-        keep: whether they go to the archive.
-        dedup_us: how long their keys stay taken, in microseconds; None where they are free at once.
+    ``span`` is the consumer, the round before the first of them, and the last. What is kept goes to
+    the archive. Keys stay taken for ``dedup_us`` microseconds; None: they are free at once.
     """
     values = rounds_values(*span) | _DONE | {"p_error": None, "p_attempted": None}
+    dialect: QueueDialect = sql.subject.dialect
     keep = keep and not sql.subject.ends_in_place
-    archives_at_once = keep and sql.subject.dialect.archives_at_once
-    if dedup_us is not None or (keep and not archives_at_once):
+    if dedup_us is not None or (keep and not dialect.archives_at_once):
         # What is remembered and copied must be what is removed.
         sql.get(rounds.lock_rounds).run(connection, values).all()
     if dedup_us is not None:
         sql.get(rounds.forget_keys).run(connection, values)
         sql.get(rounds.remember_keys).run(connection, values | {"p_dedup": dedup_us})
-    dialect: QueueDialect = sql.subject.dialect
     finish = dialect.rounds.archive if keep else dialect.rounds.remove
     return finish(connection, sql, values)
 
@@ -337,5 +312,5 @@ def held_attempts(
 
 
 def expiry(dialect: QueueDialect, timeout_us: int | None) -> Any:
-    """When a durable consumer expires that was heard of now; None for one that never does."""
+    """When a durable consumer expires that was heard of now; never, without a timeout."""
     return NEVER if timeout_us is None else dialect.now() + timeout_us

@@ -5,24 +5,25 @@ from __future__ import annotations
 import dataclasses
 import logging
 import random
+import tempfile
 import time
 import uuid
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from queue_over_sql.durable import stage_store as store
-from queue_over_sql.durable.stage_store import (
+from queue_over_sql.durable import staged_write_store as store
+from queue_over_sql.durable.staged_write_store import (
     AT,
     DELAY,
     SEQUENCE,
     BatchName,
     KeysTaken,
-    Moved,
-    StageTables,
-    stage_tables,
+    PublishedBatch,
+    StagedTable,
+    staged_table,
 )
 from queue_over_sql.errors import (
     DatabaseRefused,
@@ -45,92 +46,69 @@ if TYPE_CHECKING:
 
     from queue_over_sql.queues.context import QueueContext
 
-
-def placed(batches: Iterable[RecordBatch], start: int) -> Iterator[RecordBatch]:
-    """Number messages from ``start`` on, as ``SEQUENCE``."""
-    for batch in batches:
-        end = start + batch.num_rows
-        yield _with(batch, SEQUENCE, pa.array(np.arange(start, end, dtype=np.int64)))
-        start = end
-
-
-def published(batch: RecordBatch, now: int) -> RecordBatch:
-    """Give messages their times, published at ``now``; a delay or an instant is used up."""
-    names = batch.schema.names
-    whenever = pa.array(np.full(batch.num_rows, now, np.int64))
-    due = whenever
-    if DELAY in names:
-        due = pc.add(due, batch.column(DELAY).fill_null(0))
-    if AT in names:
-        due = pc.coalesce(batch.column(AT), due)
-    plain = batch.select([name for name in names if name not in (AT, DELAY)])
-    for name, values in (("published_at", whenever), ("scheduled_at", due), ("available_at", due)):
-        plain = _with(plain, name, values)
-    return plain
-
-
-def _with(batch: RecordBatch, name: str, values: pa.Array) -> RecordBatch:
-    return pa.RecordBatch.from_arrays([*batch.columns, values], [*batch.schema.names, name])
-
-
 _log = logging.getLogger(__name__)
 
 STAGE_TTL: Final = 86_400.0
-"""How long a stage waits for its publisher, in seconds."""
+"""How long a staged write waits for its publisher, in seconds."""
 
 _SECOND: Final = 1_000_000
-_DAY_US: Final = 86_400 * _SECOND
+_MEMORY_BYTES: Final = 128 * 2**20
 _KEY_RACES: Final = 50
 _ON_CONFLICT: Final = ("raise", "skip", "replace")
+_TIMES: Final = ("published_at", "scheduled_at", "available_at")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Stage:
+class StagedWrite:
     """A table with messages of a batch; travels from who filled it to who publishes it.
 
-    Attributes:
-        name: of the table.
-        columns: what the messages have: some of the columns that a publish fills, ``_delay`` and
-            ``_at``.
-        rows: how many messages there are.
+    Its ``columns`` are some of those that a publish fills, ``_delay`` and ``_at``.
     """
 
-    name: str
+    table: str
     columns: tuple[str, ...]
     rows: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class PublishedBatch:
-    """What became of a batch.
+class InMemoryBatch:
+    """Messages in hand, which can be gone through again and again; many go to a temporary file."""
 
-    Attributes:
-        created: messages published.
-        replaced: live messages that got new content.
-        left_out: messages whose key was taken.
-        repeated: nothing was done, because the batch had been published before.
-    """
+    def __init__(self, columns: Sequence[str], batches: Iterable[RecordBatch]) -> None:
+        self.columns = tuple(columns)
+        self.rows = 0
+        self._kept: list[RecordBatch] = []
+        self._file: Any = None
+        writer: Any = None
+        size = 0
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            self.rows += batch.num_rows
+            size += batch.nbytes
+            if size <= _MEMORY_BYTES:
+                self._kept.append(batch)
+                continue
+            if writer is None:
+                self._file = tempfile.TemporaryFile(prefix="queue-over-sql-")  # noqa: SIM115 - kept open
+                writer = pa.ipc.new_file(self._file, batch.schema)
+            writer.write_batch(batch)
+        if writer is not None:
+            writer.close()
 
-    created: int = 0
-    replaced: int = 0
-    left_out: int = 0
-    repeated: bool = False
+    def __iter__(self) -> Iterator[RecordBatch]:
+        yield from self._kept
+        if self._file is None:
+            return
+        self._file.seek(0)
+        reader = pa.ipc.open_file(self._file)
+        for index in range(reader.num_record_batches):
+            yield reader.get_batch(index)
 
-
-class Loose(Protocol):
-    """Messages in hand, which can be gone through again and again."""
-
-    @property
-    def columns(self) -> Sequence[str]:
-        """As those of a ``Stage``."""
-        ...
-
-    @property
-    def rows(self) -> int:
-        """How many messages there are."""
-        ...
-
-    def __iter__(self) -> Iterator[RecordBatch]: ...
+    def close(self) -> None:
+        """Forget everything."""
+        self._kept = []
+        if self._file is not None:
+            self._file.close()
 
 
 class _Repeated(QueueError):
@@ -140,14 +118,8 @@ class _Repeated(QueueError):
 class StagedPublisher:
     """Publishes batches of messages that are held in columns into one queue.
 
-    Args:
-        context: of the queue.
-        on_conflict: what to do about taken keys, as in ``Queue.publish``.
-        stage_ttl: how long a stage may wait for its publisher, in seconds.
-
-    Raises:
-        UnsupportedByEngine: the queue lives in a table of the user's.
-        ValueError: ``on_conflict`` is none.
+    ``on_conflict`` says what to do about taken keys, as in ``Queue.publish``. A staged write waits
+    for its publisher for ``stage_ttl`` seconds. A queue in a table of the user's is refused.
     """
 
     def __init__(
@@ -165,7 +137,7 @@ class StagedPublisher:
         self._on_conflict = on_conflict
         self._ttl = int(stage_ttl * _SECOND)
 
-    # -- who fills a stage
+    # -- who stages
 
     def is_published(self, batch: BatchName) -> bool:
         """Whether a batch, or this part of it, needs no writing any more."""
@@ -173,8 +145,8 @@ class StagedPublisher:
 
     def stage(
         self, batch: BatchName, columns: Sequence[str], chunks: Iterable[Sequence[RecordBatch]]
-    ) -> Stage:
-        """Write messages into a stage of their own, one transaction for each chunk.
+    ) -> StagedWrite:
+        """Write messages into a table of their own, one transaction for each chunk.
 
         Args:
             batch: what they belong to.
@@ -182,44 +154,44 @@ class StagedPublisher:
             chunks: lists of record batches, each with these columns.
 
         Raises:
-            PayloadInvalid: the database refused a value; the stage is gone again.
-            DatabaseUnavailable: the stage is left to the reaper; fill another.
+            PayloadInvalid: the database refused a value; the table is gone again.
+            DatabaseUnavailable: the table is left to the reaper; stage the messages again.
         """
-        tables = self._context.run(
+        staged = self._context.run(
             lambda c: self._create(c, batch, columns), atomic=True, durable=True, repeat=False
         )
         rows = 0
         try:
             for chunk in chunks:
-                rows += self._fill(tables, chunk, rows)
-            self._context.run(lambda c: store.complete_stage(c, tables, rows))
+                rows += self._fill(staged, chunk, rows)
+            self._context.run(lambda c: store.complete_staged(c, staged, rows))
         except DatabaseUnavailable:
             raise
         except BaseException:
-            self.discard([Stage(tables.stage.name, tuple(columns), rows)])
+            self.discard([StagedWrite(staged.table.name, tuple(columns), rows)])
             raise
-        return Stage(tables.stage.name, tuple(columns), rows)
+        return StagedWrite(staged.table.name, tuple(columns), rows)
 
     def _create(
         self, connection: Connection, batch: BatchName, columns: Sequence[str]
-    ) -> StageTables:
+    ) -> StagedTable:
         # A new name at each try: where DDL commits, the one before is registered already.
-        tables = self._define(f"queue_over_sql_stage_{uuid.uuid4().hex[:16]}", columns)
-        store.create_stage(connection, tables, batch, lifetime=self._ttl)
-        return tables
+        staged = self._define(f"queue_over_sql_stage_{uuid.uuid4().hex[:16]}", columns)
+        store.create_staged(connection, staged, batch, lifetime=self._ttl)
+        return staged
 
-    def _define(self, name: str, columns: Sequence[str]) -> StageTables:
+    def _define(self, name: str, columns: Sequence[str]) -> StagedTable:
         merged = self._on_conflict != "raise" and "message_key" in columns
-        return stage_tables(self._tables, name, columns, merged=merged)
+        return staged_table(self._tables, name, columns, merged=merged)
 
-    def _fill(self, tables: StageTables, chunk: Sequence[RecordBatch], start: int) -> int:
-        names = [column.name for column in tables.stage.c]
+    def _fill(self, staged: StagedTable, chunk: Sequence[RecordBatch], start: int) -> int:
+        names = [column.name for column in staged.table.c]
         if SEQUENCE in names:
-            chunk = list(placed(chunk, start))
+            chunk = list(_numbered(chunk, start))
         write = self._context.dialect.columns.write
         try:
             return self._context.run(
-                lambda c: write(c, tables.stage, names, chunk),
+                lambda c: write(c, staged.table, names, chunk),
                 atomic=True,
                 durable=True,
                 repeat=False,
@@ -229,11 +201,7 @@ class StagedPublisher:
             raise
 
     def explain(self, batches: Iterable[RecordBatch], start: int = 0) -> None:
-        """Name the first message that is no JSON, where the database has refused one.
-
-        Raises:
-            PayloadInvalid: there is one.
-        """
+        """Name the first message that is no JSON, where the database has refused one."""
         if self._context.known_settings.payload != "json":
             return
         for batch in batches:
@@ -241,46 +209,43 @@ class StagedPublisher:
                 check_json_text(text, f"payload of row {number} of its partition")
             start += batch.num_rows
 
-    def discard(self, stages: Iterable[Stage]) -> None:
-        """Drop stages; where that fails now, the reaper will."""
-        system, names = self._tables.system, [stage.name for stage in stages]
+    def discard(self, writes: Iterable[StagedWrite]) -> None:
+        """Drop staged writes; where that fails now, the reaper will."""
+        system, names = self._tables.system, [staged.table for staged in writes]
         if names:
             self._leniently(lambda c: store.drop_stages(c, system, names))
 
     def discard_all(self, batch: BatchName) -> None:
-        """Drop all stages of a batch that nobody will publish, those of dead tasks as well."""
+        """Drop all staged writes of a batch that nobody will publish, of dead tasks as well."""
         tables = self._tables
-
-        def act(connection: Connection) -> None:
-            names = store.stages_of(connection, tables, batch)
-            store.drop_stages(connection, tables.system, names)
-
-        self._leniently(act)
+        self._leniently(
+            lambda c: store.drop_stages(c, tables.system, store.staged_of(c, tables, batch))
+        )
 
     def _leniently(self, act: Callable[[Connection], None]) -> None:
         try:
             self._context.run(act, atomic=True)
         except QueueError as error:
-            _log.warning("Stages are left to the reaper: %s", error)
+            _log.warning("Staged writes are left to the reaper: %s", error)
 
     # -- who publishes
 
     def publish(
         self,
         batch: BatchName,
-        stages: Sequence[Stage],
+        writes: Sequence[StagedWrite],
         *,
-        loose: Loose | None = None,
+        in_memory: InMemoryBatch | None = None,
         keep: float | None = None,
     ) -> PublishedBatch:
         """Publish all messages of a batch in one transaction, unless that was done before.
 
-        Safe to repeat. The stages are dropped afterwards.
+        Safe to repeat. The staged writes are dropped afterwards.
 
         Args:
             batch: which.
-            stages: where its messages are.
-            loose: more of them, in hand.
+            writes: where its messages are.
+            in_memory: more of them.
             keep: know the batch for so many seconds; None: until later ones of the writer came.
 
         Raises:
@@ -288,43 +253,43 @@ class StagedPublisher:
             StageLost: not all that was staged is there; nothing was published.
             PayloadInvalid: the database refused a value; nothing was published.
         """
-        own: list[Stage] = []
-        if loose is not None and "message_key" in loose.columns:
+        own: list[StagedWrite] = []
+        if in_memory is not None and "message_key" in in_memory.columns:
             # Keys are looked after by sets, which needs them in a table.
-            own = [self.stage(batch, loose.columns, ([each] for each in loose))]
-            loose = None
+            own = [self.stage(batch, in_memory.columns, ([each] for each in in_memory))]
+            in_memory = None
         try:
-            moved = self._publish(batch, [*stages, *own], loose, keep)
+            published = self._publish(batch, [*writes, *own], in_memory, keep)
         except _Repeated:
-            self.discard([*stages, *own])
+            self.discard([*writes, *own])
             return PublishedBatch(repeated=True)
         except BaseException:
             self.discard(own)
             raise
-        self.discard([*stages, *own])
+        self.discard([*writes, *own])
         self._context.announce()
-        return PublishedBatch(moved.created, moved.replaced, moved.left_out)
+        return published
 
     def _publish(
         self,
         batch: BatchName,
-        stages: Sequence[Stage],
-        loose: Loose | None,
+        writes: Sequence[StagedWrite],
+        in_memory: InMemoryBatch | None,
         keep: float | None,
-    ) -> Moved:
+    ) -> PublishedBatch:
         kept = None if keep is None else int(keep * _SECOND)
-        staged = [(self._define(stage.name, stage.columns), stage.rows) for stage in stages]
+        tables = [(self._define(staged.table, staged.columns), staged.rows) for staged in writes]
 
-        def act(connection: Connection) -> Moved:
-            return self._transaction(connection, batch, staged, loose, kept)
+        def act(connection: Connection) -> PublishedBatch:
+            return self._transaction(connection, batch, tables, in_memory, kept)
 
         for _ in range(_KEY_RACES):
             try:
                 return self._context.run(act, atomic=True, durable=True)
             except KeysTaken as error:
-                self._refuse_taken([tables for tables, _ in staged], error)
+                self._refuse_taken([staged for staged, _ in tables], error)
             except (DatabaseRefused, PayloadInvalid):
-                self.explain(loose or ())
+                self.explain(in_memory or ())
                 raise
             # Somebody else published one of the keys in this moment.
             time.sleep(random.uniform(0.001, 0.02))  # noqa: S311 - spreads writers, guards nothing
@@ -338,50 +303,74 @@ class StagedPublisher:
         self,
         connection: Connection,
         batch: BatchName,
-        stages: Sequence[tuple[StageTables, int]],
-        loose: Loose | None,
+        writes: Sequence[tuple[StagedTable, int]],
+        in_memory: InMemoryBatch | None,
         keep: int | None,
-    ) -> Moved:
+    ) -> PublishedBatch:
         tables, sql = self._tables, self._context.sql
         if not store.note_commit(connection, tables, batch, keep=keep):
             raise _Repeated
         now, began = server_now(connection, sql), time.monotonic()
-        moved = Moved() if loose is None else self._write_loose(connection, loose, now)
-        for stage, rows in stages:
-            moved += self._move(connection, stage, rows, now)
-        count = moved.created + moved.replaced
-        store.complete_commit(connection, tables, batch, count, earlier=_DAY_US)
+        published = PublishedBatch()
+        if in_memory is not None:
+            published = self._write(connection, in_memory, now)
+        for staged, rows in writes:
+            published += self._move(connection, staged, rows, now)
+        store.complete_commit(connection, tables, batch, published.created + published.replaced)
         if (time.monotonic() - began) * _SECOND > SLACK_US / 2:
-            # These messages begin below the marks of consumers that went on meanwhile.
+            # These messages begin below the low watermark of consumers that went on meanwhile.
             registry.count_edit(connection, tables)
-        return moved
+        return published
 
-    def _write_loose(self, connection: Connection, loose: Loose, now: int) -> Moved:
-        times = ("published_at", "scheduled_at", "available_at")
-        names = [*(name for name in loose.columns if not name.startswith("_")), *times]
-        batches = (published(batch, now) for batch in loose)
+    def _write(self, connection: Connection, in_memory: InMemoryBatch, now: int) -> PublishedBatch:
+        names = [*(name for name in in_memory.columns if name not in (AT, DELAY)), *_TIMES]
+        batches = (_timed(batch, now) for batch in in_memory)
         write = self._context.dialect.columns.write
-        return Moved(created=write(connection, self._tables.live, names, batches))
+        return PublishedBatch(created=write(connection, self._tables.live, names, batches))
 
-    def _move(self, connection: Connection, tables: StageTables, rows: int, now: int) -> Moved:
-        dedup = tables.keyed and self._context.known_settings.dedup_window is not None
-        after = store.newest_id(connection, tables) if dedup else 0
-        moved = store.move_stage(
-            connection, tables, rows=rows, now=now, on_conflict=self._on_conflict
+    def _move(
+        self, connection: Connection, staged: StagedTable, rows: int, now: int
+    ) -> PublishedBatch:
+        dedup = staged.keyed and self._context.known_settings.dedup_window is not None
+        after = store.newest_id(connection, staged) if dedup else 0
+        moved = store.publish_staged(
+            connection, staged, rows=rows, now=now, on_conflict=self._on_conflict
         )
         if not dedup:
             return moved
         if self._on_conflict == "raise":
-            found = store.finished_key(connection, tables, after=after, now=now)
+            found = store.finished_key(connection, staged, after=after, now=now)
             if found is not None:
                 raise DuplicateKey(self._context.name, *found, finished=True)
             return moved
-        back = store.take_back(connection, tables, after=after, now=now)
-        return moved + Moved(created=-back, left_out=back)
+        back = store.take_back(connection, staged, after=after, now=now)
+        return moved + PublishedBatch(created=-back, left_out=back)
 
-    def _refuse_taken(self, tables: Sequence[StageTables], error: KeysTaken) -> None:
+    def _refuse_taken(self, writes: Sequence[StagedTable], error: KeysTaken) -> None:
         if self._on_conflict != "raise":
             return
-        found = self._context.run(lambda c: store.taken_key(c, tables))
+        found = self._context.run(lambda c: store.taken_key(c, writes))
         if found is not None:
             raise DuplicateKey(self._context.name, *found) from error
+
+
+def _numbered(batches: Iterable[RecordBatch], start: int) -> Iterator[RecordBatch]:
+    for batch in batches:
+        end = start + batch.num_rows
+        yield batch.append_column(SEQUENCE, pa.array(np.arange(start, end, dtype=np.int64)))
+        start = end
+
+
+def _timed(batch: RecordBatch, now: int) -> RecordBatch:
+    """Give messages their times, published at ``now``; a delay or an instant is used up."""
+    names = batch.schema.names
+    whenever = pa.array(np.full(batch.num_rows, now, np.int64))
+    due = whenever
+    if DELAY in names:
+        due = pc.add(due, batch.column(DELAY).fill_null(0))
+    if AT in names:
+        due = pc.coalesce(batch.column(AT), due)
+    plain = batch.select([name for name in names if name not in (AT, DELAY)])
+    for name, values in zip(_TIMES, (whenever, due, due), strict=True):
+        plain = plain.append_column(name, values)
+    return plain

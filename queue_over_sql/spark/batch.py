@@ -45,15 +45,7 @@ class IdRange(InputPartition):
 
 
 class QueueBatchReader(DataSourceReader):
-    """Reads messages as they are; each partition sees what was committed when it began.
-
-    Args:
-        options: of the read.
-        schema: the columns that Spark expects.
-
-    Raises:
-        ValueError: the user gave a schema of their own.
-    """
+    """Reads messages as they are; each partition sees what was committed when it began."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
@@ -118,11 +110,7 @@ class QueuePushdownReader(QueueBatchReader):
 
 
 def check_schema(given: StructType, columns: MessageColumns) -> None:
-    """Refuse a schema that is not the queue's.
-
-    Raises:
-        ValueError: it is another one.
-    """
+    """Refuse a schema that is not the queue's."""
     if given.simpleString() != columns.struct.simpleString():
         msg = (
             "the columns of a queue are known: leave out .schema(...), and choose among them by "

@@ -64,8 +64,8 @@ class MessageColumn:
     Attributes:
         name: its name there.
         kind: its Spark type.
-        source: what is selected for it; None where it is the same for all messages.
-        constant: what it is then.
+        source: what is selected for it; None where all messages have the ``constant``.
+        constant: see ``source``.
         exact: whether a comparison in the database says what Spark's says, instead of letting
             pass more.
         comparable: whether it can be compared there at all.
@@ -134,17 +134,10 @@ class MessageColumns:
 def message_columns(
     queue: Queue, options: MessageOptions, *, archived: bool = False, epoch: int | None = None
 ) -> MessageColumns:
-    """Which columns the messages of a queue have.
+    """Which columns the messages of a queue have, live or ``archived``.
 
-    Args:
-        queue: whose messages.
-        options: style, headers, and the choice of columns.
-        archived: of the archive instead of the live messages.
-        epoch: of the streaming query that reads them, where that is to be a column.
-
-    Raises:
-        ValueError: an option names a column that there is not, or a style that the queue cannot
-            have.
+    With the ``epoch`` of the streaming query that reads them that is a column, too. A ValueError
+    tells of an option that names no column, or a style that the queue cannot have.
     """
     tables = core_of(queue).context.tables
     table = tables.archive if archived else tables.live
@@ -167,17 +160,8 @@ def read_batches(
 ) -> Generator[pa.RecordBatch]:
     """Run a statement made of ``columns.select()`` and yield what it finds, as Spark wants it.
 
-    Nothing of the database's is held once the last batch was taken.
-
-    Args:
-        queue: whose messages.
-        columns: what is read of them.
-        statement: the rows that are wanted.
-        batch_bytes: the size that a batch may have; a single row may be larger.
-
-    Raises:
-        DatabaseUnavailable, DatabaseRefused: as their names say.
-        ValueError: a value cannot be what its column's type says.
+    Nothing of the database's is held once the last batch was taken. A batch is larger than
+    ``batch_bytes`` only where a single row is.
     """
     connections = core_of(queue).context.connections
     with connections.reading() as connection:

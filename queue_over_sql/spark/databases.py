@@ -51,11 +51,8 @@ _services: Final[dict[Hashable, QueueService]] = {}
 def url_of(location: Location) -> str:
     """The URL of a database that is there to be used.
 
-    SQLite makes an empty one of a path that is mistyped, or that is of another host.
-
-    Raises:
-        ValueError: the URL cannot be found out here, or is none.
-        DatabaseUnavailable: it is of a file that is not there; none is made.
+    SQLite makes an empty one of a path that is mistyped, or that is of another host; here that is
+    ``DatabaseUnavailable``.
     """
     text = location.resolve()
     insist_on_file(read_url(text))
@@ -65,17 +62,7 @@ def url_of(location: Location) -> str:
 def service_at(
     location: Location, retry_policies: Mapping[str, type[Any]] | None = None
 ) -> QueueService:
-    """The service of this process on a database; not started, so it is no consumer yet.
-
-    Args:
-        location: of the database.
-        retry_policies: the application's own, by name.
-
-    Raises:
-        ValueError: the URL cannot be found out here, or is none.
-        UnsupportedByEngine: the driver is not installed here.
-        DatabaseUnavailable: the database is a file that is not there.
-    """
+    """The service of this process on a database; not started, so it is no consumer yet."""
     spare_imports()
     url = url_of(location)
     # A forked worker must not use its parent's connections.
@@ -96,12 +83,7 @@ def service_at(
 
 
 def queue_at(location: Location, name: str) -> Queue:
-    """A queue that exists.
-
-    Raises:
-        QueueNotFound: it does not.
-        DatabaseUnavailable: the database cannot be reached.
-    """
+    """A queue that exists."""
     return service_at(location).queue(name)
 
 
@@ -112,18 +94,7 @@ def location_of(
     schema: str | None,
     table_prefix: str,
 ) -> Location:
-    """Where the database is, of what a function was given.
-
-    Args:
-        url: an SQLAlchemy URL.
-        url_env: instead of it the environment variable that holds it.
-        url_file: the same for a file.
-        schema: database schema of the tables; None for the connection's default.
-        table_prefix: what the names of the queues' tables begin with.
-
-    Raises:
-        ValueError: not exactly one of the URLs is given, or the prefix is none.
-    """
+    """Where the database is, of what a public function was given: exactly one of the URLs."""
     given = [
         name
         for name, value in (("url", url), ("url_env", url_env), ("url_file", url_file))
@@ -163,11 +134,7 @@ def label_of(location: Location) -> str:
 
 
 def queues_of(service: QueueService, names: Sequence[str] | None) -> list[Queue]:
-    """The queues that are meant: those named, or all.
-
-    Raises:
-        QueueNotFound: there is none of that name.
-    """
+    """The queues that are meant: those named, or all."""
     if names is None:
         return service.queues()
     return [service.queue(name) for name in dict.fromkeys(names)]

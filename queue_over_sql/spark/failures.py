@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from queue_over_sql.durable.consumer import durable_consumer
+from queue_over_sql.durable.consumer import DurableConsumer
 from queue_over_sql.durations import Duration, to_microseconds
 from queue_over_sql.spark.databases import location_of, queue_at, service_at
 from queue_over_sql.spark.options import Location
@@ -88,7 +88,7 @@ def settle(
         to_microseconds(delay, "delay", zero=True)
     place = location_of(url, url_env, url_file, schema, table_prefix)
     # Asked here, so that a slip in a name is told before Spark works.
-    durable_consumer(queue_at(place, queue), consumer_id, owner=_OWNER)
+    DurableConsumer(queue_at(place, queue), consumer_id, owner=_OWNER)
     reason = "error" if "error" in results.columns else "CAST(NULL AS STRING) AS error"
     failures = results.where("ok IS NOT TRUE").selectExpr(
         *(f"CAST({name} AS LONG) AS {name}" for name in _STAMP), reason
@@ -107,24 +107,13 @@ def nacking(
     delay: Duration | None,
     retry_policies: Mapping[str, type[Any]] | None = None,
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What a task of Spark runs over failures.
-
-    Args:
-        place: the database.
-        queue: the queue that the stream reads.
-        consumer_id: the consumer of the stream.
-        delay: until the next attempt, instead of what the retry policy says.
-        retry_policies: the application's own, by name.
-
-    Returns:
-        A function from batches of the stamp and the reason to batches of ``failed, settled``.
-    """
+    """What a task of Spark runs: batches of stamp and reason in, ``failed, settled`` out."""
 
     def nack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         found = service_at(place, retry_policies).queue(queue)
-        consumer = durable_consumer(found, consumer_id, owner=_OWNER)
+        consumer = DurableConsumer(found, consumer_id, owner=_OWNER)
         for batch in batches:
             epochs, *failures = (column.to_pylist() for column in batch.columns)
             by_epoch: dict[int, list[Any]] = {}

@@ -50,12 +50,7 @@ _MOST_VALUES: Final = 500
 
 @dataclasses.dataclass(frozen=True)
 class Pushed:
-    """A filter in SQL.
-
-    Attributes:
-        condition: what the database checks.
-        exact: whether it lets pass nothing else, so that Spark need not check it again.
-    """
+    """A filter in SQL; where it is ``exact``, nothing else passes, and Spark checks no more."""
 
     condition: ColumnElement[bool]
     exact: bool

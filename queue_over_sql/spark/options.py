@@ -10,7 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Self
 
+from queue_over_sql.durable.consumer import DEFAULT_TIMEOUT, check_consumer_id
+from queue_over_sql.durable.staged_writes import STAGE_TTL
 from queue_over_sql.durations import parse_seconds, to_timedelta
+from queue_over_sql.schema.system_tables import CONSUMER_LENGTH, WRITER_LENGTH
 from queue_over_sql.settings import check_choice, check_whole
 
 
@@ -23,11 +26,7 @@ def nearest(name: str, known: Sequence[str]) -> str:
 
 
 def chosen_names(wanted: Sequence[str], known: Sequence[str]) -> list[str]:
-    """The known names of the option ``columns``, in the order that the user wrote them.
-
-    Raises:
-        ValueError: there is no such column, or it is named twice.
-    """
+    """The known names of the option ``columns``, in the order that the user wrote them."""
     spelled = {name.lower(): name for name in known}
     found: list[str] = []
     for name in wanted:
@@ -42,12 +41,11 @@ def chosen_names(wanted: Sequence[str], known: Sequence[str]) -> list[str]:
     return found
 
 
-def a_text(name: str, text: str) -> str:
-    """Any text but an empty one.
+# -- how texts are read: each reader gets an option's name and text, and raises ValueError
 
-    Raises:
-        ValueError: it is empty.
-    """
+
+def a_text(name: str, text: str) -> str:
+    """Any text but an empty one."""
     if not text.strip():
         msg = f"option {name} is empty"
         raise ValueError(msg)
@@ -55,11 +53,7 @@ def a_text(name: str, text: str) -> str:
 
 
 def a_flag(name: str, text: str) -> bool:
-    """``true`` or ``false``.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """``true`` or ``false``."""
     found = {"true": True, "false": False}.get(text.strip().lower())
     if found is None:
         msg = f"option {name} must be true or false, not {text!r}"
@@ -68,11 +62,7 @@ def a_flag(name: str, text: str) -> bool:
 
 
 def a_count(name: str, text: str) -> int:
-    """A whole number from 1 on; ``_`` may group its digits.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """A whole number from 1 on; ``_`` may group its digits."""
     try:
         number = int(text.strip())
     except ValueError:
@@ -81,15 +71,20 @@ def a_count(name: str, text: str) -> int:
     return check_whole(f"option {name}", number)
 
 
+def a_number(name: str, text: str) -> int:
+    """A whole number from 0 on."""
+    try:
+        return check_whole(f"option {name}", int(text.strip()), 0, 2**62)
+    except ValueError:
+        msg = f"option {name} must be a whole number from 0 on, not {text!r}"
+        raise ValueError(msg) from None
+
+
 _BYTE_UNITS: Final = {"b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30}
 
 
 def some_bytes(name: str, text: str) -> int:
-    """A number of bytes, with or without a unit: ``4MB``, ``512k``, ``65536``.
-
-    Raises:
-        ValueError: it is none, or zero.
-    """
+    """A number of bytes, with or without a unit: ``4MB``, ``512k``, ``65536``; not zero."""
     plain = text.strip().lower().replace("ib", "b")
     digits = plain.rstrip("bkmg").strip()
     unit = _BYTE_UNITS.get(plain[len(digits) :].strip() or "b")
@@ -100,11 +95,7 @@ def some_bytes(name: str, text: str) -> int:
 
 
 def some_seconds(name: str, text: str) -> float:
-    """A duration in seconds, with or without a unit: ``200ms``, ``1.5``, ``30s``, ``7d``.
-
-    Raises:
-        ValueError: it is none, or zero.
-    """
+    """A duration, with or without a unit: ``200ms``, ``1.5``, ``30s``, ``7d``; not zero."""
     plain = text.strip().lower()
     try:
         seconds = float(plain) if plain[-1:].isdigit() else parse_seconds(plain)
@@ -114,8 +105,31 @@ def some_seconds(name: str, text: str) -> float:
         raise ValueError(msg) from None
 
 
+def a_timeout(name: str, text: str) -> float | None:
+    """A duration in seconds, or ``never``."""
+    return None if text.strip().lower() == "never" else some_seconds(name, text)
+
+
+def a_consumer(name: str, text: str) -> str:
+    """What may identify a durable consumer."""
+    try:
+        return check_consumer_id(text.strip())
+    except ValueError:
+        msg = f"option {name} must be 1 to {CONSUMER_LENGTH} of A-Z a-z 0-9 . _ -, not {text!r}"
+        raise ValueError(msg) from None
+
+
+def a_writer(name: str, text: str) -> str:
+    """A name of a writer."""
+    found = a_text(name, text)
+    if len(found) > WRITER_LENGTH:
+        msg = f"option {name} must be at most {WRITER_LENGTH} characters long"
+        raise ValueError(msg)
+    return found
+
+
 def one_of(*choices: str) -> Callable[[str, str], str]:
-    """One of some words, in any case; what it returns raises ``ValueError`` for others."""
+    """One of some words, in any case."""
 
     def read(name: str, text: str) -> str:
         word = text.strip().lower()
@@ -126,16 +140,15 @@ def one_of(*choices: str) -> Callable[[str, str], str]:
 
 
 def names(name: str, text: str) -> tuple[str, ...]:
-    """Names with commas between them.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Names with commas between them, at least one."""
     found = tuple(part.strip() for part in text.split(",") if part.strip())
     if not found:
         msg = f"option {name} names nothing"
         raise ValueError(msg)
     return found
+
+
+# -- what may be said
 
 
 ALIASES: Final = {
@@ -166,13 +179,6 @@ class Location:
 
     A password that stands in ``url`` travels to the executors with the query; one that is named
     by ``url_env`` or ``url_file`` is read where it is used, and must be there.
-
-    Attributes:
-        url: an SQLAlchemy URL.
-        url_env: name of the environment variable that holds it.
-        url_file: path of the file that holds it.
-        schema: database schema of the tables; None for the connection's default.
-        table_prefix: what the names of the queues' tables begin with.
     """
 
     url: str | None = dataclasses.field(default=None, repr=False)
@@ -182,11 +188,7 @@ class Location:
     table_prefix: str = "queue_"
 
     def resolve(self) -> str:
-        """The URL.
-
-        Raises:
-            ValueError: the variable is not set, or the file cannot be read, on this host.
-        """
+        """The URL; raises ValueError where this host does not have the variable or the file."""
         if self.url is not None:
             return self.url
         if self.url_env is not None:
@@ -208,12 +210,9 @@ class Location:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QueueOptions:
-    """What every use of the format needs.
+    """What every use of the format needs: databases by their labels, and the queue in each.
 
-    Attributes:
-        locations: one for each database, by its label; a single one has the label "".
-        queue: name of the queue, the same in each.
-        used_by: which use of the format it is, for people.
+    A single database has the label "".
     """
 
     used_by: ClassVar[str] = "every use"
@@ -227,20 +226,14 @@ class QueueOptions:
         options: Mapping[str, str],
         *,
         others: Sequence[type[QueueOptions]] = (),
-        foreign: Sequence[type[QueueOptions]] = (),
     ) -> Self:
-        """Read what Spark hands over.
-
-        Args:
-            options: names in any case, and texts.
-            others: other uses of the format, whose options may be among them.
-            foreign: uses whose options may not; such a one is told where it belongs.
+        """Read what Spark hands over, where options of other uses of the format may be among them.
 
         Raises:
             ValueError: an option is unknown, missing or has no sensible value; the text names it
                 as the user writes it.
         """
-        given = _canonical(options, cls, others=others, foreign=foreign)
+        given = _canonical(options, cls, others)
         values: dict[str, Any] = {"locations": _locations(given), "queue": _queue(given)}
         for field in dataclasses.fields(cls):
             text = given.get(camel(field.name).lower())
@@ -252,11 +245,7 @@ class QueueOptions:
 
     @property
     def location(self) -> Location:
-        """The only database.
-
-        Raises:
-            ValueError: there are several, and this use of the format takes one.
-        """
+        """The only database; raises ValueError where there are several."""
         if len(self.locations) != 1:
             msg = (
                 "option urls names several databases, which only a stream can read at once: "
@@ -276,13 +265,9 @@ SchemaStyle = Literal["native", "kafka"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MessageOptions(QueueOptions):
-    """What decides which columns a message has.
+    """What decides which columns a message has, and how large an Arrow batch becomes, about.
 
-    Attributes:
-        schema_style: ``native``, or ``kafka`` for the columns of Kafka's connector.
-        include_headers: whether there is a column ``headers``.
-        columns: only these columns, since Spark does not tell a source which ones it needs.
-        batch_bytes: how large an Arrow batch becomes, about.
+    ``columns`` chooses some, since Spark does not tell a source which ones it needs.
     """
 
     schema_style: SchemaStyle = option(one_of("native", "kafka"), default="native")
@@ -296,7 +281,6 @@ class ReadOptions(MessageOptions):
     """What ``spark.read`` reads.
 
     Attributes:
-        table: the ``live`` messages or those in the ``archive``.
         num_partitions: into how many ranges of ids the messages are cut; None for one per about
             250,000 messages.
         pushdown: let the database filter. Spark's setting
@@ -313,6 +297,90 @@ class ReadOptions(MessageOptions):
     def archived(self) -> bool:
         """Whether the archive is meant."""
         return self.table == "archive"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StreamOptions(MessageOptions):
+    """How a stream claims.
+
+    Attributes:
+        consumer_id: who claims: the same for each start of one query, and of no other query.
+        max_messages_per_trigger: the most a micro-batch takes of all databases together: what is
+            claimed in one transaction by a driver, and acknowledged in one.
+        claim_mode: ``executor``: the tasks claim, side by side; ``driver``: the driver claims
+            before the batch starts, strictly oldest first; ``auto``: executors where the
+            database can skip locked rows.
+        poll_interval: how long an empty answer holds, in seconds.
+        on_ack: ``delete`` or ``archive`` what is done; ``queue`` for what the queue's setting says.
+        consumer_timeout: how long the claims are kept for a query that does not run, in seconds;
+            None for ever.
+        fail_on_data_loss: fail where the checkpoint and the queue do not fit, instead of going on
+            from the queue.
+        include_epoch: whether there is a column ``consumer_epoch``, which ``settle`` needs: which
+            life of the query has read a row, so another one at a replay.
+        reconnect_timeout: how long a database may be away before the query fails, in seconds.
+    """
+
+    used_by: ClassVar[str] = "streams (spark.readStream)"
+
+    consumer_id: str = option(a_consumer, default="")
+    max_messages_per_trigger: int = option(a_count, default=500_000)
+    messages_per_partition: int = option(a_count, default=25_000)
+    claim_mode: Literal["auto", "executor", "driver"] = option(
+        one_of("auto", "executor", "driver"), default="auto"
+    )
+    poll_interval: float = option(some_seconds, default=0.2)
+    on_ack: Literal["queue", "delete", "archive"] = option(
+        one_of("queue", "delete", "archive"), default="queue"
+    )
+    consumer_timeout: float | None = option(a_timeout, default=DEFAULT_TIMEOUT)
+    fail_on_data_loss: bool = option(a_flag, default=True)
+    include_epoch: bool = option(a_flag, default=False)
+    reconnect_timeout: float = option(some_seconds, default=120.0)
+
+    def __post_init__(self) -> None:
+        if not self.consumer_id:
+            msg = (
+                "option consumerId is missing: a stream needs a name of its own under which it "
+                "claims, and under which it goes on after a restart"
+            )
+            raise ValueError(msg)
+
+    @property
+    def ending(self) -> str | None:
+        """What ``DurableConsumer`` is told to do with what is done; None for the queue's way."""
+        return None if self.on_ack == "queue" else self.on_ack
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WriteOptions(QueueOptions):
+    """What may be said where a queue is written.
+
+    Attributes:
+        commit_mode: ``atomic``: a batch is published as a whole and once; ``task``: each task
+            publishes its part, which is quicker and may publish parts of a repeated batch again.
+        on_conflict: what becomes of a message whose key is taken, as in ``publish``.
+        writer_id: who writes; what it has written under one ``batch_id`` is not written again.
+            Without it a stream goes by its query's id, and each job is a writer of its own.
+        batch_id: the number of the batch in ``foreachBatch``.
+        stage_ttl: how long, in seconds, what was staged waits for the driver.
+    """
+
+    used_by: ClassVar[str] = "sinks (write, writeStream)"
+
+    commit_mode: str = option(one_of("atomic", "task"), default="atomic")
+    on_conflict: str = option(one_of("raise", "skip", "replace"), default="raise")
+    writer_id: str | None = option(a_writer, default=None)
+    batch_id: int | None = option(a_number, default=None)
+    stage_ttl: float = option(some_seconds, default=STAGE_TTL)
+
+    @property
+    def atomic(self) -> bool:
+        """Whether a batch is published as a whole."""
+        return self.commit_mode == "atomic"
+
+
+_USES: Final = (ReadOptions, StreamOptions, WriteOptions)
 
 
 def camel(name: str) -> str:
@@ -342,11 +410,7 @@ def _own_names(use: type[QueueOptions]) -> dict[str, str]:
 
 
 def _canonical(
-    options: Mapping[str, str],
-    use: type[QueueOptions],
-    *,
-    others: Sequence[type[QueueOptions]],
-    foreign: Sequence[type[QueueOptions]],
+    options: Mapping[str, str], use: type[QueueOptions], others: Sequence[type[QueueOptions]]
 ) -> dict[str, str]:
     spelled = {name.lower(): name for each in (use, *others) for name in known_names(each)}
     given: dict[str, str] = {}
@@ -355,7 +419,7 @@ def _canonical(
         if lower in _SPARKS_OWN:
             continue
         if lower not in spelled:
-            raise ValueError(_misplaced(lower, use, foreign) or _unknown(name, lower, use, others))
+            raise ValueError(_misplaced(lower, use, others) or _unknown(name, lower, use, others))
         if given.get(lower, text) != text:
             msg = f"option {spelled[lower]} is given twice, under two names"
             raise ValueError(msg)
@@ -381,10 +445,10 @@ def _with_path(options: Mapping[str, str], given: dict[str, str]) -> dict[str, s
 
 
 def _misplaced(
-    lower: str, use: type[QueueOptions], foreign: Sequence[type[QueueOptions]]
+    lower: str, use: type[QueueOptions], others: Sequence[type[QueueOptions]]
 ) -> str | None:
-    for other in foreign:
-        if lower in (own := _own_names(other)):
+    for other in _USES:
+        if other not in {use, *others} and lower in (own := _own_names(other)):
             return f"option {own[lower]} is of {other.used_by}, not of {use.used_by}: leave it out"
     return None
 
@@ -429,11 +493,7 @@ def _locations(given: Mapping[str, str]) -> dict[str, Location]:
 
 
 def labels_of(urls: Sequence[str]) -> dict[str, str]:
-    """Databases by what tells them apart: host, port and database, without user and password.
-
-    Raises:
-        ValueError: one is there twice, or is no URL.
-    """
+    """Databases by what tells them apart: host, port and database, without user and password."""
     from queue_over_sql.dialects.engines import read_url, shown_place
 
     labels = {shown_place(read_url(url)): url for url in urls}

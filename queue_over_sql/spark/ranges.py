@@ -23,13 +23,10 @@ Probe = Callable[[int], tuple[int | None, int | None]]
 
 @dataclasses.dataclass(frozen=True)
 class Stretch:
-    """Messages from ``first``, which is there, up to ``last``.
+    """Messages from ``first``, which is there, up to ``last``: none of it has a larger id.
 
-    Attributes:
-        first: id of its first message.
-        last: no message of it has a larger id.
-        spread: how many ids ``PROBE_ROWS`` messages take at its beginning; None where there are
-            fewer messages.
+    ``spread`` is how many ids ``PROBE_ROWS`` messages take at its beginning; None where there are
+    fewer messages.
     """
 
     first: int

@@ -16,9 +16,7 @@ _SQLSTATE: Final = re.compile(r"\s*SQLSTATE: \w+\s*$")
 class Raised:
     """An exception of Python as the last line of its traceback tells it.
 
-    Attributes:
-        kind: the class, with its module unless it is a builtin: ``ValueError``.
-        text: what it says; may be empty.
+    Its ``kind`` is the class, with its module unless it is a builtin: ``ValueError``.
     """
 
     kind: str
@@ -30,13 +28,10 @@ class Raised:
 
 
 def raised_in_python(error: BaseException) -> Raised | None:
-    """The exception that ends the last traceback of Python inside Spark's error.
+    """The exception that ends the last traceback of Python inside Spark's error, if there is one.
 
     Spark puts the head of a traceback at the end of a line of its own, and stacks of the JVM, plans
     and the state of threads behind its end.
-
-    Returns:
-        None where no traceback is in it.
     """
     lines = str(error).splitlines()
     heads = [number for number, line in enumerate(lines) if line.endswith(_TRACEBACK)]

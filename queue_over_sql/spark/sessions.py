@@ -65,11 +65,7 @@ class Java(NamedTuple):
 
 
 def find_java() -> Path:
-    """The home of a Java that Spark can run on, to be set as ``JAVA_HOME``.
-
-    Raises:
-        JavaMissing: there is none, or ``JAVA_HOME`` names one that is too old.
-    """
+    """The home of a Java that Spark can run on, to be set as ``JAVA_HOME``, or ``JavaMissing``."""
     named = os.environ.get("JAVA_HOME")
     if named:
         return _java_named(Path(named)).home
@@ -86,10 +82,7 @@ def find_java() -> Path:
 
 
 def shim_for(home: Path) -> Path:
-    """A Java home that starts another without the argument that it cannot take.
-
-    It is removed when this process ends.
-    """
+    """A Java home that starts another without the argument that it cannot take, for so long."""
     return _shim_of_process(home, os.getpid())
 
 
@@ -218,11 +211,7 @@ def session(
 
 
 def check_spark() -> None:
-    """Let a PySpark pass that has the data source API that is needed.
-
-    Raises:
-        ImportError: it is too old.
-    """
+    """Refuse a PySpark that does not have the data source API that is needed."""
     version = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
     if version < OLDEST_SPARK:
         needed = ".".join(map(str, OLDEST_SPARK))

@@ -6,10 +6,8 @@ import contextlib
 import dataclasses
 import hashlib
 import itertools
-import tempfile
 import uuid
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -19,107 +17,20 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from queue_over_sql.durable.stage_store import WHOLE, BatchName
-from queue_over_sql.durable.staged_writes import STAGE_TTL, Stage, StagedPublisher
+from queue_over_sql.durable.staged_write_store import WHOLE, BatchName
+from queue_over_sql.durable.staged_writes import InMemoryBatch, StagedPublisher, StagedWrite
 from queue_over_sql.errors import DuplicateKey, PayloadInvalid, PayloadTooLarge
 from queue_over_sql.queue import core_of
-from queue_over_sql.schema.system_tables import WRITER_LENGTH
-from queue_over_sql.settings import check_whole
 from queue_over_sql.spark.databases import queue_at
-from queue_over_sql.spark.options import (
-    QueueOptions,
-    ReadOptions,
-    a_text,
-    one_of,
-    option,
-    some_seconds,
-)
+from queue_over_sql.spark.options import WriteOptions
 from queue_over_sql.spark.sink_columns import Encoder, plan_of
-from queue_over_sql.spark.stream.options import StreamOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql.types import StructType
 
-    from queue_over_sql.spark.sink_columns import ColumnPlan
-
-
-MEMORY_BYTES: Final = 128 * 2**20
-"""What is kept in memory; more goes to a temporary file."""
-
-
-class Spool:
-    """Batches of one schema, which can be gone through again and again.
-
-    Args:
-        columns: their names.
-        memory_bytes: how much is kept in memory.
-    """
-
-    def __init__(self, columns: Sequence[str], *, memory_bytes: int = MEMORY_BYTES) -> None:
-        self.columns = tuple(columns)
-        self.rows = 0
-        self.size = 0
-        self._memory_bytes = memory_bytes
-        self._batches: list[pa.RecordBatch] = []
-        self._file: Any = None
-        self._writer: Any = None
-
-    @classmethod
-    def of(cls, columns: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Self:
-        """Gather batches."""
-        spool = cls(columns)
-        for batch in batches:
-            spool.add(batch)
-        return spool
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Keep one more; an empty one is left out."""
-        if not batch.num_rows:
-            return
-        self.rows += batch.num_rows
-        self.size += batch.nbytes
-        if self.size <= self._memory_bytes:
-            self._batches.append(batch)
-            return
-        if self._writer is None:
-            self._file = tempfile.TemporaryFile(prefix="queue-over-sql-")  # noqa: SIM115 - kept open
-            self._writer = pa.ipc.new_file(self._file, batch.schema)
-        self._writer.write_batch(batch)
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        yield from self._batches
-        if self._writer is None:
-            return
-        self._writer.close()
-        self._file.seek(0)
-        reader = pa.ipc.open_file(self._file)
-        for index in range(reader.num_record_batches):
-            yield reader.get_batch(index)
-
-    def close(self) -> None:
-        """Forget everything."""
-        self._batches = []
-        if self._file is not None:
-            self._file.close()
-
-
-def to_bytes(batches: Iterable[pa.RecordBatch]) -> bytes:
-    """Batches as they travel to the driver; at least one."""
-    kept = list(batches)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, kept[0].schema) as stream:
-        for batch in kept:
-            stream.write_batch(batch)
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
-
-
-def from_bytes(content: bytes) -> list[pa.RecordBatch]:
-    """What ``to_bytes`` wrote."""
-    return list(pa.ipc.open_stream(content))
-
+    from queue_over_sql.queues.context import QueueContext
 
 # What a task writes at once: each is a transaction, which must neither be small nor last.
 _CHUNK_BYTES: Final = 16 * 2**20
@@ -130,93 +41,26 @@ _JOB_SECONDS: Final = 86_400.0
 _APART: Final = "To keep such rows apart, publish by queue_over_sql.spark.load(…, rejected=…)."
 
 
-def a_writer(name: str, text: str) -> str:
-    """A name of a writer.
-
-    Raises:
-        ValueError: it is empty or too long.
-    """
-    found = a_text(name, text)
-    if len(found) > WRITER_LENGTH:
-        msg = f"option {name} must be at most {WRITER_LENGTH} characters long"
-        raise ValueError(msg)
-    return found
-
-
-def a_number(name: str, text: str) -> int:
-    """A whole number from 0 on.
-
-    Raises:
-        ValueError: it is none.
-    """
-    try:
-        return check_whole(f"option {name}", int(text.strip()), 0, 2**62)
-    except ValueError:
-        msg = f"option {name} must be a whole number from 0 on, not {text!r}"
-        raise ValueError(msg) from None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class WriteOptions(QueueOptions):
-    """What may be said where a queue is written.
-
-    Attributes:
-        commit_mode: ``atomic``: a batch is published as a whole and once; ``task``: each task
-            publishes its part, which is quicker and may publish parts of a repeated batch again.
-        on_conflict: what becomes of a message whose key is taken, as in ``publish``.
-        writer_id: who writes; what it has written under one ``batch_id`` is not written again.
-            Without it a stream goes by its query's id, and each job is a writer of its own.
-        batch_id: the number of the batch in ``foreachBatch``.
-        stage_ttl: how long, in seconds, what was staged waits for the driver.
-    """
-
-    used_by: ClassVar[str] = "sinks (write, writeStream)"
-
-    commit_mode: str = option(one_of("atomic", "task"), default="atomic")
-    on_conflict: str = option(one_of("raise", "skip", "replace"), default="raise")
-    writer_id: str | None = option(a_writer, default=None)
-    batch_id: int | None = option(a_number, default=None)
-    stage_ttl: float = option(some_seconds, default=STAGE_TTL)
-
-    @property
-    def atomic(self) -> bool:
-        """Whether a batch is published as a whole."""
-        return self.commit_mode == "atomic"
-
-
 @dataclasses.dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task tells the driver.
+    """What a task tells the driver: whose part it wrote, and where the messages are.
 
-    Attributes:
-        batch: whose part it wrote.
-        columns: of its messages.
-        stage: where they are; None where there is none.
-        content: the messages themselves, where they are few.
+    Few are in ``content``, as a stream of Arrow's; many are staged; neither where there are none.
     """
 
     batch: BatchName
     columns: tuple[str, ...] = ()
-    stage: Stage | None = None
+    staged: StagedWrite | None = None
     content: bytes | None = None
 
 
 class QueueSink:
-    """What both writers do; pickled to each task.
+    """What both writers do; pickled to each task."""
 
-    Args:
-        options: as Spark hands them over.
-        schema: of the DataFrame.
-
-    Raises:
-        ValueError, TypeError: an option or a column is wrong; the text names it.
-        QueueNotFound, DatabaseUnavailable: as their names say.
-    """
-
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self._options = WriteOptions.parse(options, foreign=(ReadOptions, StreamOptions))
-        tables = self._publisher_and_context()[1].tables
-        self._plans: Sequence[ColumnPlan] = plan_of(schema, tables)
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        self._options = options
+        _, context = self._publisher_and_context()
+        self._plans = plan_of(schema, context.tables)
 
     def write_part(
         self, batches: Iterator[pa.RecordBatch], batch: BatchName, keep: float | None
@@ -232,45 +76,40 @@ class QueueSink:
         encoded = _told(map(encoder.encode, batches))
         if self._options.atomic:
             return self._staged(publisher, batch, encoder.columns, encoded)
-        spool = Spool.of(encoder.columns, encoded)
-        try:
-            if spool.rows:
+        in_memory = InMemoryBatch(encoder.columns, encoded)
+        with contextlib.closing(in_memory), _in_words_of_options():
+            if in_memory.rows:
                 # A plain job never comes again; only its tasks may, with the same partitions.
-                part = _part_of(spool) if keep is None else _partition()
+                part = _part_of(in_memory) if keep is None else _partition()
                 name = dataclasses.replace(batch, part=part)
-                with _in_words_of_options():
-                    publisher.publish(name, [], loose=spool, keep=keep)
-        finally:
-            spool.close()
+                publisher.publish(name, [], in_memory=in_memory, keep=keep)
         return Written(batch)
 
     def publish(self, messages: Sequence[Any], keep: float | None) -> None:
         """Publish what all tasks of a batch have written, as a whole and once."""
         written = [message for message in messages if isinstance(message, Written)]
-        stages = [each.stage for each in written if each.stage is not None]
-        small = [each for each in written if each.content is not None]
-        if not stages and not small:
+        staged = [each.staged for each in written if each.staged is not None]
+        contents = [each.content for each in written if each.content is not None]
+        if not staged and not contents:
             return
-        loose = None
-        if small:
-            parts = (from_bytes(each.content) for each in small if each.content is not None)
-            loose = Spool.of(small[0].columns, itertools.chain.from_iterable(parts))
+        columns = next(each.columns for each in written if each.columns)
+        parts = itertools.chain.from_iterable(map(pa.ipc.open_stream, contents))
+        in_memory = InMemoryBatch(columns, parts) if contents else None
         publisher, _ = self._publisher_and_context()
         with _in_words_of_options():
-            publisher.publish(written[0].batch, stages, loose=loose, keep=keep)
+            publisher.publish(written[0].batch, staged, in_memory=in_memory, keep=keep)
 
     def discard(self, messages: Sequence[Any], batch: BatchName | None = None) -> None:
         """Drop what the tasks of a batch have staged that will not be published.
 
-        Args:
-            messages: of the tasks that have ended.
-            batch: drop the stages of other tasks as well; only where nobody else can be at it.
+        With ``batch``, that of tasks as well that have not ended; only where nobody else can be at
+        it.
         """
         publisher, _ = self._publisher_and_context()
         if batch is not None:
             publisher.discard_all(batch)
         publisher.discard(
-            m.stage for m in messages if isinstance(m, Written) and m.stage is not None
+            m.staged for m in messages if isinstance(m, Written) and m.staged is not None
         )
 
     def _staged(
@@ -286,11 +125,11 @@ class QueueSink:
         if not first:
             return Written(batch)
         if second is None and sum(each.nbytes for each in first) <= _INLINE_BYTES:
-            return Written(batch, columns, content=to_bytes(first))
+            return Written(batch, columns, content=_to_bytes(first))
         rest = [first] if second is None else itertools.chain([first, second], chunks)
-        return Written(batch, columns, stage=publisher.stage(batch, columns, rest))
+        return Written(batch, columns, staged=publisher.stage(batch, columns, rest))
 
-    def _publisher_and_context(self) -> tuple[StagedPublisher, Any]:
+    def _publisher_and_context(self) -> tuple[StagedPublisher, QueueContext]:
         options = self._options
         context = core_of(queue_at(options.location, options.queue)).context
         publisher = StagedPublisher(
@@ -300,11 +139,7 @@ class QueueSink:
 
 
 class QueueBatchWriter(DataSourceArrowWriter):
-    """Writes a DataFrame: ``df.write.format("queue_over_sql")``.
-
-    Raises:
-        ValueError: ``mode("overwrite")``, or as in ``QueueSink``.
-    """
+    """Writes a DataFrame: ``df.write.format("queue_over_sql")``."""
 
     def __init__(
         self, options: Mapping[str, str], schema: StructType, *, overwrite: bool = False
@@ -315,8 +150,8 @@ class QueueBatchWriter(DataSourceArrowWriter):
                 'use mode("append"), after purge() on the queue where that is meant'
             )
             raise ValueError(msg)
-        self._sink = QueueSink(options, schema)
-        given = WriteOptions.parse(options, foreign=(ReadOptions, StreamOptions))
+        given = WriteOptions.parse(options)
+        self._sink = QueueSink(given, schema)
         if given.batch_id is not None and given.writer_id is None:
             msg = (
                 "option batchId needs writerId: the same number of another writer is another batch"
@@ -341,21 +176,17 @@ class QueueBatchWriter(DataSourceArrowWriter):
 
 
 class QueueStreamWriter(DataSourceStreamArrowWriter):
-    """Writes a stream: ``df.writeStream.format("queue_over_sql")``.
-
-    Raises:
-        ValueError: the output mode is ``complete``, or as in ``QueueSink``.
-    """
+    """Writes a stream: ``df.writeStream.format("queue_over_sql")``."""
 
     def __init__(
         self, options: Mapping[str, str], schema: StructType, *, overwrite: bool = False
     ) -> None:
-        given = WriteOptions.parse(options, foreign=(ReadOptions, StreamOptions))
+        given = WriteOptions.parse(options)
         if overwrite or given.batch_id is not None:
             said = "option batchId" if given.batch_id is not None else 'outputMode("complete")'
             msg = f"{said} is not for streams into a queue: each micro-batch is appended, once"
             raise ValueError(msg)
-        self._sink = QueueSink(options, schema)
+        self._sink = QueueSink(given, schema)
         self._writer_id = given.writer_id
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -393,6 +224,15 @@ def _in_words_of_options() -> Iterator[None]:
         raise
 
 
+def _to_bytes(batches: Sequence[pa.RecordBatch]) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batches[0].schema) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
     kept: list[pa.RecordBatch] = []
     size = 0
@@ -408,7 +248,7 @@ def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]
         yield kept
 
 
-def _part_of(spool: Spool) -> int:
+def _part_of(in_memory: InMemoryBatch) -> int:
     """The number of a part that may be written again: another one where its rows are others.
 
     A repeated batch may be cut into other partitions. By the number of a partition alone, messages
@@ -416,7 +256,7 @@ def _part_of(spool: Spool) -> int:
     after a shuffle.
     """
     found = _hashed(_partition())
-    for batch in spool:
+    for batch in in_memory:
         found += sum(map(_hashed, zip(*[column.to_pylist() for column in batch], strict=True)))
     return found % 2**63
 

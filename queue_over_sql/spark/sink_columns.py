@@ -25,7 +25,7 @@ from sqlalchemy import (
     Text,
 )
 
-from queue_over_sql.durable.stage_store import AT, DELAY
+from queue_over_sql.durable.staged_write_store import AT, DELAY
 from queue_over_sql.errors import PayloadInvalid, PayloadTooLarge
 from queue_over_sql.payloads.codec import MAX_HEADERS_BYTES, check_json_text, encode_headers
 from queue_over_sql.schema.system_tables import KEY_LENGTH, KIND_LENGTH
@@ -74,12 +74,9 @@ _OWN: Final[tuple[tuple[type[Any], tuple[type, ...], str], ...]] = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ColumnPlan:
-    """What becomes of one column of a DataFrame.
+    """What becomes of one column of a DataFrame, of the name ``source``.
 
-    Attributes:
-        source: its name.
-        role: what it is of a message, a key of the accepted ones, or a queue's own column.
-        own: whether it is a queue's own column.
+    Its ``role`` is what it is of a message, a key of the accepted ones, or a queue's own column.
     """
 
     source: str
@@ -88,12 +85,7 @@ class ColumnPlan:
 
 
 def plan_of(schema: spark.StructType, tables: QueueTables) -> tuple[ColumnPlan, ...]:
-    """Find out what each column of a DataFrame is.
-
-    Raises:
-        ValueError: a column is unknown or there twice, or one is missing; the text names it.
-        TypeError: a column has a type that it cannot have.
-    """
+    """Find out what each column of a DataFrame is; a ValueError or TypeError names a wrong one."""
     plans = [_plan(field, tables) for field in schema.fields]
     found: dict[str, str] = {}
     for plan in plans:
@@ -185,15 +177,7 @@ _STORED: Final = {
 
 
 class Encoder:
-    """Encodes the batches of one partition for one queue.
-
-    Args:
-        context: of the queue.
-        plans: what each column is.
-
-    Attributes:
-        columns: the names of the columns that come out.
-    """
+    """Encodes the batches of one partition for one queue; ``columns`` are those that come out."""
 
     def __init__(self, context: QueueContext, plans: Sequence[ColumnPlan]) -> None:
         self._plans = plans
@@ -218,9 +202,7 @@ class Encoder:
     def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Check the next batch and encode it.
 
-        Raises:
-            PayloadInvalid, PayloadTooLarge, TypeError, ValueError: as in ``publish``; the text
-                names the first row that cannot be published.
+        Raises what ``publish`` does; the text names the first row that cannot be published.
         """
         encoded = [
             self._own(column, plan.role) if plan.own else self._encoders[plan.role](column)

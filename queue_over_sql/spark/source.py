@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from queue_over_sql.spark.databases import queue_at
-from queue_over_sql.spark.options import ReadOptions, gives_any_of
-from queue_over_sql.spark.stream.options import StreamOptions
+from queue_over_sql.spark.options import ReadOptions, StreamOptions, gives_any_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +43,7 @@ class QueueDataSource(DataSource):
         options = ReadOptions.parse(self.options, others=(StreamOptions,))
         location, epoch = next(iter(options.locations.values())), None
         if gives_any_of(self.options, StreamOptions):
-            stream = StreamOptions.parse(self.options, foreign=(ReadOptions,))
+            stream = StreamOptions.parse(self.options)
             check_claim_mode(consumer_at(location, stream), stream)
             epoch = 0 if stream.include_epoch else None
         queue = queue_at(location, options.queue)
@@ -53,22 +52,19 @@ class QueueDataSource(DataSource):
     def reader(self, schema: StructType) -> QueueBatchReader:
         """Look at a queue or its archive."""
         from queue_over_sql.spark.batch import QueueBatchReader, QueuePushdownReader
-        from queue_over_sql.spark.sink import WriteOptions
 
-        options = ReadOptions.parse(self.options, foreign=(StreamOptions, WriteOptions))
+        options = ReadOptions.parse(self.options)
         return (QueuePushdownReader if options.pushdown else QueueBatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> QueueStreamReader:  # noqa: N802
         """Consume a queue as a stream."""
-        from queue_over_sql.spark.stream.reader import QueueStreamReader, RefusedStream
+        from queue_over_sql.spark.stream.reader import QueueStreamReader
 
         del schema
         try:
-            options = StreamOptions.parse(self.options, foreign=(ReadOptions,))
+            return QueueStreamReader(StreamOptions.parse(self.options))
         except ValueError as error:
-            # What is raised here is lost: PySpark fails over it with an UnboundLocalError.
-            return RefusedStream(str(error))
-        return QueueStreamReader(options)
+            return QueueStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> QueueBatchWriter:
         """What writes a DataFrame to a queue."""

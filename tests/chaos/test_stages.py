@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from queue_over_sql import QueueService, StageLost
-from queue_over_sql.durable.stage_store import BatchName
+from queue_over_sql.durable.staged_write_store import BatchName
 from queue_over_sql.durable.staged_writes import StagedPublisher
 from queue_over_sql.queue import core_of
 from queue_over_sql.testing.plugin import TestServer

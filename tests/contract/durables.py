@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql.durable.consumer import DurableConsumer, Round, Want, durable_consumer
+from queue_over_sql.durable.consumer import DurableConsumer, Round, Want
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.decoding import decoded_plainly
 
@@ -19,7 +19,7 @@ class Query:
         queue: that it reads.
         apart: whether its readers claim the rounds, where the engine can.
         name: its consumerId.
-        timeout: as in ``Queue.durable_consumer``.
+        timeout: as in ``DurableConsumer``.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Query:
         checkpoint: int = 0,
     ) -> None:
         self.queue = queue
-        self.consumer: DurableConsumer = durable_consumer(
+        self.consumer: DurableConsumer = DurableConsumer(
             queue, name, owner="here:1", timeout=timeout
         )
         self.apart = apart and self.consumer.claims_apart

@@ -1,4 +1,4 @@
-"""Stages for tests: messages in columns, and what stages there are."""
+"""Staged writes for tests: messages in columns, and what tables there are."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from sqlalchemy import inspect, text
 
-from queue_over_sql.durable.stage_store import BatchName
-from queue_over_sql.durable.staged_writes import Stage, StagedPublisher
+from queue_over_sql.durable.staged_write_store import BatchName
+from queue_over_sql.durable.staged_writes import StagedPublisher, StagedWrite
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -33,8 +33,8 @@ def batch_of(**columns: list[Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, list(columns))
 
 
-def staged(publisher: StagedPublisher, batch: BatchName = BATCH, /, **columns: Any) -> Stage:
-    """A stage with these messages."""
+def staged(publisher: StagedPublisher, batch: BatchName = BATCH, /, **columns: Any) -> StagedWrite:
+    """Messages that wait for their publisher."""
     return publisher.stage(batch, list(columns), [[batch_of(**columns)]])
 
 

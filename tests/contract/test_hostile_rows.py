@@ -13,7 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, StatementError
 
 from queue_over_sql import QueueError, QueueSchemaMismatch
-from queue_over_sql.durable.stage_store import committed_count
+from queue_over_sql.durable.staged_write_store import committed_count
 from queue_over_sql.durable.staged_writes import StagedPublisher
 from queue_over_sql.queue import core_of
 from queue_over_sql.schedules.firing import ScheduleFirer

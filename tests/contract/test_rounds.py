@@ -15,7 +15,7 @@ from queue_over_sql import (
     RoundsGone,
     UnsupportedByEngine,
 )
-from queue_over_sql.durable.consumer import Round, Want, durable_consumer
+from queue_over_sql.durable.consumer import DurableConsumer, Round, Want
 from queue_over_sql.queue import core_of
 from tests.contract.durables import Query
 from tests.contract.looking import counts
@@ -162,7 +162,7 @@ def test_who_was_taken_over_may_do_nothing(queue: Queue) -> None:
         queue.publish_many(range(4))
         first = query_of()
         opened = first.plan(each=2)
-        second = durable_consumer(queue, first.consumer.consumer_id, owner="there:2")
+        second = DurableConsumer(queue, first.consumer.consumer_id, owner="there:2")
         second.take_over()
         for act in acts_of(first, opened[0]):
             with pytest.raises(ConsumerFenced, match="there:2") as refused:
@@ -343,7 +343,7 @@ def test_a_bad_name_is_refused(queue: Queue) -> None:
     """It is part of every claim's stamp, and of what operators type."""
     for name in ["", "a b", "x" * 37, "é", "a/b"]:
         try:
-            durable_consumer(queue, name, owner="here:1")
+            DurableConsumer(queue, name, owner="here:1")
         except ValueError as error:
             assert "consumer_id" in str(error)  # noqa: PT017
         else:
@@ -353,7 +353,7 @@ def test_a_bad_name_is_refused(queue: Queue) -> None:
 @pytest.mark.engines("sqlite")
 def test_nothing_is_done_before_taking_over(queue: Queue) -> None:
     """A program that forgot to is told so."""
-    consumer = durable_consumer(queue, "query", owner="here:1")
+    consumer = DurableConsumer(queue, "query", owner="here:1")
     with pytest.raises(RuntimeError, match="take_over"):
         consumer.ack(1)
     with pytest.raises(RoundsGone, match="not registered"):

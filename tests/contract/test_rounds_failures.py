@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from queue_over_sql import FixedDelay, RoundsGone
-from queue_over_sql.durable.consumer import durable_consumer
+from queue_over_sql.durable.consumer import DurableConsumer
 from tests.contract.durables import Query
 from tests.contract.looking import counts
 
@@ -79,7 +79,7 @@ def test_a_reader_may_fail_messages_for_its_query(queue: Queue) -> None:
     query = Query(queue)
     (opened,) = query.plan()
     failures = [(query.ids(opened)[0], 1, "x")]
-    reader = durable_consumer(queue, "query", owner="reader:1")
+    reader = DurableConsumer(queue, "query", owner="reader:1")
     assert set(query.ids(opened)) == reader.nack(failures, epoch=query.consumer.epoch)
 
 

@@ -15,11 +15,10 @@ from queue_over_sql import (
     StageLost,
     UnsupportedByEngine,
 )
-from queue_over_sql.durable.stage_store import BatchName
-from queue_over_sql.durable.staged_writes import StagedPublisher
+from queue_over_sql.durable.staged_write_store import BatchName
+from queue_over_sql.durable.staged_writes import InMemoryBatch, StagedPublisher
 from queue_over_sql.queue import core_of
 from queue_over_sql.reaper import StagedWriteCleanup
-from queue_over_sql.spark.sink import Spool
 from tests.contract.staging import BATCH, batch_of, registered, stage_names, staged
 
 if TYPE_CHECKING:
@@ -76,17 +75,21 @@ def test_a_batch_is_published_once(
     assert [] == stage_names(engine)
     # The same number of another writer, and each part of a batch, is a batch of its own.
     for name in (BatchName("a", 1), BatchName("b", 1), BatchName("b", 1, 0), BatchName("b", 1, 1)):
-        loose = Spool.of(["payload"], [batch_of(payload=["0"])])
-        assert not publisher.publish(name, [], loose=loose).repeated
-        assert publisher.publish(name, [], loose=loose).repeated
+        in_memory = InMemoryBatch(["payload"], [batch_of(payload=["0"])])
+        assert not publisher.publish(name, [], in_memory=in_memory).repeated
+        assert publisher.publish(name, [], in_memory=in_memory).repeated
     assert 4 == queue.stats().ready
 
 
 @pytest.mark.engines("sqlite")
 def test_messages_in_hand_go_with_the_staged_ones(queue: Queue, publisher: StagedPublisher) -> None:
     """Small parts need no table: they are published in the same transaction."""
-    loose = Spool.of(["payload"], [batch_of(payload=['"in hand"']), batch_of(payload=['"too"'])])
-    published = publisher.publish(BATCH, [staged(publisher, payload=['"staged"'])], loose=loose)
+    in_memory = InMemoryBatch(
+        ["payload"], [batch_of(payload=['"in hand"']), batch_of(payload=['"too"'])]
+    )
+    published = publisher.publish(
+        BATCH, [staged(publisher, payload=['"staged"'])], in_memory=in_memory
+    )
     assert 3 == published.created
     assert {"staged", "in hand", "too"} == {message.payload for message in queue.consume(10)}
 
@@ -107,7 +110,7 @@ def test_options_of_messages_arrive(service: QueueService) -> None:
         "share": [0.25, None],
         "city": ["Köln 'am' Rhein\\", None],
     }
-    loose = Spool.of(list(given), [batch_of(**given)])
+    in_memory = InMemoryBatch(list(given), [batch_of(**given)])
     publisher.publish(BATCH, [staged(publisher, **given)])
     first, second = queue.messages().list()
     assert ("k", 1, {"trace": "x"}, 2) == (first.key, first.payload, first.headers, first.priority)
@@ -117,7 +120,7 @@ def test_options_of_messages_arrive(service: QueueService) -> None:
     assert 4_000_000_000.0 == second.scheduled_at.timestamp()
     assert {"amount": None, "share": None, "city": None} == dict(second.columns)
     queue.purge()
-    publisher.publish(BatchName("writer", 8), [], loose=loose)
+    publisher.publish(BatchName("writer", 8), [], in_memory=in_memory)
     again = queue.messages().list()
     assert [(m.key, m.headers, dict(m.columns)) for m in (first, second)] == [
         (m.key, m.headers, dict(m.columns)) for m in again
@@ -149,7 +152,7 @@ def test_other_payload_types_arrive(service: QueueService) -> None:
         publisher = StagedPublisher(core_of(queue).context)
         batch = pa.RecordBatch.from_arrays([pa.array(values, kind)], ["payload"])
         publisher.publish(BATCH, [publisher.stage(BATCH, ["payload"], [[batch]])])
-        publisher.publish(BatchName("w", 1), [], loose=Spool.of(["payload"], [batch]))
+        publisher.publish(BatchName("w", 1), [], in_memory=InMemoryBatch(["payload"], [batch]))
         assert [*values, *values] == [message.payload for message in queue.consume(100)]
 
 
@@ -179,9 +182,9 @@ def test_what_is_no_json_is_named(queue: Queue, publisher: StagedPublisher, engi
         return
     with pytest.raises(PayloadInvalid, match=r"row 2 of its partition is no JSON.*'nope'"):
         staged(publisher, payload=["1", "2", "nope"])
-    loose = Spool.of(["payload"], [batch_of(payload=["1"]), batch_of(payload=["NaN"])])
+    in_memory = InMemoryBatch(["payload"], [batch_of(payload=["1"]), batch_of(payload=["NaN"])])
     with pytest.raises(PayloadInvalid, match="row 1 of its partition is no JSON"):
-        publisher.publish(BATCH, [], loose=loose)
+        publisher.publish(BATCH, [], in_memory=in_memory)
     assert (0, [], 0) == (queue.stats().ready, stage_names(engine), registered(engine))
 
 
@@ -210,10 +213,10 @@ def test_a_stage_that_lost_messages_is_not_published(
     """A crash of the server may empty stages; then nothing of the batch is published."""
     whole, emptied = staged(publisher, payload=["1"]), staged(publisher, payload=["2", "3"])
     with engine.begin() as connection:
-        connection.execute(text(f"DELETE FROM {emptied.name}"))
+        connection.execute(text(f"DELETE FROM {emptied.table}"))
     with pytest.raises(StageLost, match="0 of 2") as caught:
         publisher.publish(BATCH, [whole, emptied])
-    assert emptied.name == caught.value.stage
+    assert emptied.table == caught.value.stage
     assert (0, False) == (queue.stats().ready, publisher.is_published(BATCH))
 
 
@@ -251,7 +254,7 @@ def test_orphans_are_swept_and_others_left_alone(
     late = staged(publisher, BatchName("writer", 8), payload=["3"])
     assert 0 == sweeper.sweep()
     publisher.publish(
-        BatchName("writer", 8), [], loose=Spool.of(["payload"], [batch_of(payload=["3"])])
+        BatchName("writer", 8), [], in_memory=InMemoryBatch(["payload"], [batch_of(payload=["3"])])
     )
     assert 0 == sweeper.sweep()
     stages, commits = (
@@ -259,12 +262,12 @@ def test_orphans_are_swept_and_others_left_alone(
         core_of(queue).context.tables.system.commits,
     )
     with engine.begin() as connection:
-        connection.execute(update(stages).where(stages.c.name == old.name).values(expires_at=1))
+        connection.execute(update(stages).where(stages.c.name == old.table).values(expires_at=1))
         connection.execute(update(commits).values(committed_at=1))
     assert 2 == sweeper.sweep()
-    assert [young.name] == stage_names(engine)
+    assert [young.table] == stage_names(engine)
     assert 1 == registered(engine)
-    assert late.name not in stage_names(engine)
+    assert late.table not in stage_names(engine)
     with pytest.raises(DatabaseRefused, match=r"(?i)stage"):
         publisher.publish(BATCH, [old])
 
@@ -275,7 +278,7 @@ def test_all_stages_of_a_batch_can_be_discarded(publisher: StagedPublisher, engi
         staged(publisher, payload=["1"])
     other = staged(publisher, BatchName("writer", 8), payload=["1"])
     publisher.discard_all(BATCH)
-    assert ([other.name], 1) == (stage_names(engine), registered(engine))
+    assert ([other.table], 1) == (stage_names(engine), registered(engine))
 
 
 @pytest.mark.engines("sqlite")
@@ -287,7 +290,7 @@ def test_the_register_cannot_make_the_sweeper_drop_other_tables(
     stage = staged(publisher, payload=["1"])
     stages = core_of(queue).context.tables.system.stages
     with engine.begin() as connection:
-        named = update(stages).where(stages.c.name == stage.name)
+        named = update(stages).where(stages.c.name == stage.table)
         connection.execute(named.values(name=queue.table.name, expires_at=1))
     StagedWriteCleanup(service._parts).sweep()
     assert 1 == queue.stats().ready
@@ -303,7 +306,7 @@ def test_the_reaper_sweeps(make_service: Callable[..., QueueService], engine: En
     with engine.begin() as connection:
         connection.execute(update(stages).values(expires_at=1))
     assert 1 == service.reap().swept
-    assert stage.name not in stage_names(engine)
+    assert stage.table not in stage_names(engine)
     assert 0 == service.reap().swept
 
 
@@ -312,8 +315,8 @@ def test_old_commits_are_forgotten(queue: Queue, service: QueueService, engine: 
     """Only the last batch of a writer can come again; the one before is known for a day more."""
     publisher = StagedPublisher(core_of(queue).context)
     for number in range(3):
-        loose = Spool.of(["payload"], [batch_of(payload=["1"])])
-        publisher.publish(BatchName("writer", number), [], loose=loose)
+        in_memory = InMemoryBatch(["payload"], [batch_of(payload=["1"])])
+        publisher.publish(BatchName("writer", number), [], in_memory=in_memory)
     commits = core_of(queue).context.tables.system.commits
     expiring = select(commits.c.batch_id).where(commits.c.expires_at.is_not(None))
     with engine.connect() as connection:
@@ -331,8 +334,8 @@ def test_old_commits_are_forgotten(queue: Queue, service: QueueService, engine: 
 def test_dropping_a_queue_forgets_its_batches(service: QueueService) -> None:
     """A new queue of the same name gets the same batches anew."""
     publisher = StagedPublisher(core_of(service.create_queue("jobs")).context)
-    loose = Spool.of(["payload"], [batch_of(payload=["1"])])
-    publisher.publish(BATCH, [], loose=loose)
+    in_memory = InMemoryBatch(["payload"], [batch_of(payload=["1"])])
+    publisher.publish(BATCH, [], in_memory=in_memory)
     service.drop_queue("jobs")
     fresh = StagedPublisher(core_of(service.create_queue("jobs")).context)
-    assert not fresh.publish(BATCH, [], loose=loose).repeated
+    assert not fresh.publish(BATCH, [], in_memory=in_memory).repeated

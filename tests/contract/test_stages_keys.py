@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from queue_over_sql import DuplicateKey, QueueService
-from queue_over_sql.durable.staged_writes import StagedPublisher
+from queue_over_sql.durable.staged_writes import InMemoryBatch, StagedPublisher
 from queue_over_sql.queue import core_of
-from queue_over_sql.spark.sink import Spool
 from tests.contract.staging import BATCH, batch_of, stage_names, staged
 
 if TYPE_CHECKING:
@@ -116,7 +115,9 @@ def test_keys_in_hand_are_looked_after_too(queue: Queue) -> None:
     publisher = StagedPublisher(core_of(queue).context, on_conflict="skip")
     queue.publish("old", key="a")
     batch = batch_of(message_key=["a", "b"], payload=["1", "2"])
-    published = publisher.publish(BATCH, [], loose=Spool.of(["message_key", "payload"], [batch]))
+    published = publisher.publish(
+        BATCH, [], in_memory=InMemoryBatch(["message_key", "payload"], [batch])
+    )
     assert (1, 1) == (published.created, published.left_out)
 
 

@@ -14,7 +14,7 @@ import pytest
 from queue_over_sql.dialects import at_once
 from queue_over_sql.dialects.requests import RoundRequest, rounds_values
 from queue_over_sql.dialects.statements import rounds
-from queue_over_sql.durable.consumer import Want, durable_consumer
+from queue_over_sql.durable.consumer import DurableConsumer, Want
 from queue_over_sql.message import Claim
 from tests.engine.lived import Lived, index_of
 from tests.engine.plans import analyze, sorts
@@ -39,7 +39,7 @@ def lived(database: TestDatabase, service: QueueService) -> Lived:
     """A queue that a durable consumer and an ordinary one have read for a while."""
     queue = service.create_queue("jobs", lease=3600, dedup_window=3600)
     queue.load(range(DONE + HELD + EACH + READY))
-    consumer = durable_consumer(queue, "query", owner="here:1")
+    consumer = DurableConsumer(queue, "query", owner="here:1")
     consumer.take_over()
     done = consumer.advance(0, Want(DONE, EACH))
     consumer.ack(done)

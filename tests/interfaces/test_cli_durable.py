@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queue_over_sql.durable.consumer import Want, durable_consumer
+from queue_over_sql.durable.consumer import DurableConsumer, Want
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.interfaces.command_line import run, succeed
 
@@ -15,7 +15,7 @@ def read(make_service: MakeService) -> int:
     """A query that has claimed two rounds of three messages; returns its epoch."""
     queue = make_service().create_queue("jobs")
     queue.publish_many(range(4))
-    consumer = durable_consumer(queue, "orders-to-lake", owner="spark-1:42")
+    consumer = DurableConsumer(queue, "orders-to-lake", owner="spark-1:42")
     consumer.take_over()
     consumer.advance(0, Want(3, 2))
     return consumer.epoch

@@ -13,7 +13,7 @@ from sqlalchemy import Boolean, Column, Date, DateTime, Float, Integer, Numeric,
 
 from queue_over_sql import PayloadInvalid, PayloadTooLarge, QueueService
 from queue_over_sql.queue import core_of
-from queue_over_sql.spark.sink import WriteOptions
+from queue_over_sql.spark.options import WriteOptions
 from queue_over_sql.spark.sink_columns import Encoder, plan_of
 from tests.refusing import refused
 

@@ -8,8 +8,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from queue_over_sql.durable.stage_store import BatchName
+from queue_over_sql.durable.staged_write_store import BatchName
 from queue_over_sql.errors import DuplicateKey, PayloadInvalid
+from queue_over_sql.spark.options import WriteOptions
 from queue_over_sql.spark.sink import QueueSink
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ BATCH = BatchName("etl", 7)
 def sink(queue: Queue, database: TestDatabase) -> QueueSink:
     """Writes partitions by themselves."""
     options = {"url": database.url, "queue": queue.name, "commitMode": "task"}
-    return QueueSink(options, SCHEMA)
+    return QueueSink(WriteOptions.parse(options), SCHEMA)
 
 
 def write(sink: QueueSink, numbers: Sequence[int]) -> None:
@@ -57,14 +58,15 @@ def test_a_key_that_is_taken_names_the_option(queue: Queue, database: TestDataba
     options = {"url": database.url, "queue": queue.name, "commitMode": "task"}
     batch = pa.RecordBatch.from_pydict({"payload": ["2"], "key": ["a"]})
     with pytest.raises(DuplicateKey, match="Use the option onConflict='skip'"):
-        QueueSink(options, schema).write_part(iter([batch]), BATCH, None)
+        QueueSink(WriteOptions.parse(options), schema).write_part(iter([batch]), BATCH, None)
 
 
 @pytest.mark.engines("sqlite")
 def test_a_row_without_a_payload_says_what_helps(queue: Queue, database: TestDatabase) -> None:
     """The column as the user has it, and what keeps such rows apart."""
     schema = StructType([StructField("value", StringType())])
-    sink = QueueSink({"url": database.url, "queue": queue.name}, schema)
+    options = {"url": database.url, "queue": queue.name}
+    sink = QueueSink(WriteOptions.parse(options), schema)
     batch = pa.RecordBatch.from_pydict({"value": pa.array(["1", None])})
     told = r"Row 1 of its partition has no payload: column value is NULL\. .*rejected="
     with pytest.raises(PayloadInvalid, match=told):

@@ -8,11 +8,11 @@ from queue_over_sql.spark.options import (
     Location,
     MessageOptions,
     ReadOptions,
+    StreamOptions,
     gives_any_of,
     some_bytes,
     some_seconds,
 )
-from queue_over_sql.spark.stream.options import StreamOptions
 from tests.refusing import refused
 
 PLACE = {"url": "sqlite:///queues.db", "queue": "orders"}
@@ -56,21 +56,21 @@ def test_options_of_kafka_that_mean_nothing_here() -> None:
 
 
 def test_a_name_that_is_only_somewhat_alike_is_not_proposed() -> None:
-    """A wrong proposal leads astray: `table` of a stream is no slip for `tablePrefix`."""
-    with pytest.raises(ValueError, match=r"unknown option table. There are"):
-        StreamOptions.parse({**PLACE, "table": "x", "consumerId": "a"})
-    with pytest.raises(ValueError, match=r"unknown option consumerId. There are"):
-        ReadOptions.parse({**PLACE, "consumerId": "x"})
+    """A wrong proposal leads astray: `tableName` is no slip for `tablePrefix`."""
+    with pytest.raises(ValueError, match=r"unknown option tableName. There are"):
+        StreamOptions.parse({**PLACE, "tableName": "x", "consumerId": "a"})
+    with pytest.raises(ValueError, match=r"unknown option consumerName. There are"):
+        ReadOptions.parse({**PLACE, "consumerName": "x"})
 
 
 def test_an_option_of_another_use_is_told_where_it_belongs() -> None:
     """As it is written: Spark hands it over in lower case."""
     with pytest.raises(ValueError, match=r"option consumerId is of streams \(spark.readStream\)"):
-        ReadOptions.parse({**PLACE, "consumerid": "a"}, foreign=(StreamOptions,))
+        ReadOptions.parse({**PLACE, "consumerid": "a"})
     with pytest.raises(ValueError, match=r"option numPartitions is of batch reads \(spark.read\)"):
-        StreamOptions.parse(
-            {**PLACE, "consumerid": "a", "numpartitions": "2"}, foreign=(ReadOptions,)
-        )
+        StreamOptions.parse({**PLACE, "consumerid": "a", "numpartitions": "2"})
+    with pytest.raises(ValueError, match=r"option onConflict is of sinks \(write, writeStream\)"):
+        StreamOptions.parse({**PLACE, "consumerid": "a", "onconflict": "skip"})
 
 
 def test_the_list_of_options_says_which_are_for_streams() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queue_over_sql.spark.stream.options import StreamOptions
+from queue_over_sql.spark.options import StreamOptions
 from tests.refusing import refused
 
 BASE = {"url": "sqlite:///x.db", "queue": "jobs", "consumerid": "reports"}

@@ -9,29 +9,57 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, Final
 
-from queue_over_sql.durable import stage_store as stages
-from queue_over_sql.durable.stage_store import BatchName
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, functions
+from pyspark.sql.types import StringType, StructField, StructType
+
+from queue_over_sql.durable import staged_write_store as staged
+from queue_over_sql.durable.staged_write_store import BatchName
+from queue_over_sql.errors import QueueError
+from queue_over_sql.payloads.codec import check_json_text
 from queue_over_sql.queue import core_of
 from queue_over_sql.schema.queue_tables import check_table_prefix
 from queue_over_sql.settings import check_choice
 from queue_over_sql.spark.databases import location_of, options_of, queue_at
 from queue_over_sql.spark.options import Location, labels_of
-from queue_over_sql.spark.pipelines.checking import REASON, ROW, Checker, messages_of
-from queue_over_sql.spark.pipelines.sources import read_source
-from queue_over_sql.spark.sink_columns import plan_of
+from queue_over_sql.spark.sink_columns import PAYLOAD, Encoder, plan_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql import Column, SparkSession
 
     from queue_over_sql.queue import Queue
+    from queue_over_sql.queues.context import QueueContext
+    from queue_over_sql.spark.sink_columns import ColumnPlan
 
 _SHOWN: Final = 3
+# The column that keeps a row of the input as it was read, and the one that says why it can be no
+# message.
+_ROW: Final = "__row"
+_REASON: Final = "reason"
+_CORRUPT: Final = "_corrupt_record"
+# The checks speak of a row by its place, which means nothing once the rows are apart.
+_PLACE: Final = re.compile(
+    r"^Row \d+ of its partition:? ?|, after row \d+,"
+    r"| of row \d+ of its partition| of this partition"
+)
+_BY_ENDING: Final = {
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".orc": "orc",
+}
+_PACKED: Final = (".gz", ".bz2", ".zst", ".lz4", ".snappy")
+_USUAL: Final = {"csv": {"header": "true"}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,17 +162,18 @@ def load(
     tell(LoadProgress("Reading", 0))
     queues = {label: queue_at(place, queue) for label, place in places.items()}
     first = next(iter(queues.values()))
-    messages = messages_of(read_source(spark, source, format, options), first, columns)
-    _check_columns(messages.drop(ROW).schema, queues)
+    messages = _messages_of(_read_source(spark, source, format, options), first, columns)
+    fields = messages.drop(_ROW).schema
+    for each in queues.values():
+        plan_of(fields, core_of(each).context.tables)
     with _kept(_checked(messages, next(iter(places.values())), queue)) as checked:
         tell(LoadProgress("Checking", 0))
         read, bad, unkeyed = _counted(checked)
         if bad:
             tell(LoadProgress("Writing rejected rows", 0))
             _reject(checked, bad, read, rejected, rejected_format)
-        good = checked.where(f"{REASON} IS NULL").drop(REASON, ROW)
-        loading = _Loading(queues, places, on_conflict, tell)
-        published = loading.publish(good)
+        good = checked.where(f"{_REASON} IS NULL").drop(_REASON, _ROW)
+        published = _published(good, queues, places, on_conflict, tell)
     total = sum(published.values())
     return LoadReport(
         read=read,
@@ -157,55 +186,38 @@ def load(
     )
 
 
-class _Loading:
-    """Publishes checked messages, database by database."""
+def _published(
+    messages: DataFrame,
+    queues: Mapping[str, Queue],
+    places: Mapping[str, Location],
+    on_conflict: str,
+    tell: Callable[[LoadProgress], object],
+) -> dict[str, int]:
+    """Publish checked messages, database by database; returns how many each got."""
+    done: dict[str, int] = {}
+    batch = BatchName(f"load-{uuid.uuid4().hex}", 0)
+    account = {"writerId": batch.writer_id, "batchId": str(batch.batch_id)}
+    share = _share(messages, len(places))
+    for index, (label, place) in enumerate(places.items()):
+        where = f" to {label}" if label else ""
+        tell(LoadProgress(f"Publishing{where}", sum(done.values())))
+        part = messages if share is None else messages.where(share == index)
+        options = {**options_of(place), "queue": queues[label].name, "onConflict": on_conflict}
+        writer = part.write.format("queue_over_sql").options(**options, **account)
+        writer.mode("append").save()
+        done[label] = _count(queues[label], batch)
+        tell(LoadProgress(f"Published{where}", sum(done.values())))
+    return done
 
-    def __init__(
-        self,
-        queues: Mapping[str, Queue],
-        places: Mapping[str, Location],
-        on_conflict: str,
-        tell: Callable[[LoadProgress], object],
-    ) -> None:
-        self._queues = queues
-        self._places = places
-        self._on_conflict = on_conflict
-        self._tell = tell
-        self._batch = BatchName(f"load-{uuid.uuid4().hex}", 0)
 
-    def publish(self, messages: DataFrame) -> dict[str, int]:
-        """How many each database got."""
-        done: dict[str, int] = {}
-        share = _share(messages, len(self._places))
-        for index, (label, place) in enumerate(self._places.items()):
-            where = f" to {label}" if label else ""
-            self._tell(LoadProgress(f"Publishing{where}", sum(done.values())))
-            part = messages if share is None else messages.where(share == index)
-            self._write(part, place, self._queues[label].name)
-            done[label] = self._count(self._queues[label])
-            self._tell(LoadProgress(f"Published{where}", sum(done.values())))
-        return done
-
-    def _write(self, messages: DataFrame, place: Location, queue: str) -> None:
-        options = {
-            **options_of(place),
-            "queue": queue,
-            "onConflict": self._on_conflict,
-            "writerId": self._batch.writer_id,
-            "batchId": str(self._batch.batch_id),
-        }
-        messages.write.format("queue_over_sql").options(**options).mode("append").save()
-
-    def _count(self, queue: Queue) -> int:
-        tables, context = core_of(queue).context.tables, core_of(queue).context
-        count = context.run(lambda c: stages.committed_count(c, tables, self._batch))
-        context.run(lambda c: stages.forget_commit(c, tables, self._batch))
-        return count or 0
+def _count(queue: Queue, batch: BatchName) -> int:
+    context = core_of(queue).context
+    count = context.run(lambda c: staged.committed_count(c, context.tables, batch))
+    context.run(lambda c: staged.forget_commit(c, context.tables, batch))
+    return count or 0
 
 
 def _share(messages: DataFrame, count: int) -> Column | None:
-    from pyspark.sql import functions
-
     if count == 1:
         return None
     named = "key" if "key" in messages.columns else "payload"
@@ -214,16 +226,12 @@ def _share(messages: DataFrame, count: int) -> Column | None:
 
 
 def _checked(messages: DataFrame, place: Location, queue: str) -> DataFrame:
-    from pyspark.sql.types import StringType, StructField, StructType
-
-    schema = StructType([*messages.schema.fields, StructField(REASON, StringType())])
-    return messages.mapInArrow(Checker(place, queue, messages.drop(ROW).schema), schema)
+    schema = StructType([*messages.schema.fields, StructField(_REASON, StringType())])
+    return messages.mapInArrow(_Checker(place, queue, messages.drop(_ROW).schema), schema)
 
 
 @contextlib.contextmanager
 def _kept(frame: DataFrame) -> Iterator[DataFrame]:
-    from pyspark import StorageLevel
-
     kept = frame.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         yield kept
@@ -235,28 +243,23 @@ def _counted(checked: DataFrame) -> tuple[int, int, int]:
     key = "key" if "key" in checked.columns else "NULL"
     row = checked.selectExpr(
         "count(*) AS rows",
-        f"count({REASON}) AS bad",
-        f"count_if({REASON} IS NULL AND {key} IS NULL) AS unkeyed",
+        f"count({_REASON}) AS bad",
+        f"count_if({_REASON} IS NULL AND {key} IS NULL) AS unkeyed",
     ).first()
     return (0, 0, 0) if row is None else (row["rows"], row["bad"], row["unkeyed"])
 
 
 def _reject(checked: DataFrame, bad: int, read: int, folder: str | None, form: str) -> None:
-    refused = checked.where(f"{REASON} IS NOT NULL").select(f"{ROW}.*", REASON)
+    refused = checked.where(f"{_REASON} IS NOT NULL").select(f"{_ROW}.*", _REASON)
     if folder is not None:
         refused.write.format(form).mode("append").save(folder)
         return
-    examples = [row[REASON] for row in refused.select(REASON).distinct().limit(_SHOWN).collect()]
+    examples = [row[_REASON] for row in refused.select(_REASON).distinct().limit(_SHOWN).collect()]
     msg = (
         f"{bad} of {read} rows can be no message, and nothing was published: "
         f"{'; '.join(examples)}. Name a folder for them by rejected= to load the others."
     )
     raise ValueError(msg)
-
-
-def _check_columns(schema: StructType, queues: Mapping[str, Queue]) -> None:
-    for queue in queues.values():
-        plan_of(schema, core_of(queue).context.tables)
 
 
 def _places(  # noqa: PLR0917 - as the function has them
@@ -277,3 +280,142 @@ def _places(  # noqa: PLR0917 - as the function has them
     if len(named) == 1:
         return {"": dataclasses.replace(base, url=next(iter(named.values())))}
     return {label: dataclasses.replace(base, url=each) for label, each in named.items()}
+
+
+# -- reading
+
+
+def _read_source(
+    spark: SparkSession,
+    source: str | Sequence[str] | DataFrame,
+    form: str | None,
+    options: Mapping[str, str] | None,
+) -> DataFrame:
+    if isinstance(source, DataFrame):
+        return source
+    paths = [source] if isinstance(source, str) else list(source)
+    if not paths or not all(isinstance(path, str) for path in paths):
+        msg = "source must be a path, a list of paths, the name of a table, or a DataFrame"
+        raise TypeError(msg)
+    chosen = form or _format_of(paths[0])
+    given = {**_USUAL.get(chosen, {}), **(options or {})}
+    if chosen != "jdbc":
+        return spark.read.format(chosen).options(**given).load(paths)
+    if "url" not in {name.lower() for name in given}:
+        msg = "format jdbc needs the option url, such as jdbc:postgresql://host/database"
+        raise ValueError(msg)
+    return spark.read.format(chosen).options(**{"dbtable": paths[0], **given}).load()
+
+
+def _format_of(path: str) -> str:
+    name = PurePosixPath(path.rstrip("/")).name.lower()
+    for ending in _PACKED:
+        name = name.removesuffix(ending)
+    found = _BY_ENDING.get(PurePosixPath(name).suffix)
+    if found is None:
+        msg = (
+            f"the format of {path} cannot be told from its name: name it by format=, such as "
+            f"{', '.join(sorted(set(_BY_ENDING.values())))} or jdbc"
+        )
+        raise ValueError(msg)
+    return found
+
+
+# -- checking: by the very checks of the sink, row by row where one fails
+
+
+def _messages_of(rows: DataFrame, queue: Queue, columns: Mapping[str, str] | None) -> DataFrame:
+    """The fields of messages, and each row of the input as it is."""
+    names = {name.lower() for name in rows.columns}
+    whole = functions.struct(*[functions.col(_quoted(name)) for name in rows.columns]).alias(_ROW)
+    if columns is None and names & {PAYLOAD, "value"}:
+        fields = [functions.col(_quoted(name)) for name in rows.columns if name != _CORRUPT]
+        return rows.select(*fields, whole)
+    given = dict(columns or {})
+    fields = [functions.expr(text).alias(name) for name, text in given.items()]
+    if not {name.lower() for name in given} & {PAYLOAD, "value"}:
+        if PAYLOAD in names and columns is not None:
+            fields.append(functions.col(PAYLOAD))
+        else:
+            fields.append(_everything(rows, queue))
+    return rows.select(*fields, whole)
+
+
+def _everything(rows: DataFrame, queue: Queue) -> Any:
+    payload = core_of(queue).context.known_settings.payload
+    if payload != "json":
+        msg = (
+            f"queue {queue.name!r} holds {payload}, not JSON: say by columns= which column is the "
+            "payload"
+        )
+        raise ValueError(msg)
+    names = [functions.col(_quoted(name)) for name in rows.columns if name != _CORRUPT]
+    content = functions.struct(*names)
+    return functions.to_json(content, {"ignoreNullFields": "false"}).alias(PAYLOAD)
+
+
+class _Checker:
+    """Adds the reason to each row, by the rules of one queue; pickled to the executors."""
+
+    def __init__(self, place: Location, queue: str, schema: StructType) -> None:
+        self._place = place
+        self._queue = queue
+        self._schema = schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = core_of(queue_at(self._place, self._queue)).context
+        search = _Search(context, plan_of(self._schema, context.tables))
+        for batch in batches:
+            reasons: list[str | None] = [None] * batch.num_rows
+            search.look(batch.select(self._schema.names), 0, reasons)
+            for index in _unread(batch):
+                reasons[index] = "the record cannot be read"
+            yield batch.append_column(_REASON, pa.array(reasons, pa.string()))
+
+
+class _Search:
+    """Looks for the rows of batches that can be no message."""
+
+    def __init__(self, context: QueueContext, plans: tuple[ColumnPlan, ...]) -> None:
+        self._context = context
+        self._plans = plans
+        # What the database would check while it is written is to be known before.
+        self._reads_json = context.settings.payload == "json" and context.tables.dialect.checks_json
+        self._payload = next(p.source for p in plans if p.role == PAYLOAD)
+
+    def look(self, batch: pa.RecordBatch, offset: int, reasons: list[str | None]) -> None:
+        """Write down the reasons of rows, halving what has one."""
+        if batch.num_rows == 0:
+            return
+        reason = self._fault(batch)
+        if reason is None:
+            return
+        if batch.num_rows == 1:
+            reasons[offset] = reason
+            return
+        half = batch.num_rows // 2
+        self.look(batch.slice(0, half), offset, reasons)
+        self.look(batch.slice(half), offset + half, reasons)
+
+    def _fault(self, batch: pa.RecordBatch) -> str | None:
+        try:
+            Encoder(self._context, self._plans).encode(batch)
+            if self._reads_json:
+                for payload in batch.column(self._payload).cast("string").to_pylist():
+                    check_json_text(payload, "payload")
+        except (QueueError, TypeError, ValueError) as error:
+            return _PLACE.sub("", str(error)).strip().rstrip(".")
+        return None
+
+
+def _unread(batch: pa.RecordBatch) -> list[int]:
+    rows = batch.column(_ROW)
+    names = [rows.type.field(index).name for index in range(rows.type.num_fields)]
+    if _CORRUPT not in names:
+        return []
+    texts = rows.field(_CORRUPT).to_pylist()
+    return [index for index, text in enumerate(texts) if text is not None]
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

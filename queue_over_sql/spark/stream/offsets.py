@@ -26,13 +26,10 @@ ONLY: Final = ""
 
 @dataclasses.dataclass(frozen=True)
 class Offset:
-    """Up to which round each database was read.
+    """Up to which round each database was read, by the databases' labels; see the module.
 
-    Attributes:
-        rounds: the last round by label; a database that came in later is not in it.
-        after: the round before the batch that ends here, by label; empty where a stream begins.
-        registered: when the consumer was registered whose rounds these are, in microseconds, by
-            label; empty where nobody noted it.
+    A database that came in later is in no part. ``after`` is empty where a stream begins,
+    ``registered`` where nobody noted it.
     """
 
     rounds: Mapping[str, int]
@@ -61,13 +58,8 @@ def read_offset(
 ) -> Offset:
     """Read what ``Offset.written`` made, perhaps long ago and for other databases.
 
-    Args:
-        written: the offset.
-        labels: of the databases of this query.
-        strict: refuse an offset that knows a database which this query leaves out.
-
-    Raises:
-        ValueError: the offset is of other databases.
+    ``labels`` are those of this query. An offset of other databases is a ValueError; one that knows
+    a database which this query leaves out only if ``strict``.
     """
     alone = set(labels) == {ONLY}
     names = ("round" if alone else "rounds", "after", "registered")

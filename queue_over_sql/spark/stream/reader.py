@@ -7,7 +7,7 @@ finished batches. See ``docs/spark-stream.md`` for what follows from that.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -21,22 +21,27 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from queue_over_sql.spark.stream.options import StreamOptions
+    from queue_over_sql.spark.options import StreamOptions
 
 
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Consumes a queue, or the queues of one name in several databases, as a stream.
 
     One object lives as long as the query, in a process of the driver; copies of it read on the
-    executors and hold no state.
-
-    Args:
-        options: of the stream.
+    executors and hold no state. One whose options are wrong says so when it is asked anything: what
+    is raised while Spark makes it is lost, since PySpark fails over it with an UnboundLocalError.
     """
 
-    def __init__(self, options: StreamOptions) -> None:
-        self.options = options
+    def __init__(self, options: StreamOptions | ValueError) -> None:
+        self._options = options
         self._databases: dict[str, RoundsOfDatabase] = {}
+
+    @property
+    def options(self) -> StreamOptions:
+        """How it claims."""
+        if isinstance(self._options, ValueError):
+            raise self._options
+        return self._options
 
     def __getstate__(self) -> dict[str, Any]:
         """What travels to the executors: no connection."""
@@ -116,46 +121,6 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _offset(self, written: dict[str, Any]) -> Offset:
         options = self.options
         return read_offset(written, options.locations, strict=options.fail_on_data_loss)
-
-
-class RefusedStream(QueueStreamReader):
-    """A stream whose options are wrong: the first question of the query says so.
-
-    Args:
-        reason: what is wrong.
-    """
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        self._databases = {}
-
-    def getDefaultReadLimit(self) -> NoReturn:  # noqa: N802
-        """Refuse.
-
-        Raises:
-            ValueError: always, as all others.
-        """
-        raise ValueError(self.reason)
-
-    def prepareForTriggerAvailableNow(self) -> NoReturn:  # noqa: N802
-        """Refuse."""
-        raise ValueError(self.reason)
-
-    def initialOffset(self) -> NoReturn:  # noqa: N802
-        """Refuse."""
-        raise ValueError(self.reason)
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> NoReturn:  # noqa: ARG002, N802
-        """Refuse."""
-        raise ValueError(self.reason)
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> NoReturn:  # noqa: ARG002
-        """Refuse."""
-        raise ValueError(self.reason)
-
-    def read(self, partition: Any) -> NoReturn:  # noqa: ARG002
-        """Refuse."""
-        raise ValueError(self.reason)
 
 
 def _shares(most: int | None, databases: int) -> list[int | None]:

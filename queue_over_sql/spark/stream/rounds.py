@@ -1,4 +1,4 @@
-"""The rounds of one database as the driver of a stream sees them: opened, adopted, acknowledged."""
+"""The rounds of one database as the driver of a stream sees them: opened, read, acknowledged."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from queue_over_sql.spark.stream.parts import RoundPart, check_claim_mode, consu
 if TYPE_CHECKING:
     from queue_over_sql.durable.consumer import DurableConsumer
     from queue_over_sql.durable.round_store import Round
-    from queue_over_sql.spark.options import Location
+    from queue_over_sql.spark.options import Location, StreamOptions
     from queue_over_sql.spark.stream.offsets import Offset
-    from queue_over_sql.spark.stream.options import StreamOptions
 
 
 _log = logging.getLogger(__name__)
@@ -35,11 +34,6 @@ class RoundsOfDatabase:
 
     The first question takes the consumer over, so that of two queries with one ``consumerId`` the
     later one goes on and the earlier one fails.
-
-    Args:
-        label: of the database among those of the query.
-        location: where it is.
-        options: of the stream.
     """
 
     def __init__(self, label: str, location: Location, options: StreamOptions) -> None:
@@ -62,11 +56,7 @@ class RoundsOfDatabase:
         return self._run(lambda consumer: consumer.registered_at)
 
     def start_of(self, finished: Offset) -> int:
-        """From which round to go on where a checkpoint stands.
-
-        Raises:
-            RoundsGone: the consumer was registered anew since, and the user does not want to go on.
-        """
+        """From which round to go on where a checkpoint stands."""
         if self._label in finished.rounds and self._is_of(finished):
             return finished.rounds[self._label]
         return self.initial()
@@ -77,11 +67,9 @@ class RoundsOfDatabase:
         self._idle = None
 
     def advance(self, start: int, most: int | None) -> int:
-        """Acknowledge what came up to ``start`` and return the round to read up to.
+        """Acknowledge what came up to round ``start``, and return the round to read up to.
 
-        Args:
-            start: the last round that is finished in the checkpoint.
-            most: messages to open rounds for; None for all there are.
+        Rounds are opened for ``most`` messages; None: for all there are.
         """
         if self._is_idle(start):
             return start

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql.durable import stage_store as store
+from queue_over_sql.durable import staged_write_store as store
 from queue_over_sql.durable.staged_writes import StagedPublisher
 from queue_over_sql.spark.sink import QueueStreamWriter
 from queue_over_sql.spark.source import QueueDataSource

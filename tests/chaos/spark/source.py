@@ -9,7 +9,7 @@ from typing import Any, Final
 from pyspark.sql.types import StructType
 
 from queue_over_sql.durable import round_store as rounds
-from queue_over_sql.durable import stage_store as stages
+from queue_over_sql.durable import staged_write_store as stages
 from queue_over_sql.spark import sink as writer
 from queue_over_sql.spark.sink import QueueStreamWriter
 from queue_over_sql.spark.source import QueueDataSource
@@ -18,7 +18,7 @@ from tests.chaos.spark.crashes import crash, crashing
 
 INSIDE: Final[dict[ModuleType, dict[str, str]]] = {
     rounds: {"open_rounds": "in_open", "claim_round": "in_claim", "finish_rounds": "in_ack"},
-    stages: {"complete_stage": "in_stage", "complete_commit": "in_publish"},
+    stages: {"complete_staged": "in_stage", "complete_commit": "in_publish"},
 }
 """Crash points inside transactions: after an act of the store, before the commit."""
 
