@@ -359,7 +359,7 @@ class DurableConsumer:
         delay: Duration | None = None,
         epoch: int | None = None,
     ) -> set[int]:
-        """Give failed messages of outstanding rounds back, or bury them, as ``Queue.nack`` does.
+        """Give failed messages of outstanding rounds back, or end them, as ``Queue.nack`` does.
 
         Args:
             failures: id, round and reason of each.
@@ -487,7 +487,6 @@ class DurableConsumer:
         )
 
     def _unclaim(self, connection: Connection, found: Registration) -> int:
-        """Give back all that is outstanding, and remove the seals."""
         span = (self.consumer_id, found.acked_round, found.claimed_round)
         count = acts.unclaim_rounds(connection, self._context.sql, *span)
         acts.forget_rounds(connection, self._context.tables, self.consumer_id)

@@ -362,7 +362,6 @@ def _numbered(batches: Iterable[RecordBatch], start: int) -> Iterator[RecordBatc
 
 
 def _timed(batch: RecordBatch, now: int) -> RecordBatch:
-    """Give messages their times, published at ``now``; a delay or an instant is used up."""
     names = batch.schema.names
     whenever = pa.array(np.full(batch.num_rows, now, np.int64))
     due = whenever

@@ -59,16 +59,11 @@ _KAFKA_HEADERS: Final = ArrayType(
 
 @dataclasses.dataclass(frozen=True)
 class MessageColumn:
-    """A column of the DataFrame.
+    """A column of the DataFrame, of a Spark type.
 
-    Attributes:
-        name: its name there.
-        kind: its Spark type.
-        source: what is selected for it; None where all messages have the ``constant``.
-        constant: see ``source``.
-        exact: whether a comparison in the database says what Spark's says, instead of letting
-            pass more.
-        comparable: whether it can be compared there at all.
+    Its ``source`` is selected for it; None where all messages have the ``constant``. It is
+    ``comparable`` where the database can compare it, and ``exact`` where that says what Spark's
+    comparison says, instead of letting pass more.
     """
 
     name: str
@@ -180,9 +175,9 @@ def _native(
     if tables.has_payloads:
         yield MessageColumn("key", StringType(), columns.message_key)
         yield MessageColumn("kind", StringType(), columns.kind)
-        yield MessageColumn(
-            "payload", _payload_type(queue), _payload(tables, table), comparable=False
-        )
+        bytes_ = core_of(queue).context.known_settings.payload == "bytes"
+        kind = BinaryType() if bytes_ else StringType()
+        yield MessageColumn("payload", kind, _payload(tables, table), comparable=False)
     headers = engine_of(tables).columns.read_content(columns.headers)
     yield MessageColumn(_HEADERS, MapType(StringType(), StringType()), headers)
     yield MessageColumn("priority", IntegerType(), columns.priority)
@@ -245,12 +240,6 @@ def _kafka(queue: Queue, table: Table) -> list[MessageColumn]:
             _HEADERS, _KAFKA_HEADERS, engine_of(tables).columns.read_content(columns.headers)
         ),
     ]
-
-
-def _payload_type(queue: Queue) -> DataType:
-    return (
-        BinaryType() if core_of(queue).context.known_settings.payload == "bytes" else StringType()
-    )
 
 
 def _payload(tables: QueueTables, table: Table) -> ColumnElement[Any]:

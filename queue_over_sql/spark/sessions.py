@@ -237,7 +237,7 @@ def _named(settings: Mapping[str, Any], conf: Mapping[str, Any]) -> dict[str, st
 
 
 def _defaults(master: str | None, remote: str | None, asked: Mapping[str, str]) -> dict[str, str]:
-    if _is_running():
+    if SparkSession.getActiveSession() is not None:
         return {}
     where = remote or master or asked.get("spark.master") or _LOCAL_MASTER
     if "PYSPARK_GATEWAY_PORT" in os.environ or (remote or "").startswith("sc://"):
@@ -252,7 +252,3 @@ def _defaults(master: str | None, remote: str | None, asked: Mapping[str, str]) 
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4
         defaults |= {**_LOCAL, "spark.sql.shuffle.partitions": str(cores)}
     return defaults
-
-
-def _is_running() -> bool:
-    return SparkSession.getActiveSession() is not None

@@ -219,18 +219,16 @@ class Encoder:
 
     def _payload(self, column: Any) -> Any:
         self._refuse(column.is_null(), f"has no payload{self._null_payload}")
-        limit, settings, dialect = (
-            self._settings.max_payload_bytes,
-            self._settings,
-            self._tables.dialect,
-        )
-        self._check_size(column, "payload", limit)
+        settings = self._settings
+        largest, limit = pc.max(pc.binary_length(column)).as_py(), settings.max_payload_bytes
+        if largest is not None and largest > limit:
+            raise PayloadTooLarge("payload", largest, limit)
         if settings.payload == "bytes":
             return column.cast(pa.binary())
         texts = self._text(column, "payload")
         if settings.payload == "json":
             self._check_json(texts)
-        elif not dialect.nul_in_text:
+        elif not self._tables.dialect.nul_in_text:
             nul = pc.match_substring(texts, "\0")
             self._refuse(nul, "holds a NUL character, which this database cannot keep in text")
         return texts
@@ -278,9 +276,8 @@ class Encoder:
     # -- numbers
 
     def _priority(self, column: Any) -> Any:
-        levels = self._settings.priorities
         numbers = column.fill_null(0).cast(pa.int64())
-        self._between(numbers, 0, levels - 1, "priority")
+        self._between(numbers, 0, self._settings.priorities - 1, "priority")
         return numbers.cast(pa.int16())
 
     def _attempts(self, column: Any) -> Any:
@@ -329,11 +326,6 @@ class Encoder:
         except pa.ArrowInvalid as error:
             msg = f"A {what} of this partition, after row {self._row}, is no UTF-8: {error}"
             raise PayloadInvalid(msg) from error
-
-    def _check_size(self, column: Any, what: str, limit: int) -> None:
-        largest = pc.max(pc.binary_length(column)).as_py()
-        if largest is not None and largest > limit:
-            raise PayloadTooLarge(what, largest, limit)
 
     def _between(self, numbers: Any, least: int, most: int, what: str) -> None:
         wrong = pc.or_(pc.less(numbers, least), pc.greater(numbers, most))

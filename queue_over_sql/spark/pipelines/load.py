@@ -193,7 +193,6 @@ def _published(
     on_conflict: str,
     tell: Callable[[LoadProgress], object],
 ) -> dict[str, int]:
-    """Publish checked messages, database by database; returns how many each got."""
     done: dict[str, int] = {}
     batch = BatchName(f"load-{uuid.uuid4().hex}", 0)
     account = {"writerId": batch.writer_id, "batchId": str(batch.batch_id)}
@@ -325,7 +324,6 @@ def _format_of(path: str) -> str:
 
 
 def _messages_of(rows: DataFrame, queue: Queue, columns: Mapping[str, str] | None) -> DataFrame:
-    """The fields of messages, and each row of the input as it is."""
     names = {name.lower() for name in rows.columns}
     whole = functions.struct(*[functions.col(_quoted(name)) for name in rows.columns]).alias(_ROW)
     if columns is None and names & {PAYLOAD, "value"}:

@@ -129,7 +129,6 @@ class RoundsOfDatabase:
         return consumer.advance(consumer.recover(start), want, on_ack=options.ending)
 
     def _is_of(self, offset: Offset) -> bool:
-        """Whether the rounds of an offset are of this registration of the consumer."""
         registered_at = offset.registered.get(self._label)
         if registered_at is None:
             return True

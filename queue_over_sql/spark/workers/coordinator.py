@@ -57,7 +57,7 @@ _LOST: Final = (
 
 
 class FleetFailed(QueueError):
-    """Spark's job of a fleet was cancelled, or failed; what its workers held was given back."""
+    """Spark's job of workers was cancelled, or failed; what they held was given back."""
 
 
 class StopAsked(Protocol):
@@ -404,7 +404,6 @@ class _WorkersJob:
 
 
 def _lost_workers(error: BaseException) -> bool:
-    """Whether a job failed because Python or an executor went away, not because of our words."""
     text = f"{error}"
     if any(sign in text for sign in _CANCELLED):
         return False

@@ -63,13 +63,18 @@ def send_by_value(name: str) -> None:
 
 def calling(plan: WorkersPlan, queue: Queue, counters: Counters) -> Callable[..., None]:
     """The function that a worker calls with claimed messages, and perhaps a connection."""
-    call = _as_arrow(plan.handler, queue) if plan.form == "arrow" else _as_messages(plan.handler)
+
+    def call(given: Any, connection: tuple[Any, ...]) -> list[_Failure]:
+        if plan.form == "arrow":
+            return _failed_of_arrow(plan.handler, queue, given, connection)
+        plan.handler(given, *connection)
+        return []
 
     def handle(given: Message | Sequence[Message], *connection: Any) -> None:
         messages = [given] if isinstance(given, Message) else given
         with counters.calling():
             try:
-                failed = call(given, *connection)
+                failed = call(given, connection)
             except BaseException as error:
                 counters.count(0, len(messages), _dead(queue, [(m, error) for m in messages]))
                 raise
@@ -116,23 +121,17 @@ def _ends(queue: Queue, message: Message, error: str | BaseException) -> bool:
         return False
 
 
-def _as_messages(handler: Callable[..., Any]) -> Callable[..., list[_Failure]]:
-    def call(given: Any, *connection: Any) -> list[_Failure]:
-        handler(given, *connection)
-        return []
+def _failed_of_arrow(
+    handler: Callable[..., Any],
+    queue: Queue,
+    messages: Sequence[Message],
+    connection: tuple[Any, ...],
+) -> list[_Failure]:
+    from queue_over_sql.dialects.arrow.handed_out import batch_of
 
-    return call
-
-
-def _as_arrow(handler: Callable[..., Any], queue: Queue) -> Callable[..., list[_Failure]]:
-    def call(messages: Sequence[Message], *connection: Any) -> list[_Failure]:
-        from queue_over_sql.dialects.arrow.handed_out import batch_of
-
-        batch = batch_of(core_of(queue).context.tables, [row_of(message) for message in messages])
-        reasons = reasons_of(handler(batch, *connection), len(messages))
-        for place, reason in reasons.items():
-            target = connection[0] if connection else None
-            queue.nack(messages[place], error=reason, connection=target)
-        return [(messages[place], reason) for place, reason in reasons.items()]
-
-    return call
+    batch = batch_of(core_of(queue).context.tables, [row_of(message) for message in messages])
+    reasons = reasons_of(handler(batch, *connection), len(messages))
+    for place, reason in reasons.items():
+        target = connection[0] if connection else None
+        queue.nack(messages[place], error=reason, connection=target)
+    return [(messages[place], reason) for place, reason in reasons.items()]

@@ -27,16 +27,11 @@ class Facts:
     """What the page shows: rows of the report's tables, with instants that know their zone.
 
     Attributes:
-        title: of the page.
-        source: what was looked at, in words.
-        made_at: when the live messages were looked at.
-        queues, failures, dead_letters: rows of these tables.
         lost_claims: per queue and cause, how many and the last hour.
         consumers: of each queue those that finished most.
         known_consumers: what is known of those that are registered, by their ids.
         consumers_of: how many consumers each queue had.
         timeline: per queue and bin what ``hourly`` says per hour, by ``bin``.
-        bin_seconds: the length of a bin.
     """
 
     title: str
@@ -143,12 +138,27 @@ def _table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[_Cell]]) 
     yield "</tbody></table></div>"
 
 
+def _listed(
+    columns: Sequence[tuple[str, str]],
+    rows: Iterable[Sequence[_Cell]],
+    note: str,
+    *,
+    nothing: str,
+) -> Iterator[str]:
+    found = list(rows)
+    if not found:
+        yield f'<p class="empty">{nothing}</p>'
+        return
+    yield from _table(columns, found)
+    yield f'<p class="soft">{note}</p>'
+
+
+def _foreign(text: object, look: str) -> _Cell:
+    return _Cell("" if text is None else f"<bdi>{clean(text)}</bdi>", look)
+
+
 def _name(text: object) -> _Cell:
-    return _Cell(f"<bdi>{clean(text)}</bdi>", "name")
-
-
-def _identity(text: object) -> _Cell:
-    return _Cell("" if text is None else f"<bdi>{clean(text)}</bdi>", "id")
+    return _foreign(text, "name")
 
 
 def _count(value: float) -> _Cell:
@@ -157,10 +167,6 @@ def _count(value: float) -> _Cell:
 
 def _duration(value: float | None) -> _Cell:
     return _Cell(clean(duration_words(value)), "n")
-
-
-def _text(text: object) -> _Cell:
-    return _Cell("" if text is None else f"<bdi>{clean(text)}</bdi>", "text")
 
 
 def _at(at: datetime | None) -> _Cell:
@@ -224,15 +230,14 @@ def _plots(facts: Facts) -> Iterator[str]:
 
 
 def _failures(facts: Facts) -> Iterator[str]:
-    if not facts.failures:
-        yield '<p class="empty">No message has failed.</p>'
-        return
     columns = [("queue", "name"), ("messages", "n"), ("reason", "text"), ("dead", "n")]
     columns += [("done later", "n"), ("live", "n"), ("last", "name")]
-    yield from _table(columns, map(_failure_row, facts.failures))
-    yield (
-        '<p class="soft">Numbers, quoted texts and identifiers are taken out of a reason, so that '
-        "one reason is one line. A message counts under its last failure.</p>"
+    yield from _listed(
+        columns,
+        map(_failure_row, facts.failures),
+        "Numbers, quoted texts and identifiers are taken out of a reason, so that one reason is "
+        "one line. A message counts under its last failure.",
+        nothing="No message has failed.",
     )
 
 
@@ -251,58 +256,51 @@ def _failure_row(row: Row) -> list[_Cell]:
 
 
 def _dead_letters(facts: Facts) -> Iterator[str]:
-    if not facts.dead_letters:
-        yield '<p class="empty">There are no dead letters.</p>'
-        return
     columns = [("queue", "name"), ("id", "n"), ("key", "id"), ("kind", "name"), ("outcome", "name")]
     columns += [("attempts", "n"), ("finished", "name"), ("last error", "text")]
-    yield from _table(columns, map(_dead_row, facts.dead_letters))
-    yield '<p class="soft">The newest of each queue; the tables beside this page have more.</p>'
+    yield from _listed(
+        columns,
+        map(_dead_row, facts.dead_letters),
+        "The newest of each queue; the tables beside this page have more.",
+        nothing="There are no dead letters.",
+    )
 
 
 def _dead_row(row: Row) -> list[_Cell]:
     return [
-        *[_name(row["queue"]), _Cell(str(row["id"]), "n"), _identity(row["key"])],
+        *[_name(row["queue"]), _Cell(str(row["id"]), "n"), _foreign(row["key"], "id")],
         *[_name(row["kind"] or ""), _name(row["outcome"]), _count(row["attempt"])],
-        *[_at(row["finished_at"]), _text(row["last_error"])],
+        *[_at(row["finished_at"]), _foreign(row["last_error"], "text")],
     ]
 
 
 def _lost_claims(facts: Facts) -> Iterator[str]:
-    if not facts.lost_claims:
-        yield '<p class="empty">No claim was lost: no lease expired, no consumer died.</p>'
-        return
-    columns = [
-        ("queue", "name"),
-        ("cause", "name"),
-        ("messages", "n"),
-        ("last in the hour", "name"),
-    ]
+    columns = [("queue", "name"), ("cause", "name"), ("messages", "n")]
+    columns += [("last in the hour", "name")]
     rows = (
         [_name(row["queue"]), _name(row["cause"]), _count(row["messages"]), _at(row["hour"])]
         for row in facts.lost_claims
     )
-    yield from _table(columns, rows)
-    yield (
-        '<p class="soft">At least so many: a message remembers only its last failure, and one that '
-        "was lost, failed and was lost again counts once.</p>"
+    yield from _listed(
+        columns,
+        rows,
+        "At least so many: a message remembers only its last failure, and one that was lost, "
+        "failed and was lost again counts once.",
+        nothing="No claim was lost: no lease expired, no consumer died.",
     )
 
 
 def _consumers(facts: Facts) -> Iterator[str]:
-    if not facts.consumers:
-        yield '<p class="empty">No consumer has finished a message.</p>'
-        return
     columns = [("queue", "name"), ("consumer", "id"), ("registered as", "text")]
     columns += [("finished", "n"), ("share", ""), ("", "n"), ("dead", "n")]
     columns += [("run p50", "n"), ("p99", "n"), ("last", "name")]
     known = facts.known_consumers
-    yield from _table(
-        columns, (_consumer_row(row, known.get(row["consumer_id"])) for row in facts.consumers)
-    )
-    yield (
-        '<p class="soft">A consumer is registered for as long as its process runs; of one that has '
-        "ended only its id is known.</p>"
+    yield from _listed(
+        columns,
+        (_consumer_row(row, known.get(row["consumer_id"])) for row in facts.consumers),
+        "A consumer is registered for as long as its process runs; of one that has ended only its "
+        "id is known.",
+        nothing="No consumer has finished a message.",
     )
     left_out = sum(facts.consumers_of.values()) - len(facts.consumers)
     if left_out:
@@ -312,7 +310,7 @@ def _consumers(facts: Facts) -> Iterator[str]:
 def _consumer_row(row: Row, known: str | None) -> list[_Cell]:
     told = share_words(row["share"])
     return [
-        *[_name(row["queue"]), _identity(row["consumer_id"]), _text(known)],
+        *[_name(row["queue"]), _foreign(row["consumer_id"], "id"), _foreign(known, "text")],
         _count(row["finished"]),
         *[_bar([("p50", row["share"], told)]), _Cell(clean(told), "n"), _count(row["dead"])],
         *[_duration(row["run_p50"]), _duration(row["run_p99"]), _at(row["last_finished_at"])],

@@ -39,12 +39,9 @@ _NEEDED: Final = (
 class Source:
     """What a report is about.
 
-    Attributes:
-        finished: with the columns of a history that a report needs.
-        live: the same of live messages, and their ``status``.
-        now: when the live ones were looked at.
-        words: where they come from.
-        consumers: what is known of those that are registered, by their ids.
+    ``finished`` and ``live`` have the columns of a history that a report needs, ``live`` has a
+    ``status`` as well. Live messages were looked at ``now``; ``words`` say where all come from.
+    What is known of registered ``consumers`` is told by their ids.
     """
 
     finished: DataFrame
