@@ -1,4 +1,4 @@
 """Rows in columns: between Arrow and the databases, by the fastest path of each driver.
 
-PyArrow is imported where it is used, since only the data pipeline needs it.
+Loaded where columns are asked for, since only the data pipeline has PyArrow.
 """

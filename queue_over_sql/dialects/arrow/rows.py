@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import pyarrow as pa
+from pyarrow import RecordBatch
 from sqlalchemy import ColumnElement, Connection, Select, Table
 from sqlalchemy.types import TypeEngine
 
@@ -14,12 +16,7 @@ from queue_over_sql.dialects.compiled import CompiledStatement, StatementCache
 from queue_over_sql.dialects.driver_calls import driver_connection, driver_errors
 from queue_over_sql.schema.dialect import SqlDialect
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyarrow import RecordBatch
-
-    Fetch = Callable[[int], Sequence[Sequence[Any]]]
-
+Fetch = Callable[[int], Sequence[Sequence[Any]]]
 
 # Offsets within one array are 32 bits wide, and what is joined must fit into it.
 _MOST_BYTES = 64 * 2**20
@@ -65,8 +62,6 @@ def batches_of_rows(fetch: Fetch, schema: pa.Schema, batch_bytes: int) -> Iterat
     Raises:
         ValueError: a value cannot be what the schema says.
     """
-    import pyarrow as pa
-
     count = _FIRST_ROWS
     while rows := fetch(count):
         columns = zip(*rows, strict=True)
@@ -85,8 +80,6 @@ def conformed_batches(
     Raises:
         ValueError: a value cannot be what the schema says.
     """
-    import pyarrow as pa
-
     for batch in batches:
         arrays = [conformed(array, field) for array, field in zip(batch, schema, strict=True)]
         whole = pa.RecordBatch.from_arrays(arrays, schema=schema)

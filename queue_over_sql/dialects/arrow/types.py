@@ -6,8 +6,9 @@ import datetime as dt
 import decimal
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import pyarrow as pa
 from sqlalchemy import (
     ARRAY,
     BigInteger,
@@ -25,10 +26,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql
 from sqlalchemy.types import TypeEngine
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 _MOST_DIGITS: Final = 38
 # Of a NUMERIC that says nothing: room for both sides of the point, as JDBC users have it.
@@ -53,8 +50,6 @@ def is_plain(kind: TypeEngine[Any]) -> bool:
 
 def arrow_type(kind: TypeEngine[Any]) -> pa.DataType:
     """The Arrow type for values of an SQL type; text for those that Arrow has nothing like."""
-    import pyarrow as pa
-
     kind = stored_type(kind)
     if isinstance(kind, ARRAY):
         return pa.list_(arrow_type(kind.item_type)) if is_plain(kind) else pa.string()
@@ -78,16 +73,12 @@ def arrow_type(kind: TypeEngine[Any]) -> pa.DataType:
 
 def wide_type(kind: TypeEngine[Any]) -> pa.DataType:
     """The same where every integer has 64 bits."""
-    import pyarrow as pa
-
     found = arrow_type(kind)
     return pa.int64() if pa.types.is_integer(found) else found
 
 
 def mysql_type(kind: TypeEngine[Any]) -> pa.DataType:
     """The same for MySQL and MariaDB, whose integers come in more kinds."""
-    import pyarrow as pa
-
     kind = stored_type(kind)
     if isinstance(kind, mysql.TINYINT) and kind.display_width == 1:
         return pa.bool_()
@@ -98,8 +89,6 @@ def mysql_type(kind: TypeEngine[Any]) -> pa.DataType:
 
 
 def _decimal_type(kind: Numeric[Any]) -> pa.DataType:
-    import pyarrow as pa
-
     if not kind.asdecimal:
         return pa.float64()
     digits, scale = kind.precision, kind.scale
@@ -117,8 +106,6 @@ def array_of(values: Sequence[Any], field: pa.Field) -> pa.Array:
     Raises:
         ValueError: a value cannot be one of that type; the text names the column.
     """
-    import pyarrow as pa
-
     kind = field.type
     if not pa.types.is_nested(kind):
         try:
@@ -139,8 +126,6 @@ def conformed(array: pa.Array, field: pa.Field) -> pa.Array:
     Raises:
         ValueError: a value cannot be one of that type; the text names the column.
     """
-    import pyarrow as pa
-
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
     if array.type == field.type:
@@ -156,8 +141,6 @@ def conformed(array: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def _converter(kind: pa.DataType) -> Callable[[Any], Any]:
-    import pyarrow as pa
-
     types = pa.types
     for is_kind, convert in (
         (types.is_string, _text),

@@ -9,11 +9,12 @@ import importlib
 import logging
 import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import Array, RecordBatch
 from sqlalchemy import (
     URL,
     Boolean,
@@ -34,10 +35,6 @@ from sqlalchemy.exc import SQLAlchemyError
 from queue_over_sql.dialects.arrow.rows import RowColumns, batches_of_rows, bounded
 from queue_over_sql.dialects.compiled import CompiledStatement
 from queue_over_sql.dialects.driver_calls import driver_connection, driver_errors
-
-if TYPE_CHECKING:
-    from pyarrow import Array, RecordBatch
-
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +91,8 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     text, parameters = CompiledStatement(statement, connection.dialect).bound()
     with driver_errors(connection, text):
-        cursor = driver_connection(connection).cursor(_unbuffered_cursor(connection))
+        cursors = importlib.import_module(f"{connection.dialect.loaded_dbapi.__name__}.cursors")
+        cursor = driver_connection(connection).cursor(cursors.SSCursor)
         try:
             cursor.execute(text, parameters)
             yield from batches_of_rows(cursor.fetchmany, schema, batch_bytes)
@@ -111,12 +109,6 @@ def _abandon(cursor: Any) -> None:
         result.unbuffered_active = False
         result.connection = None
     cursor.connection = None
-
-
-def _unbuffered_cursor(connection: Connection) -> type[Any]:
-    cursors = importlib.import_module(f"{connection.dialect.loaded_dbapi.__name__}.cursors")
-    found: type[Any] = cursors.SSCursor
-    return found
 
 
 @contextlib.contextmanager

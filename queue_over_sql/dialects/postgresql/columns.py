@@ -8,12 +8,13 @@ import functools
 import importlib
 import logging
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import Array, RecordBatch, csv
 from sqlalchemy import (
     CTE,
     BigInteger,
@@ -21,7 +22,6 @@ from sqlalchemy import (
     Boolean,
     ColumnElement,
     Connection,
-    Dialect,
     Float,
     Integer,
     LargeBinary,
@@ -47,6 +47,7 @@ from sqlalchemy.sql.elements import ClauseList
 from sqlalchemy.sql.visitors import replacement_traverse
 from sqlalchemy.types import NullType, TypeEngine
 
+from queue_over_sql.dialects.arrow.handed_out import FACTS, HEADERS, INSTANT, schema_of
 from queue_over_sql.dialects.arrow.rows import (
     RowColumns,
     batches_of_rows,
@@ -55,7 +56,7 @@ from queue_over_sql.dialects.arrow.rows import (
     converters_of,
     rows_of,
 )
-from queue_over_sql.dialects.arrow.types import is_plain
+from queue_over_sql.dialects.arrow.types import conformed, is_plain
 from queue_over_sql.dialects.compiled import CompiledStatement, StatementCache
 from queue_over_sql.dialects.driver_calls import driver_connection, driver_errors, translated
 from queue_over_sql.dialects.postgresql.insert import copy_in, copy_statement
@@ -64,10 +65,6 @@ from queue_over_sql.dialects.statements import archive, claim
 from queue_over_sql.dialects.statements.parameters import number
 from queue_over_sql.message import Outcome
 from queue_over_sql.schema.queue_tables import QueueTables
-
-if TYPE_CHECKING:
-    from pyarrow import Array, RecordBatch
-
 
 _log = logging.getLogger(__name__)
 # Connections of ADBC are kept for so long: a new one reads the server's catalogue of types first.
@@ -228,8 +225,6 @@ class PostgreSQLColumns(RowColumns):
         self, connection: Connection, sql: StatementCache, values: Mapping[str, Any], *, keep: bool
     ) -> pa.RecordBatch | None:
         """Pick, remove and archive in one statement; None where CSV does not keep the types."""
-        from queue_over_sql.dialects.arrow.handed_out import schema_of
-
         schema = schema_of(sql.subject)
         if connection.dialect.driver != "psycopg" or not all(map(_kept_by_csv, schema.types)):
             return None
@@ -322,7 +317,7 @@ def _by_copy(
 ) -> Iterator[pa.RecordBatch]:
     plain, values = _with_settings(connection, statement)
     # The other driver's dialect, because psycopg's would double each percent sign.
-    text = str(plain.compile(dialect=_plain_dialect()))
+    text = str(plain.compile(dialect=asyncpg.dialect()))  # type: ignore[no-untyped-call]
     with _adbc_errors(connection):
         if values:
             _set(link, values)
@@ -337,11 +332,6 @@ def _set(link: Any, values: Mapping[str, str]) -> None:
     with link.cursor() as cursor:
         cursor.execute(f"SELECT {', '.join(marks)}", tuple(values.values()))
         cursor.fetchall()
-
-
-def _plain_dialect() -> Dialect:
-    made: Callable[[], Dialect] = asyncpg.dialect
-    return made()
 
 
 def _json_as_text() -> type[Any]:
@@ -472,8 +462,6 @@ def _picked(tables: QueueTables) -> CTE:
 
 
 def _columns(tables: QueueTables, source: Table | CTE) -> list[Any]:
-    from queue_over_sql.dialects.arrow.handed_out import FACTS
-
     read = tables.dialect.read_payload
     special = {
         "payload": read(source.c.payload),
@@ -486,18 +474,11 @@ def _columns(tables: QueueTables, source: Table | CTE) -> list[Any]:
 
 
 def _kept_by_csv(kind: pa.DataType) -> bool:
-    from queue_over_sql.dialects.arrow.handed_out import HEADERS, INSTANT
-
     plain = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_string)
     return kind in (HEADERS, INSTANT) or any(is_kind(kind) for is_kind in plain)
 
 
 def _read(content: bytes, schema: pa.Schema) -> pa.RecordBatch:
-    from pyarrow import csv
-
-    from queue_over_sql.dialects.arrow.handed_out import HEADERS, INSTANT
-    from queue_over_sql.dialects.arrow.types import conformed
-
     if not content:
         return pa.RecordBatch.from_pylist([], schema=schema)
     stored = {HEADERS: pa.string(), INSTANT: pa.int64()}
