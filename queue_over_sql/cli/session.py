@@ -118,8 +118,10 @@ class Connection:
 
 def environment() -> Connection:
     """The connection options given by environment variables."""
-    variables = (URL_VARIABLE, SCHEMA_VARIABLE, PREFIX_VARIABLE)
-    return Connection(*(os.environ.get(name) or None for name in variables))
+    url, schema, prefix = (
+        os.environ.get(name) or None for name in (URL_VARIABLE, SCHEMA_VARIABLE, PREFIX_VARIABLE)
+    )
+    return Connection(url, schema, prefix)
 
 
 class Tables(TypedDict, total=False):
