@@ -9,12 +9,16 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any, Final, Protocol, TypeVar
 
 from queue_over_sql.database.sessions import Session, Sessions, ThreadSessions
 from queue_over_sql.dialects.engines import OpenedEngine, open_engine
 
+SCHEDULER_OPTIONS: Final[Mapping[str, Any]] = {
+    "timezone": "UTC",
+    "job_defaults": {"coalesce": True, "misfire_grace_time": None},
+}
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
@@ -113,6 +117,16 @@ class Runtime:
         del running
         return False
 
+    def scheduler(self) -> Any:
+        """A scheduler of APScheduler that has not begun; it calls what is due by itself."""
+        # Loaded here: who only publishes has no jobs.
+        from apscheduler.executors.debug import DebugExecutor  # noqa: PLC0415
+        from apscheduler.schedulers.background import BackgroundScheduler  # noqa: PLC0415
+
+        return BackgroundScheduler(
+            daemon=True, executors={"default": DebugExecutor()}, **SCHEDULER_OPTIONS
+        )
+
     def at_exit(self, function: Callable[[], object]) -> None:
         """Have a function called in the end, where nobody has ended things before."""
         atexit.register(function)
@@ -140,38 +154,68 @@ THREADS = Runtime()
 class Background:
     """The jobs of one service, each beside its callers and the other jobs.
 
-    So a long pass of the reaper delays no heartbeat.
+    APScheduler says when a job is due. It runs in a thread or task of its own, on one connection,
+    so that a long pass of the reaper delays no heartbeat.
     """
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._lock = threading.Lock()
         self._pid = os.getpid()
-        self._names: set[str] = set()
-        self._ended = runtime.event()
+        self._scheduler: Any = None
+        self._jobs: dict[str, _Job] = {}
 
     def every(self, seconds: float, name: str, job: Callable[[], object]) -> None:
         """Run a job at an interval from now on; a job of this name that runs already is kept."""
         with self._lock:
-            if self._pid != os.getpid():
-                # A forked child has none of the threads of its parent.
-                self._pid, self._names, self._ended = os.getpid(), set(), self._runtime.event()
-            if name not in self._names:
-                self._names.add(name)
-                arguments = self._ended, seconds, name, job
-                self._runtime.start(f"queue-over-sql-{name}", _repeat, *arguments, job=True)
+            # A forked child has none of the threads of its parent.
+            if self._scheduler is None or self._pid != os.getpid():
+                self._pid, self._jobs = os.getpid(), {}
+                self._scheduler = self._runtime.scheduler()
+                self._scheduler.start()
+            if name not in self._jobs:
+                new = self._jobs[name] = _Job(self._runtime.condition(), name, job)
+                self._runtime.start(f"queue-over-sql-{name}", new.run, job=True)
+                self._scheduler.add_job(new.fire, "interval", seconds=seconds)
 
     def stop(self) -> None:
         """Start no further job; one that runs now ends by itself."""
-        if self._pid == os.getpid():
-            self._ended.set()
+        with self._lock:
+            if self._scheduler is not None and self._pid == os.getpid():
+                self._scheduler.shutdown(wait=False)
+                for job in self._jobs.values():
+                    job.end()
+            self._scheduler, self._jobs = None, {}
 
 
-def _repeat(ended: Event, seconds: float, name: str, job: Callable[[], object]) -> None:
-    began = time.monotonic()
-    # What took too long leaves instants out, and shifts none.
-    while not ended.wait(seconds - (time.monotonic() - began) % seconds):
-        try:
-            job()
-        except Exception:  # noqa: BLE001 - else nobody would renew or give back anything any more
-            _log.exception("The %s goes on after an unexpected error.", name)
+class _Job:
+    def __init__(self, changed: Condition, name: str, job: Callable[[], object]) -> None:
+        self._changed = changed
+        self._name = name
+        self._job = job
+        self._due = self._ended = False
+
+    def fire(self) -> None:
+        with self._changed:
+            self._due = True
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def run(self) -> None:
+        while self._comes_due():
+            try:
+                self._job()
+            except Exception:  # noqa: BLE001 - else nobody would renew or give back anything any more
+                _log.exception("The %s goes on after an unexpected error.", self._name)
+            # What came due meanwhile is left out.
+            self._due = False
+
+    def _comes_due(self) -> bool:
+        with self._changed:
+            while not (self._due or self._ended):
+                self._changed.wait()
+        return not self._ended
