@@ -1,1 +1,1 @@
-"""Tests, laid out by what they prove: contract, engine, chaos, interfaces, unit."""
+"""Tests: a folder for each kind, and in it the folders of the package that they are about."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.engine.sql_clients import trusting_creators
+from tests.sql_api.sql_clients import trusting_creators
 
 if TYPE_CHECKING:
     from queue_over_sql.testing.plugin import TestDatabase

@@ -1,8 +1,8 @@
 """The three tiers of the tests: which case runs in which.
 
 fast
-    what a change breaks first: SQLite, on threads and, where the driver decides, on an event loop;
-    no kills, no Spark.
+    what a change breaks first: SQLite, on threads and, where the driver decides, on an event loop
+    (``driver_decides``); no kills, no Spark.
 default
     fast, and what the other databases decide, short kills, Spark's core. CI runs this one.
 full
@@ -19,16 +19,6 @@ if TYPE_CHECKING:
     import pytest
 
 TIERS = ("fast", "default", "full")
-# The event loop adds nothing of a database's own where the driver does not decide.
-DRIVER_DECIDES = {
-    "test_claim.py",
-    "test_fence.py",
-    "test_payloads.py",
-    "test_publish.py",
-    "test_settle.py",
-    "test_transactions.py",
-    "test_worker_transactions.py",
-}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,7 +45,7 @@ def tier_of(item: pytest.Item) -> str:
         item.get_closest_marker("full")
         or item.get_closest_marker("timing")
         or (only and engine not in only.args)
-        or (parameters.get("face") == "asyncio" and item.path.name not in DRIVER_DECIDES)
+        or (parameters.get("face") == "asyncio" and not item.get_closest_marker("driver_decides"))
     ):
         return "full"
     slow = item.get_closest_marker("chaos") or item.get_closest_marker("spark")

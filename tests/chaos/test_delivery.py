@@ -16,7 +16,7 @@ from tests.chaos.account import Account, archived_count, archived_tokens, live_t
 from tests.chaos.journal import Journal
 from tests.chaos.processes import Crew, Process
 from tests.chaos.roles import consumer
-from tests.chaos.waiting import eventually
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
 

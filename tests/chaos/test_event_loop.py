@@ -12,8 +12,8 @@ from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.chaos.account import archived_tokens, create_effects, effects, live_tokens, repeated
 from tests.chaos.processes import Crew
 from tests.chaos.roles import worker
-from tests.chaos.waiting import eventually
-from tests.chaos.working import TOKENS, drain, publish_tasks, start_worker
+from tests.chaos.worker_at_work import TOKENS, drain, publish_tasks, start_worker
+from tests.waiting import eventually
 
 pytestmark = [
     pytest.mark.chaos,

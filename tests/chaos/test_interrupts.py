@@ -12,7 +12,7 @@ import pytest
 
 from queue_over_sql import FixedDelay, QueueSettings
 from tests.chaos.roles import waiter
-from tests.chaos.waiting import eventually
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from queue_over_sql import QueueService

@@ -14,7 +14,7 @@ from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.chaos.account import Account, archived_tokens, live_payloads, live_tokens, repeated
 from tests.chaos.processes import Crew
 from tests.chaos.roles import publisher, puppet, worker
-from tests.chaos.waiting import eventually
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(90)]
 

@@ -16,7 +16,7 @@ from queue_over_sql import ClaimLost, QueueError
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.chaos.processes import Crew
 from tests.chaos.roles import puppet
-from tests.chaos.waiting import eventually
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(60)]
 

@@ -14,7 +14,7 @@ from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.chaos.account import archived_count, archived_tokens, live_tokens, repeated
 from tests.chaos.processes import Crew, Process
 from tests.chaos.roles import consumer, publisher
-from tests.chaos.waiting import eventually
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
 

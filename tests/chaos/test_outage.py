@@ -18,7 +18,7 @@ from queue_over_sql.testing.plugin import TestServer
 from tests.chaos.account import create_effects, effects, live_tokens
 from tests.chaos.processes import Crew
 from tests.chaos.roles import booter, worker
-from tests.chaos.waiting import eventually
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
 

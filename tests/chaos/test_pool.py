@@ -12,7 +12,7 @@ from sqlalchemy.pool import QueuePool
 
 from queue_over_sql import QueueService
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
-from tests.chaos.waiting import eventually
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(60)]
 

@@ -12,7 +12,7 @@ from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.chaos.account import create_effects, effects
 from tests.chaos.processes import Crew, Process
 from tests.chaos.roles import replier, requester
-from tests.chaos.waiting import eventually
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
 

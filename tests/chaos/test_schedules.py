@@ -12,7 +12,7 @@ from queue_over_sql import Queue, QueueService
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.chaos.processes import Crew
 from tests.chaos.roles import scheduler
-from tests.chaos.waiting import eventually
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
 

@@ -11,8 +11,8 @@ import pytest
 
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.chaos.processes import Crew
-from tests.chaos.waiting import eventually
-from tests.chaos.working import TOKENS, drain, publish_tasks, start_worker
+from tests.chaos.worker_at_work import TOKENS, drain, publish_tasks, start_worker
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.default_on("sqlite"), pytest.mark.timeout(90)]
 

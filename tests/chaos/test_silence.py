@@ -24,9 +24,9 @@ from tests.chaos.account import create_effects, effects, live_tokens
 from tests.chaos.processes import Crew, Process
 from tests.chaos.proxy import Proxy
 from tests.chaos.roles import worker
-from tests.chaos.waiting import eventually
+from tests.cli.command_line import started
 from tests.contract.bridge import Bridge
-from tests.interfaces.command_line import started
+from tests.waiting import eventually
 
 pytestmark = [
     pytest.mark.chaos,

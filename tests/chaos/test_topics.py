@@ -13,7 +13,7 @@ from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.chaos.account import live_tokens, repeated
 from tests.chaos.processes import Crew
 from tests.chaos.roles import fanner
-from tests.chaos.waiting import eventually
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
 

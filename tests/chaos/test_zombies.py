@@ -13,7 +13,7 @@ from queue_over_sql import ClaimLost, Message, Queue
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.chaos.processes import Crew, Process
 from tests.chaos.roles import puppet
-from tests.chaos.waiting import eventually
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(60)]
 

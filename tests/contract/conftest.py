@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from queue_over_sql import FixedDelay, QueueService
 from queue_over_sql.dialects.async_engines import AsyncEngineForm
 from tests.contract.bridge import Bridge
-from tests.contract.looking import effects
+from tests.contract.queue_state import effects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,9 +17,9 @@ from queue_over_sql.durable.staged_write_store import committed_count
 from queue_over_sql.durable.staged_writes import StagedPublisher
 from queue_over_sql.queue import core_of
 from queue_over_sql.schedules.firing import ScheduleFirer
-from tests.contract.durables import Query
-from tests.contract.staging import BATCH
-from tests.refusing import refused
+from tests.contract.durable.queries import Query
+from tests.contract.durable.staged_batches import BATCH
+from tests.refusals import refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

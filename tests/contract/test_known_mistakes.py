@@ -14,8 +14,8 @@ import pytest
 from sqlalchemy import make_url
 
 from queue_over_sql import DatabaseUnavailable, QueueError, QueueService
-from tests.contract.looking import counts
-from tests.contract.waiting import consume_exactly
+from tests.contract.queue_state import counts
+from tests.waiting import consume_exactly
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,7 +21,7 @@ from queue_over_sql import (
     ScheduleNotFound,
     TopicNotFound,
 )
-from tests.contract.looking import payloads
+from tests.contract.queue_state import payloads
 
 if TYPE_CHECKING:
     from queue_over_sql import Queue

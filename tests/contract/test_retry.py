@@ -20,10 +20,9 @@ from queue_over_sql import (
     QueueSchemaMismatch,
     QueueSettings,
 )
-from tests.contract.editing import finished
-from tests.contract.looking import archived, counts, outcomes
-from tests.contract.policies import POLICIES, TwiceThenNever
-from tests.contract.waiting import consume_exactly
+from tests.contract.queue_state import archived, counts, finished, outcomes
+from tests.contract.retry_policies import POLICIES, TwiceThenNever
+from tests.waiting import consume_exactly
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine, TextClause
@@ -89,7 +88,7 @@ def test_what_is_registered_is_a_class_of_policies(make_service: MakeService) ->
         {1: TwiceThenNever},
         {"popen": subprocess.Popen},
         {"made": TwiceThenNever(1)},
-        {"path": "tests.contract.policies:TwiceThenNever"},
+        {"path": "tests.contract.retry_policies:TwiceThenNever"},
     ]
     accepted = []
     for policies in wrong:
@@ -103,7 +102,7 @@ HOSTILE: list[Any] = [
     {"policy": "subprocess:Popen", "arguments": {"args": "touch pwned", "shell": True}},
     {"policy": "os:system", "arguments": {"command": "touch pwned"}},
     {"policy": "subprocess.Popen", "arguments": {"args": ["touch", "pwned"]}},
-    {"policy": "tests.contract.policies:TwiceThenNever", "arguments": {"seconds": 1}},
+    {"policy": "tests.contract.retry_policies:TwiceThenNever", "arguments": {"seconds": 1}},
     {"policy": "FixedDelay", "arguments": {"delay": "touch pwned"}},
     {"policy": "FixedDelay", "arguments": ["touch pwned"]},
     {"policy": ["FixedDelay"], "arguments": {}},

@@ -22,10 +22,10 @@ from queue_over_sql import (
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.low_watermark import LowWatermark
 from queue_over_sql.store import ClaimRequest
-from tests.contract.looking import payloads
-from tests.contract.policies import POLICIES, OddPolicy
-from tests.contract.waiting import wait_until
-from tests.contract.working import running
+from tests.contract.queue_state import payloads
+from tests.contract.retry_policies import POLICIES, OddPolicy
+from tests.contract.worker.running_worker import running
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine

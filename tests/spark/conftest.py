@@ -11,23 +11,20 @@ import pytest
 from pyspark.sql import SparkSession
 
 from queue_over_sql.testing.plugin import TestDatabase
-from tests.spark.micro_batches import Stream
+from tests.spark.stream.micro_batches import Stream
 
 ROOT = Path(__file__).parents[2]
-# They start sessions of another kind than the one that all others share.
-WITH_SESSIONS_OF_THEIR_OWN = {"test_connect.py", "test_sink_connect.py", "test_submit.py"}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what runs on Spark; the rest of this folder only needs its Python package."""
+    """Mark what runs on the session; the rest of this folder only needs Spark's Python package."""
     for item in items:
         if not item.path.is_relative_to(Path(__file__).parent):
             continue
         # Spark's Python workers keep a service for each database that they have seen.
         item.add_marker(pytest.mark.empty_database)
-        shared = "spark" in getattr(item, "fixturenames", ())
-        if shared or item.path.name in WITH_SESSIONS_OF_THEIR_OWN:
+        if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import Column, Integer, Numeric, String, make_url
 
 from queue_over_sql import Publication, QueueService
 from queue_over_sql.queue import core_of
-from tests.refusing import refused
+from tests.refusals import refused
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -137,7 +137,7 @@ def test_a_job_for_kafkas_connector_needs_another_format_name_only(
 
 @pytest.mark.full
 @pytest.mark.engines("sqlite")
-def test_the_rows_of_an_adopted_table(
+def test_the_rows_of_an_existing_table(
     spark: SparkSession, database: TestDatabase, service: QueueService
 ) -> None:
     """Those that are messages, live or finished, with the columns that their owner gave them."""

@@ -13,7 +13,7 @@ import pytest
 from queue_over_sql import QueueService
 from queue_over_sql.testing.plugin import TestDatabase
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.spark]
 
 SCRIPT = Path(__file__).with_name("connect_reader.py")
 ROOT = Path(__file__).parents[2]

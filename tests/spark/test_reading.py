@@ -46,7 +46,7 @@ from queue_over_sql.spark.columns import MessageColumns, message_columns, read_b
 from queue_over_sql.spark.filters import pushed
 from queue_over_sql.spark.options import MessageOptions
 from queue_over_sql.testing.plugin import TestDatabase
-from tests.contract.entities import ODD_NAMES, create_odd_table
+from tests.contract.existing_tables.users_tables import ODD_NAMES, create_odd_table
 
 T = TypeVar("T")
 # What the faster ways need; without them the driver of the URL reads.
@@ -324,7 +324,7 @@ def adopted(service: QueueService) -> Queue:
 
 
 @by_driver
-def test_rows_of_an_adopted_table_are_their_own_payload(adopted: Queue) -> None:
+def test_rows_of_an_existing_table_are_their_own_payload(adopted: Queue) -> None:
     """Their columns stand where key, kind and payload would be."""
     columns = columns_of(adopted)
     assert "payload" not in columns.schema.names

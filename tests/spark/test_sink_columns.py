@@ -15,7 +15,7 @@ from queue_over_sql import PayloadInvalid, PayloadTooLarge, QueueService
 from queue_over_sql.queue import core_of
 from queue_over_sql.spark.options import WriteOptions
 from queue_over_sql.spark.sink_columns import Encoder, plan_of
-from tests.refusing import refused
+from tests.refusals import refused
 
 if TYPE_CHECKING:
     from queue_over_sql import Queue

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from queue_over_sql import Queue
     from queue_over_sql.testing.plugin import TestDatabase
 
-pytestmark = [pytest.mark.full, pytest.mark.engines("sqlite")]
+pytestmark = [pytest.mark.full, pytest.mark.spark, pytest.mark.engines("sqlite")]
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import os, sys

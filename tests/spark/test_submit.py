@@ -13,7 +13,7 @@ import pytest
 from queue_over_sql import QueueService
 from tests.spark.conftest import ROOT
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.spark]
 
 PROGRAM = """
 from queue_over_sql.spark import session

@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
 def test_each_mutation_finds_its_place_in_the_code() -> None:
     """What it finds is there exactly once, and the tests that must fail then are there."""
     wrong = [
-        f"{file.stem}: {mutation['rule']} {said}"
-        for file in sorted((ROOT / "tests" / "mutations").glob("*.toml"))
+        f"{file.relative_to(ROOT)}: {mutation['rule']} {said}"
+        for file in sorted((ROOT / "tests" / "mutations").rglob("*.toml"))
         for mutation in tomllib.loads(file.read_text())["mutation"]
         for said in _wrong(mutation)
     ]

@@ -24,7 +24,7 @@ from tests.chaos.roles import consumer
 from tests.chaos.roles.spark_driver import Query
 from tests.chaos.spark.crashes import Victim
 from tests.chaos.spark.runs import Run, arrived_at, rows_left
-from tests.chaos.waiting import eventually
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.timeout(3600)]
 

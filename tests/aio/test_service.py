@@ -1,0 +1,293 @@
+"""Many tasks of one loop on one service, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import (
+    AsyncConnection,
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+    create_async_engine,
+)
+
+from queue_over_sql import (
+    ConsumerExpired,
+    QueueService,
+    ServiceClosed,
+    UnsupportedByEngine,
+    WrongDatabase,
+)
+from queue_over_sql.aio import AsyncMessage, AsyncQueueService
+from queue_over_sql.dialects.async_engines import AsyncEngineForm
+from queue_over_sql.dialects.engines import read_url
+from tests.refusals import refused
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from queue_over_sql.testing.plugin import TestDatabase
+
+engines = pytest.mark.engines("sqlite", "postgresql", "mariadb")
+
+
+def own_engine(url: str) -> AsyncEngine:
+    """An engine of the user's own."""
+    return create_async_engine(AsyncEngineForm().with_driver(read_url(url)))
+
+
+def run(url: str, act: Callable[[AsyncQueueService], Awaitable[object]], **settings: Any) -> None:
+    """Run it on a service that is started and stopped."""
+
+    async def main() -> None:
+        async with AsyncQueueService(url, **settings) as service:
+            await act(service)
+
+    asyncio.run(main())
+
+
+@engines
+def test_two_hundred_tasks_share_a_service(url: str) -> None:
+    """Each publishes, claims and acks at once with the others; none twice, none lost."""
+
+    async def act(service: AsyncQueueService) -> None:
+        queue = await service.create_queue("jobs")
+        seen: list[int] = []
+
+        async def work(number: int) -> None:
+            await queue.publish(number)
+            for message in await queue.consume(wait=60):
+                seen.append(message.payload)
+                await message.ack()
+
+        await asyncio.gather(*(work(number) for number in range(200)))
+        assert list(range(200)) == sorted(seen)
+        assert 0 == (await queue.stats()).claimed
+
+    run(url, act, max_connections=5)
+
+
+@engines
+def test_the_loop_goes_on_while_a_lock_is_contended(database: TestDatabase, url: str) -> None:
+    """A publish that waits for somebody else's lock holds up no other task."""
+    other = create_engine(database.url, isolation_level="AUTOCOMMIT")
+    locks = {
+        "sqlite": ("BEGIN IMMEDIATE", "ROLLBACK"),
+        "postgresql": ("BEGIN", "LOCK TABLE queue_jobs IN EXCLUSIVE MODE", "ROLLBACK"),
+        "mariadb": ("LOCK TABLES queue_jobs WRITE", "UNLOCK TABLES"),
+    }[database.engine]
+
+    async def act(service: AsyncQueueService) -> None:
+        queue = await service.create_queue("jobs")
+        with other.connect() as connection:
+            for statement in locks[:-1]:
+                connection.execute(text(statement))
+            publishing = asyncio.create_task(queue.publish("x"))
+            for _ in range(5):
+                await asyncio.sleep(0.01)
+            assert not publishing.done()
+            connection.execute(text(locks[-1]))
+        await publishing
+        assert 1 == (await queue.stats()).ready
+
+    run(url, act)
+    other.dispose()
+
+
+@engines
+@pytest.mark.timing
+def test_a_loop_that_was_blocked_fences_itself(url: str) -> None:
+    """Who held up the heartbeat for too long may not ack, and goes on as a new consumer."""
+
+    async def act(service: AsyncQueueService) -> None:
+        queue = await service.create_queue("jobs")
+        await queue.publish("x")
+        (message,) = await queue.consume(wait=5)
+        before = service.consumer_id
+        time.sleep(1.6)  # noqa: ASYNC251 - this is what must not be done
+        with pytest.raises(ConsumerExpired) as caught:
+            await message.ack()
+        assert [message] == caught.value.messages
+        assert isinstance(caught.value.messages[0], AsyncMessage)
+        (again,) = await queue.consume(wait=20)
+        await again.ack()
+        assert before != service.consumer_id
+
+    run(url, act, consumer_timeout=1.5)
+
+
+@engines
+def test_every_kind_of_transaction_is_taken(url: str) -> None:
+    """Of a connection, a session and a scoped one: what is rolled back was not published."""
+    engine = own_engine(url)
+    scoped = async_scoped_session(async_sessionmaker(engine), lambda: 1)
+
+    async def act(service: AsyncQueueService) -> None:
+        queue = await service.create_queue("jobs")
+        caller: Any
+        for caller in (engine.connect(), AsyncSession(engine), scoped):
+            if isinstance(caller, AsyncConnection):
+                await caller.start()
+            await queue.publish("no", connection=caller)
+            await caller.rollback()
+            await queue.publish("yes", connection=caller)
+            await caller.commit()
+            taken = await queue.take(5, connection=caller)
+            await caller.commit()
+            await caller.close()
+            assert ["yes"] == [message.payload for message in taken], type(caller)
+        await engine.dispose()
+
+    run(url, act)
+
+
+@engines
+def test_a_users_engine_is_left_alone(url: str) -> None:
+    """A service on the user's engine works, and its stop does not dispose that engine."""
+
+    async def main() -> None:
+        engine = own_engine(url)
+        pool = engine.pool
+        async with AsyncQueueService(engine) as service:
+            queue = await service.create_queue("jobs")
+            await queue.publish("x")
+            async with queue.receive() as message:
+                assert message is not None
+        assert pool is engine.pool
+        async with engine.connect() as connection:
+            assert 0 == await connection.scalar(text("SELECT COUNT(*) FROM queue_jobs"))
+        await engine.dispose()
+
+    asyncio.run(main())
+
+
+@pytest.mark.engines("mariadb")
+def test_asyncmy_works_where_it_is_named(url: str) -> None:
+    """Another driver of MySQL and MariaDB."""
+
+    async def act(service: AsyncQueueService) -> None:
+        queue = await service.create_queue("jobs")
+        assert 100 == await queue.load(range(100))
+        messages = await queue.consume(100)
+        assert list(range(100)) == [message.payload for message in messages]
+        await queue.ack(messages)
+
+    run(url.replace("://", "+asyncmy://"), act)
+
+
+def test_other_transactions_are_refused(tmp_path: Path) -> None:
+    """Synchronous ones, those elsewhere and those not begun, each in its own words."""
+
+    async def act(service: AsyncQueueService) -> None:
+        queue = await service.create_queue("jobs")
+        threads = create_engine(f"sqlite:///{tmp_path / 'q.db'}")
+        elsewhere = own_engine(f"sqlite:///{tmp_path / 'other.db'}")
+        with threads.connect() as connection, pytest.raises(TypeError, match="use QueueService"):
+            await queue.publish("x", connection=connection)  # type: ignore[arg-type]
+        async with elsewhere.connect() as far:
+            with pytest.raises(WrongDatabase):
+                await queue.publish("x", connection=far)
+            with QueueService(threads) as other, pytest.raises(TypeError, match="use AsyncQueue"):
+                other.queue("jobs").publish("x", connection=far)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="not begun"):
+            await queue.publish("x", connection=elsewhere.connect())
+        assert 0 == (await queue.stats()).ready
+        await elsewhere.dispose()
+        threads.dispose()
+
+    run(f"sqlite:///{tmp_path / 'q.db'}", act)
+
+
+def test_what_no_loop_can_use_is_refused() -> None:
+    """With what to write instead."""
+    wrong: dict[type[Exception], list[tuple[Any, str]]] = {
+        ValueError: [
+            ("sqlite+pysqlite://", r"sqlite\+aiosqlite"),
+            ("postgresql+psycopg2://x", r"postgresql\+psycopg:"),
+            ("mysql+pymysql://x", r"mysql\+aiomysql"),
+            ("h2:mem:x", "URL"),
+        ],
+        UnsupportedByEngine: [("h2+jaydebeapi://x", "H2"), ("h2://localhost/x", "H2")],
+        TypeError: [(7, "AsyncEngine"), (create_engine("sqlite://"), "create_async_engine")],
+    }
+    for error, databases in wrong.items():
+        for database, said in databases:
+            with refused(database, error, match=said):
+                AsyncQueueService(database)
+
+
+def test_threads_refuse_what_is_for_a_loop() -> None:
+    """And say who can use it."""
+    url = "sqlite+aiosqlite://"
+    for database in (url, create_async_engine(url).sync_engine):
+        with pytest.raises(ValueError, match="AsyncQueueService"):
+            QueueService(database)
+
+
+def test_a_service_stays_in_its_loop(tmp_path: Path) -> None:
+    """In another loop it says so, instead of waiting for ever."""
+    service = AsyncQueueService(f"sqlite:///{tmp_path / 'q.db'}")
+
+    async def again() -> None:
+        with pytest.raises(RuntimeError, match="another event loop"):
+            await service.queue("other")
+
+    with asyncio.Runner() as first:
+        first.run(service.create_queue("jobs"))
+        asyncio.run(again())
+        first.run(service.stop())
+
+
+def test_after_the_stop_nothing_goes_on(tmp_path: Path) -> None:
+    """What was claimed is given back, and every verb says that it is over."""
+
+    async def main() -> None:
+        url = f"sqlite:///{tmp_path / 'q.db'}"
+        async with AsyncQueueService(url) as service:
+            queue = await service.create_queue("jobs")
+            await queue.publish("x")
+            (held,) = await queue.consume()
+            waiting = asyncio.create_task(queue.consume(wait=60))
+            await asyncio.sleep(0.05)
+        with pytest.raises(ServiceClosed):
+            await queue.publish("y")
+        with pytest.raises(ServiceClosed):
+            await waiting
+        with pytest.raises(ServiceClosed):
+            await held.ack()
+        async with AsyncQueueService(url) as other:
+            (again,) = await (await other.queue("jobs")).consume()
+            assert (held.id, 1) == (again.id, again.attempt)
+
+    asyncio.run(main())
+
+
+@pytest.mark.engines("postgresql", "mariadb", "mysql")
+@pytest.mark.usefixtures("functions_allowed")
+def test_the_functions_for_other_languages_are_installed(url: str) -> None:
+    """A message that plain SQL puts is consumed on the loop, until they are taken away again."""
+    engine = own_engine(url)
+    put = text("SELECT put_message_in_queue('jobs', '{\"n\": 1}', 0, 0)")
+
+    async def act(service: AsyncQueueService) -> None:
+        queue = await service.create_queue("jobs")
+        await service.sql_api.install()
+        async with engine.begin() as connection:
+            message_id = await connection.scalar(put)
+        (message,) = await queue.consume(wait=20)
+        assert (message_id, {"n": 1}) == (message.id, message.payload)
+        await message.ack()
+        assert "put_message_in_queue" in await service.sql_api.script()
+        assert await service.sql_api.uninstall()
+        assert not await service.sql_api.uninstall()
+        await engine.dispose()
+
+    run(url, act)

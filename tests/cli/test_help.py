@@ -1,0 +1,117 @@
+"""The command explains itself: help everywhere, a current reference page, a version."""
+
+from __future__ import annotations
+
+import runpy
+from typing import Any
+
+import typer
+
+from queue_over_sql import __version__
+from queue_over_sql.cli.app import build_app
+from tests.cli.command_line import ROOT, run
+
+REFERENCE = runpy.run_path(str(ROOT / "scripts" / "docs" / "cli.py"))
+
+EXPECTED = [
+    "create",
+    "list",
+    "pause",
+    "resume",
+    "purge",
+    "drop",
+    "adopt",
+    "publish",
+    "request",
+    "consume",
+    "peek",
+    "search",
+    "edit",
+    "requeue",
+    "subscribe",
+    "unsubscribe",
+    "stats",
+    "consumers",
+    "worker",
+    "reaper",
+    "demo",
+    "archive export",
+    "archive prune",
+    "archive remove",
+    "schedule add",
+    "schedule list",
+    "schedule show",
+    "schedule pause",
+    "schedule resume",
+    "schedule remove",
+    "topic create",
+    "topic list",
+    "topic show",
+    "topic publish",
+    "topic drop",
+    "consumer release",
+    "consumer drop",
+    "sql-api install",
+    "sql-api uninstall",
+    "sql-api print",
+    "spark load",
+    "spark process",
+    "spark workers",
+    "spark export-history",
+    "spark report",
+]
+
+
+def _commands() -> dict[str, Any]:
+    root: Any = typer.main.get_command(build_app())
+    return {"": root, **dict(REFERENCE["all_commands"](root))}
+
+
+def test_the_commands_are_those_that_are_promised() -> None:
+    """No command is missing, and none has come without being listed here."""
+    assert EXPECTED == list(_commands())[1:]
+
+
+def test_every_command_argument_and_option_has_help() -> None:
+    """A command, argument or option without a help text cannot be merged."""
+    without = [
+        f"{name} {part.name}".strip()
+        for name, command in _commands().items()
+        for part in (command, *command.params)
+        if not (getattr(part, "help", None) or "").strip()
+    ]
+    assert [] == without
+
+
+def test_every_command_takes_the_options_for_the_database() -> None:
+    """--url, --schema, --table-prefix and --json work after the name of every command, too."""
+    shared = {"--url", "--schema", "--table-prefix", "--json"}
+    commands = _commands()
+    missing = {
+        name: shared - {option for part in commands[name].params for option in part.opts}
+        for name in EXPECTED
+    }
+    assert {} == {name: options for name, options in missing.items() if options}
+
+
+def test_the_reference_page_is_current() -> None:
+    """docs/cli.md is what the commands say of themselves today."""
+    current: str = REFERENCE["render"]()
+    assert current == (ROOT / "docs" / "cli.md").read_text(), "run: python scripts/docs/cli.py"
+
+
+def test_help_needs_no_database() -> None:
+    """Help of a command is shown without a URL, and names its own options."""
+    ended = run("publish", "--help")
+    assert (0, True) == (ended.exit_code, "--on-conflict" in ended.out)
+
+
+def test_version() -> None:
+    """--version prints the version of the package."""
+    assert f"queue-over-sql {__version__}\n" == run("--version").out
+
+
+def test_an_unknown_command_is_wrong_usage() -> None:
+    """Exit code 2, nothing on standard output."""
+    ended = run("nonsense")
+    assert (2, "") == (ended.exit_code, ended.out)

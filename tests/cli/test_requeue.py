@@ -1,0 +1,119 @@
+"""`requeue`: finished messages are sent again, or it is said what stands in the way."""
+
+from __future__ import annotations
+
+import pytest
+
+from queue_over_sql import Publication, Queue
+from queue_over_sql.testing.plugin import MakeService, TestDatabase
+from tests.cli.command_line import on_terminal, run, succeed
+from tests.contract.queue_state import finished
+
+pytestmark = pytest.mark.default_on("sqlite", "postgresql")
+
+
+def test_chosen_ones_get_a_new_life(database: TestDatabase, make_service: MakeService) -> None:
+    """By the filters of the archive, on every engine; the others stay where they are."""
+    queue = make_service().create_queue("jobs", archive="all")
+    queue.publish_many([Publication(n, kind=kind) for n, kind in enumerate("aab")])
+    finished(queue, "rejected", 3, reason="no stock")
+    options = ("--status", "rejected", "--kind", "a", "--where", "attempt_count = 1", "--yes")
+    done = succeed("requeue", "jobs", *options, "--json", url=database.url).record
+    assert {"queue": "jobs", "requeued": 2} == done
+    again = queue.consume(10)
+    assert [(0, "no stock"), (1, "no stock")] == [
+        (message.payload, message.headers["previous_error"]) for message in again
+    ]
+    assert [2] == [message.payload for message in queue.archive.messages().list()]
+
+
+def test_it_says_how_many_and_asks(sqlite_url: str, jobs: Queue) -> None:
+    """A no leaves the archive as it is; a yes empties it."""
+    jobs.publish_many([1, 2])
+    finished(jobs, "rejected", 2)
+    refused, agreed = (
+        run("requeue", "jobs", "--all", url=sqlite_url, stdin=answer) for answer in ("n\n", "y\n")
+    )
+    assert (1, "") == (refused.exit_code, refused.out)
+    assert (0, True, "Requeued 2 messages of queue jobs.") == (
+        agreed.exit_code,
+        "Requeue 2 messages of queue jobs?" in agreed.err,
+        agreed.out.strip(),
+    )
+
+
+def test_all_is_meant_only_where_it_is_said(sqlite_url: str) -> None:
+    """Without filters --all is needed, and with filters it has no place: code 2."""
+    succeed("create", "jobs", url=sqlite_url)
+    for options in ((), ("--all", "--kind", "a")):
+        ended = run("requeue", "jobs", *options, "--yes", url=sqlite_url)
+        assert (2, True) == (ended.exit_code, "--all" in ended.err), options
+
+
+def test_nothing_to_requeue_is_code_3(sqlite_url: str) -> None:
+    """Asked for or not."""
+    succeed("create", "jobs", url=sqlite_url)
+    for option in ("--all", "--yes"):
+        ended = run("requeue", "jobs", "--all", option, url=sqlite_url)
+        assert (3, "") == (ended.exit_code, ended.out)
+
+
+def test_a_live_key_is_explained(sqlite_url: str, jobs: Queue) -> None:
+    """Code 1; nothing was requeued; what is advised works as it is typed."""
+    jobs.publish("old", key="it's")
+    finished(jobs, "rejected")
+    live = jobs.publish("new", key="it's")
+    ended = run("requeue", "jobs", "--all", "--yes", url=sqlite_url)
+    assert (1, "", True, True) == (
+        ended.exit_code,
+        ended.out,
+        f"message {live.id} has the key" in ended.err,
+        "nothing of that transaction was requeued" in ended.err,
+    )
+    assert 1 == jobs.stats().archived
+    advice = """queue-over-sql archive remove jobs --key 'it'"'"'s'"""
+    assert advice in ended.err
+    succeed("archive", "remove", "jobs", "--key", "it's", "--yes", url=sqlite_url)
+    assert (0, 1) == (jobs.stats().archived, jobs.stats().ready)
+
+
+def test_one_key_twice_in_the_archive_is_explained(sqlite_url: str, jobs: Queue) -> None:
+    """Both cannot live at once: the text says how to look at them and to send one."""
+    for payload in ("first", "second"):
+        jobs.publish(payload, key="k")
+        finished(jobs, "rejected")
+    ended = run("requeue", "jobs", "--key", "k", "--yes", url=sqlite_url)
+    assert (1, True, True) == (
+        ended.exit_code,
+        "search jobs --archive --key k" in ended.err,
+        "requeue jobs --where 'id = …'" in ended.err,
+    )
+    ids = [message.id for message in jobs.archive.messages(key="k").list()]
+    succeed("requeue", "jobs", "--where", f"id = {ids[1]}", "--yes", url=sqlite_url)
+    assert ["second"] == [message.payload for message in jobs.messages().list()]
+
+
+def test_what_was_done_before_an_error_is_said(sqlite_url: str, jobs: Queue) -> None:
+    """The transactions before the one that failed stand, and their number is given."""
+    jobs.load(range(600))
+    jobs.publish("last", key="k")
+    finished(jobs, "rejected", 601)
+    jobs.publish("new", key="k")
+    ended = run("requeue", "jobs", "--all", "--yes", url=sqlite_url)
+    assert (1, True, 101) == (
+        ended.exit_code,
+        "Done before this: 500 messages." in ended.err,
+        jobs.stats().archived,
+    )
+
+
+def test_requeueing_many_shows_how_far_it_is(sqlite_url: str, jobs: Queue) -> None:
+    """On a terminal there is a bar that ends at the number of messages."""
+    jobs.load(range(1200))
+    finished(jobs, "rejected", 1200)
+    code, shown = on_terminal("requeue", "jobs", "--all", "--yes", url=sqlite_url)
+    assert (0, True, True) == (
+        code,
+        "1200/1200" in shown,
+        "Requeued 1,200 messages of queue jobs." in shown,
+    )

@@ -1,0 +1,152 @@
+"""`search`: what `peek` shows, found by fields of the payload and by SQL conditions."""
+
+from __future__ import annotations
+
+import pytest
+
+from queue_over_sql import Publication, Queue
+from queue_over_sql.queue import core_of
+from queue_over_sql.testing.plugin import MakeService, TestDatabase
+from tests.cli.command_line import Ended, run, succeed
+from tests.contract.queue_state import has_json_paths
+
+pytestmark = pytest.mark.default_on("sqlite", "postgresql")
+
+ORDERS = [
+    {"n": 1, "address": {"city": "Zagreb"}, "zip": "123", "items": [{"sku": "a"}]},
+    {"n": 2, "address": {"city": "Split"}, "zip": 123, "items": [{"sku": "b"}]},
+    {"n": 3, "address": {"city": "Zagreb"}, "zip": None, "items": []},
+]
+
+
+def _orders(make_service: MakeService) -> Queue:
+    queue = make_service().create_queue("orders", archive="all")
+    queue.publish_many([Publication(order, kind=f"kind-{order['n']}") for order in ORDERS])
+    return queue
+
+
+def _numbers(ended: Ended) -> list[int]:
+    return [message["payload"]["n"] for message in ended.records]
+
+
+def test_fields_of_the_payload(database: TestDatabase, make_service: MakeService) -> None:
+    """Paths into objects and lists; JSON values where they are, text otherwise; all must match.
+
+    H2 before 2.2.220 cannot look into payloads, and says so.
+    """
+    queue = _orders(make_service)
+    if not has_json_paths(core_of(queue).context.connections.engine):
+        refused = run("search", "orders", "--payload", "n=1", url=database.url)
+        assert (1, True) == (refused.exit_code, "2.2.220" in refused.err)
+        return
+    found = [
+        _numbers(run("search", "orders", "--json", *options, url=database.url))
+        for options in (
+            ("--payload", "address.city=Zagreb"),
+            ("--payload", "address.city=Zagreb", "--payload", "n=3"),
+            ("--payload", "zip=123"),
+            ("--payload", 'zip="123"'),
+            ("--payload", "items.0.sku=b"),
+        )
+    ]
+    assert [[1, 3], [3], [2], [1], [2]] == found
+
+
+def test_sql_conditions(database: TestDatabase, make_service: MakeService) -> None:
+    """Any SQL on the columns, whatever characters are in it, also together with other filters."""
+    _orders(make_service)
+    conditions = (
+        "kind = 'kind-2'",
+        "kind like 'kind%' and id > 1",
+        "kind = 'x' or 1 = 1 -- and so on",
+        "kind <> ' :name' and kind <> '100%' and kind <> '?' and kind <> '%s'",
+    )
+    found = [
+        _numbers(run("search", "orders", "--json", "--where", sql, url=database.url))
+        for sql in conditions
+    ]
+    assert [[2], [2, 3], [1, 2, 3], [1, 2, 3]] == found
+    both = ("--where", "1 = 1 or 1 = 2", "--kind", "kind-3")
+    assert [3] == _numbers(run("search", "orders", "--json", *both, url=database.url))
+
+
+def test_sql_that_is_refused(database: TestDatabase, make_service: MakeService) -> None:
+    """An unknown column and a syntax error: code 1 and one message that names the option."""
+    make_service().create_queue("orders")
+    for condition in ("nonsense > 1", "id >"):
+        ended = run("search", "orders", "--where", condition, url=database.url)
+        said = [part in ended.err for part in ("refused", "--where", "Traceback")]
+        assert (1, "", [True, True, False]) == (ended.exit_code, ended.out, said), condition
+
+
+def test_count_and_pages(sqlite_url: str) -> None:
+    """--count counts what is on all pages; --limit and --after turn them."""
+    succeed("create", "orders", url=sqlite_url)
+    succeed("publish", "orders", url=sqlite_url, stdin="1\n" * 30)
+    search = ("search", "orders", "--where", "id > 5")
+    first = succeed(*search, "--json", url=sqlite_url).records
+    last = str(first[-1]["id"])
+    second = succeed(*search, "--after", last, "--limit", "3", "--json", url=sqlite_url).records
+    assert ([*range(6, 26)], [26, 27, 28]) == (
+        [message["id"] for message in first],
+        [message["id"] for message in second],
+    )
+    counted = succeed(*search, "--count", "--json", url=sqlite_url).record
+    assert ("25\n", {"queue": "orders", "count": 25}) == (
+        succeed(*search, "--count", url=sqlite_url).out,
+        counted,
+    )
+
+
+def test_nothing_found_is_code_3(sqlite_url: str) -> None:
+    """Scripts can tell an empty answer from a full one, also of --count."""
+    succeed("create", "orders", url=sqlite_url)
+    found, counted = (
+        run("search", "orders", "--kind", "x", *option, url=sqlite_url)
+        for option in ((), ("--count",))
+    )
+    assert [(3, ""), (3, "0\n")] == [(ended.exit_code, ended.out) for ended in (found, counted)]
+
+
+def test_the_archive_is_searched_alike(sqlite_url: str) -> None:
+    """--archive finds finished messages by the same filters; people see how each ended."""
+    succeed("create", "orders", "--max-attempts", "1", url=sqlite_url)
+    succeed("publish", "orders", url=sqlite_url, stdin='{"n":1}\n{"n":2}\n')
+    run("consume", "orders", "--count", "2", "--exec", "exit 1", url=sqlite_url)
+    search = ("search", "orders", "--archive", "--status", "failed", "--payload", "n=2")
+    head, row = succeed(*search, url=sqlite_url).out.splitlines()
+    assert (True, True, True) == ("outcome" in head, "failed" in row, '{"n":2}' in row)
+    assert [2] == _numbers(succeed(*search, "--json", url=sqlite_url))
+
+
+def test_kinds_are_shown_where_there_are_some(sqlite_url: str) -> None:
+    """A column for kinds takes room only where a message has one."""
+    succeed("create", "orders", url=sqlite_url)
+    succeed("publish", "orders", "1", url=sqlite_url)
+    without, *_ = succeed("search", "orders", url=sqlite_url).out.splitlines()
+    succeed("publish", "orders", "2", "--kind", "invoice", url=sqlite_url)
+    head, _, row = succeed("search", "orders", url=sqlite_url).out.splitlines()
+    assert (False, True, True) == ("kind" in without, "kind" in head, "invoice" in row)
+
+
+def test_filters_that_mean_nothing(sqlite_url: str) -> None:
+    """Wrong usage, code 2, and a text that says what would be right."""
+    succeed("create", "orders", url=sqlite_url)
+    wrong = {
+        ("--payload", "n"): "NAME=VALUE",
+        ("--payload", "n=1", "--payload", "n=2"): "more than once",
+        ("--payload", "a..b=1"): "a..b",
+        ("--payload", "a=[1]"): "one by one",
+        ("--status", "done"): "ready",
+        ("--archive", "--status", "ready"): "done",
+    }
+    for options, said in wrong.items():
+        ended = run("search", "orders", *options, url=sqlite_url)
+        assert (2, "", True) == (ended.exit_code, ended.out, said in ended.err), options
+
+
+def test_a_queue_of_text_has_no_fields(sqlite_url: str) -> None:
+    """--payload on it is refused, naming what it holds."""
+    succeed("create", "notes", "--payload", "text", url=sqlite_url)
+    ended = run("search", "notes", "--payload", "n=1", url=sqlite_url)
+    assert (2, True) == (ended.exit_code, "'text'" in ended.err)

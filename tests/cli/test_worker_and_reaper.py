@@ -1,0 +1,104 @@
+"""Commands that stay: `worker` and `reaper`, with real signals."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from queue_over_sql import QueueService
+from queue_over_sql.testing.plugin import MakeService, TestDatabase
+from tests.cli.command_line import eventually, run, started, succeed
+
+pytestmark = pytest.mark.default_on("sqlite", "postgresql")
+
+MODULE = """
+import os
+from pathlib import Path
+from queue_over_sql import QueueService
+
+service = QueueService(os.environ["QUEUE_OVER_SQL_URL"])
+worker = service.worker(concurrency=2)
+number = 7
+
+@worker.handle("jobs")
+def write(message):
+    Path(f"done-{message.payload}").touch()
+"""
+
+
+@pytest.mark.chaos
+def test_worker_runs_a_module_of_the_current_folder(database: TestDatabase, tmp_path: Path) -> None:
+    """A Worker found by its import path handles messages, and SIGTERM ends it with code 0."""
+    (tmp_path / "my_jobs.py").write_text(MODULE)
+    succeed("create", "jobs", url=database.url)
+    succeed("publish", "jobs", url=database.url, stdin="1\n2\n")
+    log = tmp_path / "worker.log"
+    with started("worker", "my_jobs:worker", url=database.url, log=log, cwd=tmp_path) as process:
+        for number in (1, 2):
+            eventually((tmp_path / f"done-{number}").exists, f"message {number} is handled")
+        process.send_signal(signal.SIGTERM)
+        assert 0 == process.wait(30)
+    assert ("my_jobs:worker" in log.read_text(), 3) == (
+        True,
+        run("consume", "jobs", url=database.url).exit_code,
+    )
+
+
+def test_worker_explains_what_it_cannot_load(sqlite_url: str, tmp_path: Path) -> None:
+    """A path that leads to no Worker is wrong usage, explained and without a traceback."""
+    (tmp_path / "my_jobs.py").write_text(MODULE)
+    wrong = {
+        "my_jobs:number": "int",
+        "my_jobs:nothing": "nothing",
+        "no_such_module:worker": "no_such_module",
+    }
+    for target, reason in wrong.items():
+        ended = run("worker", target, url=sqlite_url, cwd=tmp_path)
+        said = (reason in ended.err, "Traceback" in ended.err)
+        assert (2, (True, False)) == (ended.exit_code, said), target
+
+
+def test_worker_puts_url_where_the_module_finds_it(sqlite_url: str, tmp_path: Path) -> None:
+    """--url reaches the user's module as QUEUE_OVER_SQL_URL."""
+    (tmp_path / "shows.py").write_text(
+        "import os; print(os.environ['QUEUE_OVER_SQL_URL'])\nworker = 1"
+    )
+    assert f"{sqlite_url}\n" == run("worker", "shows", "--url", sqlite_url, cwd=tmp_path).out
+
+
+@pytest.mark.chaos
+def test_reaper_gives_back_expired_leases(
+    database: TestDatabase, make_service: MakeService, tmp_path: Path
+) -> None:
+    """The daemon alone brings a message back whose lease ran out, and SIGTERM ends it cleanly."""
+    queue = make_service(consumer_timeout=60.0).create_queue("jobs")
+    queue.publish(1)
+    queue.consume(lease=0.05)
+    log = tmp_path / "reaper.log"
+    arguments = ("reaper", "--interval", "50ms", "--consumer-timeout", "5s")
+    with started(*arguments, url=database.url, log=log) as process:
+        eventually(lambda: queue.stats().ready == 1, "the message is ready again")
+        process.send_signal(signal.SIGTERM)
+        assert 0 == process.wait(30)
+    assert "The reaper stops" in log.read_text()
+
+
+@pytest.mark.chaos
+def test_reaper_leaves_no_consumer_behind(sqlite_url: str, tmp_path: Path) -> None:
+    """While it runs it is a consumer named reaper; stopped, it has signed off."""
+    with started("reaper", url=sqlite_url, log=tmp_path / "log") as process:
+        eventually(
+            lambda: '"reaper"' in run("consumers", "--json", url=sqlite_url).out, "it registers"
+        )
+        process.send_signal(signal.SIGINT)
+        assert 0 == process.wait(30)
+    with QueueService(sqlite_url) as service:
+        assert [service.consumer_id] == [c.consumer_id for c in service.consumers()]
+
+
+def test_an_unknown_log_level_is_wrong_usage(sqlite_url: str) -> None:
+    """The levels that there are stand in the message."""
+    ended = run("reaper", "--log-level", "loud", url=sqlite_url)
+    assert (2, True) == (ended.exit_code, "warning" in ended.err)

@@ -1,0 +1,285 @@
+"""An idle consumer is woken by what others publish; without that it finds it by polling."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import create_engine
+
+from queue_over_sql.dialects.driver_calls import driver_connection
+from queue_over_sql.errors import DatabaseUnavailable
+from queue_over_sql.queue import core_of
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from queue_over_sql import Message, Queue, QueueService
+    from queue_over_sql.testing.plugin import MakeService, TestDatabase
+
+# For what comes at once: a bound, never a measure of speed.
+PATIENCE = 30.0
+# Who waits so long between two looks was woken if it found anything.
+NEVER = 600.0
+# The engines that tell consumers of what other processes publish; with the others they poll.
+hears = pytest.mark.engines("sqlite", "postgresql")
+tells = pytest.mark.engines("postgresql")
+
+
+class Waiting:
+    """A consumer that waits in a thread of its own, and notes how often it looks."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.looks = 0
+        self.found: list[Message] = []
+        claimer = core_of(queue).claimer
+        claim = claimer.claim
+
+        def counted(*arguments: object) -> object:
+            self.looks += 1
+            return claim(*arguments)  # type: ignore[arg-type]
+
+        claimer.claim = counted  # type: ignore[method-assign, assignment]
+        self.thread = threading.Thread(target=self._wait, daemon=True)
+        self.thread.start()
+
+    def _wait(self) -> None:
+        self.found = self.queue.consume(wait=NEVER)
+
+    def ended(self) -> Waiting:
+        self.thread.join(PATIENCE)
+        assert self.found, "nothing was found in time"
+        self.queue.ack(self.found)
+        return self
+
+
+@pytest.fixture
+def publisher(service: QueueService) -> Queue:
+    return service.create_queue("jobs")
+
+
+@pytest.fixture
+def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let consumers who found nothing not look again by themselves."""
+    monkeypatch.setattr("queue_over_sql.queues.claim.FIRST_POLL", NEVER)
+    monkeypatch.setattr("queue_over_sql.queues.claim.LAST_POLL", NEVER)
+
+
+def watched(service: QueueService) -> Any:
+    """The watch of a service, which waits for messages once it has begun."""
+    queue, wakeups = service.queue("jobs"), service._parts.wakeups
+    wait_until(lambda: queue.consume(wait=0.05) == [] and wakeups._watch, timeout=PATIENCE)
+    return wakeups._watch
+
+
+@hears
+@pytest.mark.threads("waits in threads")
+@pytest.mark.usefixtures("seldom")
+def test_a_publish_elsewhere_wakes_the_consumer(
+    publisher: Queue, make_service: MakeService, database: TestDatabase
+) -> None:
+    """By the very next look, although it would not look by itself; and not before the commit."""
+    waiting = Waiting(make_service().queue("jobs"))
+    wakeups = core_of(waiting.queue).context.wakeups
+    # It looks once more when its watch begins.
+    wait_until(lambda: wakeups._watch is not None and waiting.looks >= 2, timeout=PATIENCE)
+    before = waiting.looks
+    publisher.publish("x")
+    waiting.ended()
+    assert waiting.looks - before <= 3
+    again = Waiting(waiting.queue)
+    wait_until(lambda: again.looks >= 1, timeout=PATIENCE)
+    engine = create_engine(database.url)
+    with engine.begin() as connection:
+        publisher.publish("x", connection=connection)
+        time.sleep(0.05)
+        assert not again.found
+    again.ended()
+    engine.dispose()
+
+
+@tells
+@pytest.mark.threads("its engine is a synchronous one")
+def test_a_transaction_in_two_phases_tells_nobody(
+    service: QueueService, database: TestDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL could not prepare it any more."""
+    dialect = service._parts.connections.dialect
+    queue = service.create_queue("jobs")
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("somebody was told")
+
+    monkeypatch.setattr(type(dialect.notifications), "tell", refuse)
+    engine = create_engine(database.url)
+    with engine.connect() as connection:
+        transaction = connection.begin_twophase()
+        queue.publish("x", connection=connection)
+        transaction.rollback()
+    engine.dispose()
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("waits in threads")
+def test_without_wake_ups_polling_finds_everything(
+    publisher: Queue, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing hangs on a wake-up."""
+    for kind in type(core_of(publisher).context.dialect.notifications).__mro__:
+        if "hears_others" in vars(kind):
+            monkeypatch.setattr(kind, "hears_others", False)
+    consumer = make_service(notify=False)
+    waiting = Waiting(consumer.queue("jobs"))
+    wait_until(lambda: waiting.looks >= 2, timeout=PATIENCE)
+    publisher.publish("x")
+    waiting.ended()
+
+
+@hears
+@pytest.mark.threads("asks the threads of the service")
+def test_notify_false_tells_and_hears_nothing(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No connection more, no statement more."""
+    service = make_service(notify=False)
+    queue = service.create_queue("jobs")
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("somebody was told")
+
+    monkeypatch.setattr(type(service._parts.connections.dialect.notifications), "tell", refuse)
+    queue.publish("x")
+    [message] = queue.consume(wait=1)
+    message.ack()
+    assert queue.consume(wait=0.05) == []
+    assert service._parts.wakeups._running is None
+
+
+@tells
+@pytest.mark.threads("asks the threads of the service")
+def test_a_burst_is_told_once(service: QueueService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NOTIFY lets one committer through at a time, so it is sent seldom."""
+    dialect = service._parts.connections.dialect
+    queue = service.create_queue("jobs")
+    told: list[float] = []
+    tell = type(dialect.notifications).tell
+
+    def noted(*arguments: object) -> None:
+        told.append(time.monotonic())
+        tell(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(dialect.notifications), "tell", noted)
+    began = time.monotonic()
+    for _ in range(200):
+        queue.publish("x")
+    seconds = time.monotonic() - began
+    assert told
+    assert len(told) <= seconds / 0.01 + 2
+    gaps = [later - earlier for earlier, later in itertools.pairwise(told)]
+    assert all(gap >= 0.0099 for gap in gaps)
+
+
+@hears
+@pytest.mark.threads("waits in threads")
+@pytest.mark.usefixtures("publisher")
+def test_the_end_of_a_service_ends_its_watch(make_service: MakeService) -> None:
+    """With its connection."""
+    service = make_service()
+    watched(service)
+    running = service._parts.wakeups._running
+    assert running is not None
+    assert running.is_alive()
+    service.stop()
+    running.join(PATIENCE)
+    assert not running.is_alive()
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("waits in threads")
+@pytest.mark.usefixtures("publisher")
+def test_the_end_of_a_service_ends_a_watch_that_has_no_connection(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although it would not try again for a while."""
+    monkeypatch.setattr("queue_over_sql.database.notify._FIRST_PAUSE", NEVER)
+    service = make_service()
+    queue = service.queue("jobs")
+    refused = threading.Event()
+
+    def refuse() -> None:
+        refused.set()
+        raise DatabaseUnavailable
+
+    monkeypatch.setattr(service._parts.connections, "apart", refuse)
+    wait_until(lambda: queue.consume(wait=0.05) == [] and refused.is_set(), timeout=PATIENCE)
+    running = service._parts.wakeups._running
+    assert running is not None
+    assert running.is_alive()
+    service.stop()
+    running.join(PATIENCE)
+    assert not running.is_alive()
+
+
+@hears
+@pytest.mark.threads("waits in threads")
+def test_a_lost_watch_is_begun_again(
+    publisher: Queue, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that broke is replaced; meanwhile polling goes on."""
+    monkeypatch.setattr("queue_over_sql.database.notify._FIRST_PAUSE", 0.05)
+    service = make_service()
+    waiting = Waiting(service.queue("jobs"))
+    wakeups = service._parts.wakeups
+    wait_until(lambda: wakeups._watch is not None, timeout=PATIENCE)
+    watch: Any = wakeups._watch
+    driver_connection(watch._connection).close()
+    wait_until(lambda: wakeups._watch is not watch, timeout=PATIENCE)
+    publisher.publish("x")
+    waiting.ended()
+
+
+@tells
+@pytest.mark.threads("asks the threads of the service")
+def test_what_is_told_is_taken_though_nobody_waits(
+    publisher: Queue, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it fills the server's room for it, and then no transaction that tells can commit."""
+    monkeypatch.setattr("queue_over_sql.database.notify._WATCH_SECONDS", 0.05)
+    monkeypatch.setattr("queue_over_sql.database.notify._IDLE_SECONDS", 0.05)
+    service = make_service()
+    watch = watched(service)
+    wait, waits, taken = watch.wait, list[float](), list[str]()
+
+    def noted(seconds: float, wanted: Callable[[str], bool]) -> bool:
+        waits.append(seconds)
+        return bool(wait(seconds, wanted))
+
+    monkeypatch.setattr(watch, "wait", noted)
+    service._parts.wakeups._wanted = lambda table: bool(taken.append(table))  # type: ignore[func-returns-value]
+    # The watch that was on for the consumer ends first.
+    wait_until(lambda: 0 in waits, timeout=PATIENCE)
+    publisher.publish("x")
+    wait_until(lambda: taken, timeout=PATIENCE)
+    assert taken == [publisher.table.fullname]
+
+
+@hears
+@pytest.mark.threads("asks the threads of the service")
+@pytest.mark.usefixtures("publisher")
+def test_a_child_leaves_the_watch_of_its_parent_alone(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fork shares the sockets: what the child wrote there would wake the parent for ever."""
+    service = make_service()
+    watched(service)
+    wakeups = service._parts.wakeups
+    # As a child finds it, which stops before it has a connection of its own.
+    monkeypatch.setattr(wakeups, "_pid", 0)
+    monkeypatch.setattr(wakeups, "_run", lambda: None)
+    wakeups.listen()
+    assert wakeups._watch is None

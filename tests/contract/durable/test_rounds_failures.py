@@ -1,0 +1,109 @@
+"""Single messages of a round that failed: retried or buried, as ordinary ones are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from queue_over_sql import FixedDelay, RoundsGone
+from queue_over_sql.durable.consumer import DurableConsumer
+from tests.contract.durable.queries import Query
+from tests.contract.queue_state import counts
+
+if TYPE_CHECKING:
+    from queue_over_sql import Queue, QueueService
+
+pytestmark = pytest.mark.threads("a streaming engine reads by threads and processes")
+
+
+@pytest.fixture
+def queue(service: QueueService) -> Queue:
+    """One that tries twice, at once."""
+    return service.create_queue("jobs", max_attempts=2, retry=FixedDelay(0))
+
+
+def test_a_failed_message_comes_again(queue: Queue) -> None:
+    """It leaves its round, which is acknowledged without it, and keeps the reason."""
+    queue.publish_many(["good", "bad"])
+    query = Query(queue)
+    (opened,) = query.plan()
+    _, bad = query.ids(opened)
+    assert {bad} == query.consumer.nack([(bad, 1, "broken")])
+    assert ["good"] == query.read(opened)
+    (waiting,) = queue.messages(status="ready").list()
+    assert ("bad", "broken", 1) == (waiting.payload, waiting.last_error, waiting.attempt)
+    query.checkpoint = 1
+    assert [["bad"]] == query.batch()
+
+
+def test_one_that_failed_too_often_is_a_dead_letter(queue: Queue) -> None:
+    """With the reason of the last attempt."""
+    queue.publish("bad")
+    query = Query(queue)
+    for error in ("first", ValueError("second")):
+        (opened,) = query.plan()
+        query.checkpoint = opened.consumer_round
+        query.consumer.nack([(query.ids(opened)[0], opened.consumer_round, error)])
+    (dead,) = queue.archive.messages().list()
+    assert ("failed", "ValueError: second") == (dead.outcome, dead.last_error)
+    assert (0, 0, 1) == counts(queue)
+
+
+@pytest.mark.engines("sqlite")
+def test_a_delay_may_be_given(queue: Queue) -> None:
+    """Instead of the policy's."""
+    queue.publish("bad")
+    query = Query(queue)
+    (opened,) = query.plan()
+    query.consumer.nack([(query.ids(opened)[0], 1, None)], delay=3600)
+    assert 1 == queue.stats().delayed
+
+
+def test_only_what_a_round_still_holds_is_changed(queue: Queue) -> None:
+    """A repetition, another round's message and one that is gone are passed over."""
+    queue.publish_many(range(3))
+    query = Query(queue)
+    first, second = query.plan(each=2)
+    mine, theirs = query.ids(first)[0], query.ids(second)[0]
+    failures = [(mine, 1, "x"), (theirs, 1, "x"), (10**9, 1, "x")]
+    assert {mine} == query.consumer.nack(failures)
+    assert set() == query.consumer.nack(failures)
+    assert (1, 2, 0) == counts(queue)
+
+
+@pytest.mark.engines("sqlite")
+def test_a_reader_may_fail_messages_for_its_query(queue: Queue) -> None:
+    """Under the query's epoch, from a process that has not taken anything over."""
+    queue.publish(1)
+    query = Query(queue)
+    (opened,) = query.plan()
+    failures = [(query.ids(opened)[0], 1, "x")]
+    reader = DurableConsumer(queue, "query", owner="reader:1")
+    assert set(query.ids(opened)) == reader.nack(failures, epoch=query.consumer.epoch)
+
+
+@pytest.mark.engines("sqlite")
+def test_failures_of_a_consumer_that_is_gone_are_refused(
+    service: QueueService, queue: Queue
+) -> None:
+    """Its messages are others' by now."""
+    queue.publish(1)
+    query = Query(queue)
+    (opened,) = query.plan()
+    failures = [(query.ids(opened)[0], 1, "x")]
+    service.drop_consumer("query")
+    with pytest.raises(RoundsGone):
+        query.consumer.nack(failures)
+    assert (1, 0, 0) == counts(queue)
+
+
+def test_many_fail_at_once(queue: Queue) -> None:
+    """More than one statement names, with several reasons."""
+    queue.publish_many(range(1300))
+    query = Query(queue)
+    (opened,) = query.plan(each=2000)
+    ids = query.ids(opened)
+    settled = query.consumer.nack([(each, 1, f"reason {each % 3}") for each in ids])
+    assert set(ids) == settled
+    assert (1300, 0, 0) == counts(queue)

@@ -1,0 +1,360 @@
+"""Adopting a table: what is added, what is refused, and that it may be done again."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import (
+    Column,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    insert,
+    inspect,
+    select,
+    text,
+)
+
+from queue_over_sql import (
+    AdoptedQueue,
+    FixedDelay,
+    InvalidQueueName,
+    QueueError,
+    QueueNotFound,
+    QueueSchemaMismatch,
+)
+from queue_over_sql.schema.existing import ADDED_COLUMNS
+from tests.contract.existing_tables.users_tables import Invoice, create_invoices, own_row, statuses
+from tests.contract.queue_state import ARGUMENT_ERRORS, ids
+from tests.refusals import refused
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from queue_over_sql import QueueService
+    from queue_over_sql.testing.plugin import MakeService, TestDatabase
+
+
+def column_names(engine: Engine, table: str = "invoices") -> set[str]:
+    """The columns that a table has now."""
+    return {column["name"] for column in inspect(engine).get_columns(table)}
+
+
+def index_names(engine: Engine, table: str = "invoices") -> set[str | None]:
+    """The indexes that a table has now, those of constraints left out."""
+    found = {index["name"] for index in inspect(engine).get_indexes(table)}
+    return {name for name in found if str(name).startswith("queue_")}
+
+
+def create(engine: Engine, *columns: Column[Any], name: str = "orders") -> Table:
+    """A table of the user's own with these columns."""
+    table = Table(name, MetaData(), *columns)
+    table.create(engine)
+    return table
+
+
+def test_adopting_adds_columns_and_indexes(service: QueueService, engine: Engine) -> None:
+    """The table keeps its columns and rows; no row is a message yet."""
+    create_invoices(engine, 3)
+    before = column_names(engine)
+    queue = service.adopt_queue("billing", Invoice)
+    assert isinstance(queue, AdoptedQueue)
+    assert before | set(ADDED_COLUMNS) == column_names(engine)
+    assert "queue_billing_claim_ix" in index_names(engine)
+    assert {1: None, 2: None, 3: None} == statuses(engine, queue)
+    stats = queue.stats()
+    assert (0, 0, 0, 0, 0) == (
+        stats.ready,
+        stats.delayed,
+        stats.claimed,
+        stats.held,
+        stats.archived,
+    )
+    assert [] == queue.consume()
+    assert [] == queue.messages().list()
+
+
+@pytest.mark.engines("sqlite")
+def test_a_table_is_adopted_by_object_class_or_name(
+    make_service: MakeService, engine: Engine
+) -> None:
+    """All three name the same table, and adopting again changes nothing."""
+    create_invoices(engine, 1)
+    columns: set[str] = set()
+    for given in (Invoice, Invoice.__table__, "invoices"):
+        queue = make_service().adopt_queue("billing", given)
+        columns = columns or column_names(engine)
+        assert columns == column_names(engine)
+        assert 1 == queue.enqueue() + queue.stats().ready - (1 if given is Invoice else 0)
+    assert {"billing"} == {found.name for found in make_service().queues()}
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_another_service_opens_the_queue_by_its_name(
+    make_service: MakeService, engine: Engine
+) -> None:
+    """The registry says where the queue lives; another server needs no definition."""
+    create_invoices(engine, 2)
+    make_service().adopt_queue("billing", Invoice, max_attempts=7, retry=FixedDelay(3)).enqueue()
+    queue = make_service().queue("billing")
+    assert isinstance(queue, AdoptedQueue)
+    assert (7, FixedDelay(3)) == (queue.settings.max_attempts, queue.settings.retry)
+    (first, second) = queue.consume(2)
+    assert [1, 2] == [own_row(first)["number"], own_row(second)["number"]]
+    queue.ack([first, second])
+    assert 2 == queue.stats().done
+
+
+@pytest.mark.engines("sqlite")
+def test_settings_of_an_existing_table_change_like_others(
+    make_service: MakeService, engine: Engine
+) -> None:
+    """By adopting again, or by create_queue; what is not given stays."""
+    create_invoices(engine, 0)
+    make_service().adopt_queue("billing", Invoice, max_attempts=7, lease=10)
+    make_service().adopt_queue("billing", Invoice, max_attempts=8)
+    queue = make_service().create_queue("billing", priorities=2)
+    settings = queue.settings
+    found = settings.lease.total_seconds(), settings.max_attempts, settings.priorities
+    assert (10, 8, 2) == found
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python refuses it")
+def test_what_has_no_place_in_an_existing_table_is_refused(
+    service: QueueService, engine: Engine
+) -> None:
+    """Rows are the messages and they stay, so there is no payload type and no archive to set."""
+    create_invoices(engine, 0)
+    service.adopt_queue("billing", Invoice)
+    settings: dict[str, Any] = {
+        "payload": "json",
+        "archive": "none",
+        "archive_ttl": 5,
+        "columns": [Column("tenant", Integer)],
+        "max_payload_bytes": 10,
+    }
+    for name, value in settings.items():
+        with refused(name, QueueSchemaMismatch, match=name):
+            service.create_queue("billing", **{name: value})
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_a_name_has_one_meaning(make_service: MakeService, engine: Engine) -> None:
+    """An ordinary queue is not adopted over, nor another table or prefix under the same name."""
+    create_invoices(engine, 0)
+    create(engine, Column("id", Integer, primary_key=True))
+    service = make_service()
+    service.create_queue("jobs")
+    with pytest.raises(QueueSchemaMismatch, match="ordinary"):
+        service.adopt_queue("jobs", Invoice)
+    service.adopt_queue("billing", Invoice)
+    for other in (service, make_service()):
+        with pytest.raises(QueueSchemaMismatch, match="orders"):
+            other.adopt_queue("billing", "orders")
+        with pytest.raises(QueueSchemaMismatch, match="column_prefix"):
+            other.adopt_queue("billing", Invoice, column_prefix="q_")
+    assert {"id"} == column_names(engine, "orders")
+
+
+def test_a_clash_of_names_changes_nothing(service: QueueService, engine: Engine) -> None:
+    """A column of ours in the user's table is refused by its name; a prefix evades it."""
+    table = create(
+        engine, Column("id", Integer, primary_key=True), Column("Status", String(5)), name="orders"
+    )
+    with engine.begin() as connection:
+        connection.execute(insert(table).values(Status="open"))
+    with pytest.raises(QueueSchemaMismatch, match=r"Status.*column_prefix"):
+        service.adopt_queue("orders", table)
+    assert {"id", "Status"} == column_names(engine, "orders")
+    with pytest.raises(QueueNotFound):
+        service.queue("orders")
+    queue = service.adopt_queue("orders", table, column_prefix="q_")
+    assert {"id", "Status", *(f"q_{name}" for name in ADDED_COLUMNS)} == column_names(
+        engine, "orders"
+    )
+    assert 1 == queue.enqueue()
+    (message,) = queue.consume()
+    assert {"id": 1, "Status": "open"} == own_row(message)
+
+
+@pytest.mark.engines("sqlite")
+def test_a_definition_that_names_a_column_of_ours_clashes(
+    service: QueueService, engine: Engine
+) -> None:
+    """Even where the database lacks it, the user's own model would collide with it."""
+    create(engine, Column("id", Integer, primary_key=True))
+    model = Table(
+        "orders", MetaData(), Column("id", Integer, primary_key=True), Column("outcome", String(5))
+    )
+    with pytest.raises(QueueSchemaMismatch, match="outcome"):
+        service.adopt_queue("orders", model)
+    service.adopt_queue("orders", "orders")
+    assert "orders" == service.adopt_queue("orders", model).name
+
+
+@pytest.mark.engines("sqlite")
+def test_two_queues_may_share_a_table(service: QueueService, engine: Engine) -> None:
+    """With prefixes of their own they do not touch each other."""
+    create_invoices(engine, 2)
+    mail = service.adopt_queue("mail", Invoice, column_prefix="mail_")
+    post = service.adopt_queue("post", Invoice, column_prefix="post_")
+    assert [2, 1] == [mail.enqueue(), post.enqueue(Invoice.company_id == 0)]
+    mail.ack(mail.consume(2))
+    assert [1] == ids(post.consume(2))
+    assert "mail_status" not in own_row(mail.archive.messages().list()[0])
+
+
+def test_a_message_needs_a_whole_number_as_key(service: QueueService, engine: Engine) -> None:
+    """Other primary keys are refused, and the table stays as it is."""
+    keys: dict[str, list[Column[Any]]] = {
+        "a_text": [Column("name", String(20), primary_key=True)],
+        "two": [Column(name, Integer, primary_key=True) for name in ("a", "b")],
+        "none": [Column("a", Integer)],
+    }
+    for name, columns in keys.items():
+        create(engine, *columns, name=name)
+        before = column_names(engine, name)
+        with refused(name, QueueSchemaMismatch, match="primary key"):
+            service.adopt_queue("orders", name)
+        assert before == column_names(engine, name)
+    assert [] == service.queues()
+
+
+@pytest.mark.empty_database
+def test_only_a_table_that_is_there_is_adopted(service: QueueService, engine: Engine) -> None:
+    """A missing table, a view and what is no table at all are named."""
+    create_invoices(engine, 0)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE VIEW bills AS SELECT number FROM invoices"))
+    with pytest.raises(QueueSchemaMismatch, match="no table 'missing'"):
+        service.adopt_queue("billing", "missing")
+    with pytest.raises(QueueSchemaMismatch, match="view"):
+        service.adopt_queue("billing", "bills")
+    with pytest.raises(TypeError, match="table"):
+        service.adopt_queue("billing", 5)
+    with pytest.raises(InvalidQueueName):
+        service.adopt_queue("Billing", Invoice)
+    for prefix in ("Q", "q-", 5, "q" * 21):
+        with pytest.raises(ARGUMENT_ERRORS, match="column_prefix"):
+            service.adopt_queue("billing", Invoice, column_prefix=prefix)  # type: ignore[arg-type]
+    assert [] == service.queues()
+
+
+def test_dropping_leaves_the_table(make_service: MakeService, engine: Engine) -> None:
+    """The added columns and indexes go, the rows and their columns stay; then it can go on anew."""
+    create_invoices(engine, 3)
+    before = column_names(engine)
+    service, other = make_service(), make_service()
+    queue = service.adopt_queue("billing", Invoice)
+    queue.enqueue()
+    elsewhere = other.queue("billing")
+    assert service.drop_queue("billing")
+    assert not service.drop_queue("billing")
+    assert before == column_names(engine)
+    assert set() == index_names(engine)
+    with engine.connect() as connection:
+        assert 3 == len(connection.execute(select(Invoice.number)).all())
+    with pytest.raises(QueueNotFound):
+        elsewhere.consume()
+    assert 3 == make_service().adopt_queue("billing", Invoice).enqueue()
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_a_table_that_is_gone_keeps_no_other_queue_from_work(
+    make_service: MakeService, engine: Engine
+) -> None:
+    """The user may drop the table; what is left of the queue can be dropped."""
+    create_invoices(engine, 0)
+    make_service().adopt_queue("billing", Invoice)
+    make_service().create_queue("jobs")
+    Invoice.__table__.drop(engine)  # type: ignore[attr-defined]
+    service = make_service()
+    assert ["jobs"] == [queue.name for queue in service.queues()]
+    service.reap()
+    with pytest.raises(QueueSchemaMismatch, match="invoices"):
+        service.queue("billing")
+    assert service.drop_queue("billing")
+    with pytest.raises(QueueNotFound):
+        service.queue("billing")
+
+
+def test_many_servers_adopt_at_once(make_service: MakeService, engine: Engine) -> None:
+    """Eight boot together; each has the queue, and the table is changed once."""
+    create_invoices(engine, 8)
+    services = [make_service() for _ in range(8)]
+    barrier = threading.Barrier(len(services))
+    failures: list[BaseException] = []
+    found: list[int] = []
+
+    def boot(service: QueueService) -> None:
+        try:
+            barrier.wait(30)
+            queue = service.adopt_queue("billing", Invoice)
+            queue.enqueue()
+            found.extend(ids(queue.consume()))
+        except BaseException as error:  # noqa: BLE001 - asserted below
+            failures.append(error)
+
+    threads = [threading.Thread(target=boot, args=(service,)) for service in services]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [] == failures
+    assert list(range(1, 9)) == sorted(found)
+
+
+def test_an_adoption_that_was_cut_off_is_completed(
+    make_service: MakeService, database: TestDatabase, engine: Engine
+) -> None:
+    """The record comes first, so the next call knows the columns that are there as its own."""
+    create_invoices(engine, 2)
+    make_service().adopt_queue("billing", Invoice)
+    for kept in (0, 1, 9):
+        with engine.begin() as connection:
+            for index in index_names(engine):
+                on_table = " ON invoices" if database.engine in {"mariadb", "mysql"} else ""
+                connection.execute(text(f"DROP INDEX {index}{on_table}"))
+            for name in ADDED_COLUMNS[kept:]:
+                connection.execute(text(f"ALTER TABLE invoices DROP COLUMN {name}"))
+        queue = make_service().adopt_queue("billing", Invoice)
+        assert set(ADDED_COLUMNS) <= column_names(engine)
+        assert index_names(engine)
+        assert (kept, 2) == (kept, queue.enqueue())
+        queue.ack(queue.consume(2))
+        assert (kept, 2) == (kept, queue.stats().done)
+        queue.archive.messages().remove()
+
+
+@pytest.mark.engines("sqlite")
+def test_a_borrowed_engine_adopts_too(make_service: MakeService, database: TestDatabase) -> None:
+    """A service on the user's own engine needs no connection of another kind."""
+    own = create_engine(database.url)
+    create_invoices(own, 1)
+    try:
+        from queue_over_sql import QueueService
+
+        with QueueService(own) as service:
+            queue = service.adopt_queue("billing", Invoice)
+            assert 1 == queue.enqueue()
+            with queue.receive() as message:
+                assert message is not None
+        assert 1 == make_service().queue("billing").stats().done
+    finally:
+        own.dispose()
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_errors_are_ours(service: QueueService, engine: Engine) -> None:
+    """A row that the user's own constraint refuses is our error, with the driver's as cause."""
+    create_invoices(engine, 1)
+    queue = service.adopt_queue("billing", Invoice)
+    with pytest.raises(QueueError) as refused:
+        queue.publish({"company_id": 1, "title": "no 1"})
+    assert refused.value.__cause__ is not None
+    assert 0 == queue.stats().ready

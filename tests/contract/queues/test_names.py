@@ -1,0 +1,104 @@
+"""Which names a queue may have."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import inspect
+
+from queue_over_sql import InvalidQueueName, QueueError, QueueSettings
+from tests.refusals import refused
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from queue_over_sql import QueueService
+
+HOSTILE = [
+    "",
+    " ",
+    '"; drop table queue_over_sql_queues; --',
+    "'; drop table queue_over_sql_queues; --",
+    "`jobs`",
+    '"jobs"',
+    "jobs'",
+    "jobs\\",
+    "a" * 41,
+    "a" * 200,
+    "Jobs",
+    "JOBS",
+    "größe",
+    "очередь",
+    "jobs🐘",
+    "\uff4aobs",
+    "1jobs",
+    "_jobs",
+    "my-jobs",
+    "my.jobs",
+    "my jobs",
+    "jobs\n",
+    "jobs\x00",
+    "jobs%s",
+    ":jobs",
+    "jobs_archive",
+    "over_sql_queues",
+    "over_sql_x",
+]
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python refuses it")
+def test_a_hostile_name_is_refused(service: QueueService, engine: Engine) -> None:
+    """By every verb that takes one; one bad name among several spoils the whole boot."""
+    service.create_queue("before")
+    tables = set(inspect(engine).get_table_names())
+    for name in HOSTILE:
+        with refused(name, InvalidQueueName):
+            service.create_queue(name)
+        with refused((name, "opened"), QueueError):
+            service.queue(name)
+    no_texts: list[Any] = [None, 7, b"jobs"]
+    for no_text in no_texts:
+        with refused(no_text, QueueError, TypeError):
+            service.create_queue(no_text)
+    with pytest.raises(InvalidQueueName):
+        service.create_queues({"good": QueueSettings(), "Bad": QueueSettings()})
+    assert set(inspect(engine).get_table_names()) == tables
+    assert [queue.name for queue in service.queues()] == ["before"]
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python advises")
+def test_the_name_that_an_error_advises_is_a_good_one(service: QueueService) -> None:
+    """Whether a queue or topic is looked for or made, also where much of the name is wrong."""
+    looks = (service.queue, service.topic, service.create_queue)
+    near = [
+        "Emails",
+        "over_sql_over_sql_x",
+        "a_archive_pkey",
+        "1_archive",
+        "ü" * 50,
+        "a" * 39 + "_b",
+    ]
+    for name in [*HOSTILE, *near]:
+        for look in looks:
+            with pytest.raises(QueueError) as caught:
+                look(name)
+            if "would collide" not in str(caught.value):
+                advised = re.findall(r"(?:\(|such as )'(\w*)'", str(caught.value))[-1]
+                assert advised == service.create_queue(advised).name, (name, look)
+                service.drop_queue(advised)
+    with pytest.raises(QueueError, match=r"create_queue\('emails'\)"):
+        service.queue("Emails")
+
+
+def test_a_good_name_works_end_to_end(service: QueueService) -> None:
+    """Reserved words and the longest name are good names: every derived name fits."""
+    for name in ("a", "a1", "select", "order", "archive", "over_sql", "q" * 40):
+        queue = service.create_queue(name, archive="all")
+        queue.publish("work")
+        queue.consume()[0].ack()
+        assert queue.stats().archived == 1, name
+        assert service.drop_queue(name) is True

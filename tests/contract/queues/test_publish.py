@@ -1,0 +1,196 @@
+"""Publishing: what is stored, when it is due, and what is refused."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from queue_over_sql import (
+    DuplicateKey,
+    PayloadInvalid,
+    PayloadTooLarge,
+    Publication,
+)
+from tests.contract.queue_state import ARGUMENT_ERRORS, payloads
+from tests.refusals import refused
+from tests.waiting import consume_exactly
+
+if TYPE_CHECKING:
+    from queue_over_sql import Queue, QueueService
+
+pytestmark = pytest.mark.driver_decides
+
+of_one_statement = pytest.mark.threads("the statement is that of the tests on both faces")
+in_python = pytest.mark.threads("Python decides it")
+
+
+def test_a_published_message_comes_back_as_given(queue: Queue) -> None:
+    """Every option of publish is seen by the consumer; what is not given is empty."""
+    before = datetime.now(UTC)
+    published = queue.publish(
+        {"to": "ann"}, key="k1", kind="email", headers={"trace": "t1"}, max_attempts=9
+    )
+    (message,) = queue.consume()
+    assert (published.id, "created") == (message.id, published.outcome)
+    assert {"to": "ann"} == message.payload
+    assert ("k1", "email", {"trace": "t1"}) == (message.key, message.kind, message.headers)
+    assert (0, 1, 9) == (message.priority, message.attempt, message.max_attempts)
+    assert abs(message.published_at - before) < timedelta(minutes=1)
+    assert message.published_at.utcoffset() == timedelta(0)
+    assert message.scheduled_at == message.published_at
+    queue.publish("bare")
+    (bare,) = queue.consume()
+    assert (bare.key, bare.kind, bare.last_error) == (None, None, None)
+    assert not bare.headers
+
+
+@of_one_statement
+def test_the_longest_key_kind_and_headers_are_stored_whole(queue: Queue) -> None:
+    """200 characters of any script, 100 characters, 64 KiB."""
+    headers = {"h": "x" * (64 * 1024 - len('{"h":""}'))}
+    queue.publish("x", key="к" * 200, kind="k" * 100, headers=headers)
+    (message,) = queue.consume()
+    assert (message.key, message.kind, message.headers) == ("к" * 200, "k" * 100, headers)
+
+
+@of_one_statement
+def test_a_delayed_message_is_not_due_yet(queue: Queue) -> None:
+    """A delay in seconds or as timedelta keeps the message back."""
+    delays: list[float | timedelta] = [60, 60.0, timedelta(minutes=1)]
+    for delay in delays:
+        queue.publish("later", delay=delay)
+    assert queue.consume() == []
+    assert (0, 3) == (queue.stats().ready, queue.stats().delayed)
+    for listed in queue.messages().list():
+        assert listed.scheduled_at - listed.published_at == timedelta(minutes=1)
+
+
+@of_one_statement
+def test_a_delayed_message_comes_when_due(queue: Queue) -> None:
+    """Once due it is delivered, in the order of the due times."""
+    due = datetime.now(UTC) + timedelta(milliseconds=50)
+    queue.publish("second", at=due + timedelta(milliseconds=1))
+    queue.publish("first", at=due)
+    assert payloads(consume_exactly(queue, 2)) == ["first", "second"]
+    queue.publish("delayed", delay=0.05)
+    assert payloads(consume_exactly(queue, 1)) == ["delayed"]
+
+
+@of_one_statement
+def test_at_sets_the_instant(queue: Queue) -> None:
+    """To the microsecond; what was due long ago goes first, what is due in 2100 stays."""
+    at = datetime(2100, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+    queue.publish("far", at=at)
+    (listed,) = queue.messages().list()
+    assert (at, at) == (listed.scheduled_at, listed.available_at)
+    queue.publish("now")
+    queue.publish("due long ago", at=datetime.now(UTC) - timedelta(hours=1))
+    assert payloads(queue.consume(3)) == ["due long ago", "now"]
+
+
+def test_publish_many_answers_in_order(queue: Queue) -> None:
+    """Payloads and Publications mix; answers and ids stand in the order of the items."""
+    first, second = queue.publish(1), queue.publish(2)
+    queue.ack(queue.consume(2))
+    published = queue.publish_many(["plain", Publication("keyed", key="k"), {"a": 1}])
+    assert ["created"] * 3 == [one.outcome for one in published]
+    published_ids = [one.id for one in (first, second, *published)]
+    assert sorted(set(published_ids)) == published_ids
+    messages = queue.consume(10)
+    assert [one.id for one in published] == [message.id for message in messages]
+    assert payloads(messages) == ["plain", "keyed", {"a": 1}]
+    assert [message.key for message in messages] == [None, "k", None]
+
+
+@of_one_statement
+def test_a_publication_takes_the_options_of_publish(service: QueueService) -> None:
+    """What publish can say of one message, a Publication can say in a batch."""
+    queue = service.create_queue("levels", priorities=2)
+    at = datetime(2100, 1, 1, tzinfo=UTC)
+    queue.publish_many(
+        [
+            Publication("late", at=at),
+            Publication("low", priority=1, kind="k", headers={"h": 1}, max_attempts=2),
+            Publication("delayed", delay=60),
+            Publication("high", lease=7),
+        ]
+    )
+    high, low = queue.consume(5, lease=None)
+    assert ["high", "low"] == payloads([high, low])
+    assert ("k", {"h": 1}, 2) == (low.kind, low.headers, low.max_attempts)
+    assert high.lease_expires_at is not None
+    assert high.claimed_at is not None
+    assert timedelta(seconds=7) == high.lease_expires_at - high.claimed_at
+    assert queue.stats().delayed == 2
+
+
+def test_load_takes_the_same_items_in_order(queue: Queue) -> None:
+    """A bulk load of any iterable keeps order and options, across its batches."""
+    items = [Publication(n, key=f"k{n}") if n % 2 else n for n in range(25)]
+    assert queue.load(iter(items), batch_size=10) == 25
+    messages = queue.consume(100)
+    assert payloads(messages) == list(range(25))
+    assert [message.key for message in messages[:4]] == [None, "k1", None, "k3"]
+    with pytest.raises(DuplicateKey):
+        queue.publish("again", key="k1")
+
+
+@in_python
+@pytest.mark.engines("sqlite")
+def test_an_impossible_argument_is_refused(service: QueueService) -> None:
+    """The caller's mistake is a ValueError or TypeError, and nothing is stored."""
+    impossible: list[dict[str, Any]] = [
+        {"at": datetime(2100, 1, 1)},  # noqa: DTZ001
+        {"priority": 3},
+        {"priority": -1},
+        {"priority": "high"},
+        {"max_attempts": 0},
+        {"lease": 0},
+        {"on_conflict": "explode", "key": "k"},
+        {"no_such_column": 1},
+        {"key": "k" * 201},
+        {"kind": "k" * 101},
+    ]
+    queue = service.create_queue("levels", priorities=3)
+    for options in impossible:
+        with refused(options, *ARGUMENT_ERRORS):
+            queue.publish(1, **options)
+    assert queue.stats().live == 0
+    queue.publish(1, priority=2)
+
+
+@in_python
+@pytest.mark.engines("sqlite")
+def test_headers_are_json_of_64_kib_or_refused(queue: Queue) -> None:
+    """Headers obey the rules of a JSON payload, and have a limit of their own."""
+    too_much = {"h": "x" * (64 * 1024 - len('{"h":""}') + 1)}
+    wrong: list[Any] = [{"n": float("nan")}, {1: "a"}, {"s": "\ud800"}, {"o": object}]
+    for headers in wrong:
+        with refused(headers, PayloadInvalid):
+            queue.publish(1, headers=headers)
+    with pytest.raises(PayloadTooLarge):
+        queue.publish(1, headers=too_much)
+    assert queue.stats().live == 0
+
+
+@in_python
+@pytest.mark.engines("sqlite")
+def test_a_batch_with_a_bad_item_publishes_nothing(queue: Queue) -> None:
+    """A batch is published whole or not at all; an empty one is no error."""
+    for bad in (float("inf"), Publication("x", priority=5)):
+        with refused(bad, PayloadInvalid, *ARGUMENT_ERRORS):
+            queue.publish_many(["good", bad, "also good"])
+    assert queue.stats().ready == 0
+    assert queue.publish_many([]) == []
+    assert queue.load([]) == 0
+
+
+@in_python
+@pytest.mark.engines("sqlite")
+def test_load_reports_its_progress(queue: Queue) -> None:
+    """The progress callback is called while loading."""
+    calls: list[tuple[object, ...]] = []
+    queue.load(range(9), batch_size=3, progress=lambda *seen: calls.append(seen))
+    assert [(3,), (6,), (9,)] == calls

@@ -1,0 +1,306 @@
+"""Edits of live messages: what each does, and that no holder and no consumer is disturbed by it."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from queue_over_sql import ClaimLost, DuplicateKey
+from tests.contract.caller_transactions import OPENERS, opened
+from tests.contract.queue_state import ARGUMENT_ERRORS, close, ids, live_rows, payloads
+from tests.contract.queues.edits import EDITS, LONG_AGO, Edit, of_kind, publish_kinds, unhold
+from tests.waiting import consume_exactly
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Engine
+
+    from queue_over_sql import Message, Queue, QueueService
+    from queue_over_sql.testing.plugin import MakeService
+
+
+@pytest.fixture
+def jobs(service: QueueService) -> Queue:
+    """A queue with three levels."""
+    return service.create_queue("jobs", priorities=3, lease=60)
+
+
+def claimed_among_others(jobs: Queue) -> Message:
+    """A claimed message; beside it a ready and a delayed one. All are of the kind ``x``."""
+    jobs.publish("claimed", kind="x")
+    (message,) = jobs.consume()
+    jobs.publish("ready", kind="x")
+    jobs.publish("delayed", kind="x", delay=3600)
+    return message
+
+
+def state(queue: Queue) -> tuple[int, int, int, int]:
+    """``(ready, delayed, claimed, held)``."""
+    stats = queue.stats()
+    return stats.ready, stats.delayed, stats.claimed, stats.held
+
+
+def drained(queue: Queue) -> list[Any]:
+    """The payloads of all that is due, in the order of their delivery."""
+    return payloads(queue.consume(100))
+
+
+# ---------------------------------------------------------------- counts and holders
+
+
+def test_edits_count_what_they_did_and_what_they_skipped(jobs: Queue, engine: Engine) -> None:
+    """A number that also says how many were left alone; what a consumer holds is untouched."""
+    for name, edit in EDITS.items():
+        holder = claimed_among_others(jobs)
+        before = live_rows(engine, jobs)
+        nothing, claimed = edit(of_kind(jobs, "y")), edit(jobs.messages(status="claimed"))
+        assert (name, 0, 0) == (name, nothing, nothing.skipped)
+        assert (name, 0, 1) == (name, claimed, claimed.skipped)
+        assert before == live_rows(engine, jobs), name
+        edited = edit(of_kind(jobs, "x"))
+        assert isinstance(edited, int)
+        assert (name, 2, 1) == (name, edited, edited.skipped)
+        assert before[:1] == live_rows(engine, jobs)[:1], name
+        holder.extend()
+        holder.ack()
+        with pytest.raises(ClaimLost):
+            holder.ack()
+        jobs.purge()
+
+
+def test_an_edit_reaches_only_what_matches(jobs: Queue) -> None:
+    """Status, kind, key and condition all have to hold."""
+    claimed_among_others(jobs)
+    jobs.publish("keyed", kind="x", key="k")
+    jobs.publish("other", kind="y")
+    columns = jobs.table.c
+    assert jobs.messages(status="ready", kind="x", key="k", where=columns.priority == 1).hold() == 0
+    assert jobs.messages(status="ready", kind="x", key="k", where=columns.priority == 0).hold() == 1
+    assert jobs.messages(status="delayed", kind="x").remove() == 1
+    assert jobs.messages(status="ready", where=columns.kind == "y").remove() == 1
+    assert ["claimed", "ready", "keyed"] == payloads(jobs.messages().list())
+    assert (1, 0, 1, 1) == state(jobs)
+
+
+def test_edits_belong_to_the_callers_transaction(jobs: Queue, engine: Engine) -> None:
+    """Unseen before the commit, gone with a rollback, and never committed by themselves."""
+    openers = itertools.cycle(OPENERS.values())
+    for (name, edit), opener in zip(EDITS.items(), openers, strict=False):
+        holder = claimed_among_others(jobs)
+        before = live_rows(engine, jobs)
+        with opened(opener, engine) as caller:
+            assert edit(of_kind(jobs, "x"), caller) == 2
+            assert before == live_rows(engine, jobs), name
+            caller.rollback()
+            assert before == live_rows(engine, jobs), name
+            assert edit(of_kind(jobs, "x"), caller) == 2
+            caller.commit()
+        assert before != live_rows(engine, jobs), name
+        holder.ack()
+        jobs.purge()
+
+
+def test_an_unhold_belongs_to_the_callers_transaction(jobs: Queue, engine: Engine) -> None:
+    """What the transaction itself held is released by it, or by nothing."""
+    publish_kinds(jobs, ["a"])
+    with engine.connect() as caller:
+        assert of_kind(jobs, "a").hold(connection=caller) == 1
+        assert unhold(of_kind(jobs, "a"), caller) == 1
+        assert of_kind(jobs, "a").hold(connection=caller) == 1
+        caller.commit()
+        assert unhold(of_kind(jobs, "a"), caller) == 1
+        caller.rollback()
+    assert (0, 0, 0, 1) == state(jobs)
+
+
+def test_an_edit_of_many_is_one_act(jobs: Queue) -> None:
+    """More than any batch: each verb acts on all of them at once and counts them."""
+    jobs.load(range(1200))
+    every = jobs.messages()
+    assert every.hold() == 1200
+    assert every.unhold() == 1200
+    assert every.prioritize(priority=2) == 1200
+    assert every.prioritize(front=True) == 1200
+    assert list(range(50)) == payloads(jobs.consume(50))
+    removed = every.remove()
+    assert (1150, 50) == (removed, removed.skipped)
+
+
+# ---------------------------------------------------------------- what each verb does
+
+
+def test_removed_messages_are_gone_and_their_keys_are_free(jobs: Queue) -> None:
+    """Neither delivered nor archived."""
+    jobs.publish("a", key="k")
+    assert jobs.messages(key="k").remove() == 1
+    assert (0, 0) == (jobs.messages().count(), jobs.stats().archived)
+    assert jobs.publish("b", key="k").outcome == "created"
+
+
+def test_reschedule_moves_the_due_time_and_nothing_else(jobs: Queue) -> None:
+    """At an instant exactly, or after a delay; when it was first due stays a fact."""
+    jobs.publish("a", kind="a")
+    (before,) = jobs.messages().list()
+    later = before.scheduled_at + timedelta(hours=2)
+    assert of_kind(jobs, "a").reschedule(at=later) == 1
+    (moved,) = jobs.messages(status="delayed").list()
+    assert (later, before.scheduled_at) == (moved.available_at, moved.scheduled_at)
+    assert before.published_at == moved.published_at
+    assert of_kind(jobs, "a").reschedule(delay=timedelta(hours=1)) == 1
+    (again,) = jobs.messages(status="delayed").list()
+    assert close(again.available_at, before.scheduled_at + timedelta(hours=1))
+
+
+def test_rescheduled_messages_are_due_when_it_says_and_held_no_more(jobs: Queue) -> None:
+    """The earliest is the oldest, a delay of nothing is now; a new time ends a hold."""
+    publish_kinds(jobs, ["first"])
+    publish_kinds(jobs, ["now", "past", "later"], delay=3600)
+    assert jobs.messages(where=jobs.table.c.kind.in_(["past", "later"])).hold() == 2
+    assert of_kind(jobs, "past").reschedule(at=LONG_AGO) == 1
+    assert of_kind(jobs, "now").reschedule(delay=0) == 1
+    assert of_kind(jobs, "later").reschedule(delay=60) == 1
+    messages = consume_exactly(jobs, 3)
+    assert ["past", "first", "now"] == payloads(messages)
+    assert messages[0].available_at == LONG_AGO
+    assert (0, 1, 3, 0) == state(jobs)
+
+
+def test_attempts_and_reason_survive_edits(jobs: Queue) -> None:
+    """A retry that is brought forward is still the second attempt."""
+    jobs.publish("a", kind="a")
+    jobs.consume()[0].nack("paper jam", delay=3600)
+    assert of_kind(jobs, "a").hold() == 1
+    assert of_kind(jobs, "a").prioritize(priority=2) == 1
+    assert of_kind(jobs, "a").reschedule(delay=0) == 1
+    (message,) = consume_exactly(jobs, 1)
+    assert (2, 2, "paper jam") == (message.attempt, message.priority, message.last_error)
+
+
+def test_a_held_message_is_delivered_to_nobody(
+    jobs: Queue, make_service: MakeService, engine: Engine
+) -> None:
+    """Not by consume, not by exchange, not by take, on no service; its key stays taken."""
+    jobs.publish("held", key="k", kind="x")
+    jobs.publish("done")
+    assert of_kind(jobs, "x").hold() == 1
+    other = make_service().queue("jobs")
+    (message,) = other.consume(2)
+    assert [] == other.exchange(message)
+    assert [] == jobs.consume(where=jobs.table.c.kind == "x")
+    with engine.begin() as caller:
+        assert [] == jobs.take(connection=caller)
+    with pytest.raises(DuplicateKey):
+        jobs.publish("again", key="k")
+    assert (0, 0, 0, 1) == state(jobs)
+
+
+def test_unhold_gives_back_the_first_due_time(jobs: Queue) -> None:
+    """Only held messages; each returns to the place and the time it was published for."""
+    publish_kinds(jobs, ["a", "b", "c"])
+    jobs.publish("later", kind="later", delay=3600)
+    retried = jobs.consume()[0]
+    retried.nack(delay=3600)
+    assert jobs.messages(where=jobs.table.c.kind.in_(["b", "later"])).hold() == 2
+    assert jobs.messages().unhold() == 2
+    assert (2, 2, 0, 0) == state(jobs)
+    (later,) = of_kind(jobs, "later").list()
+    assert later.scheduled_at == later.available_at
+    assert ["b", "c"] == drained(jobs)
+
+
+# ---------------------------------------------------------------- priorities
+
+
+def test_another_priority_is_served_at_its_turn(jobs: Queue) -> None:
+    """Changed to any level, up or down, messages keep their time within it."""
+    publish_kinds(jobs, ["a", "b", "c", "d"], priority=1)
+    assert of_kind(jobs, "c").prioritize(priority=0) == 1
+    assert of_kind(jobs, "a").prioritize(priority=2) == 1
+    assert ["c", "b", "d", "a"] == drained(jobs)
+
+
+def test_messages_in_front_keep_their_order_by_id(jobs: Queue) -> None:
+    """Whatever their times were; and the last call comes before the earlier ones."""
+    publish_kinds(jobs, ["a"])
+    publish_kinds(jobs, ["vip"], delay=3600)
+    publish_kinds(jobs, ["b", "vip", "c", "vip", "last"])
+    numbers = ids(of_kind(jobs, "vip").list())
+    assert of_kind(jobs, "vip").prioritize(front=True) == 3
+    assert of_kind(jobs, "last").prioritize(front=True) == 1
+    messages = jobs.consume(10)
+    assert ["last", "vip", "vip", "vip", "a", "b", "c"] == payloads(messages)
+    assert numbers == ids(messages[1:4])
+
+
+def test_front_stays_in_its_priority(jobs: Queue) -> None:
+    """First among the equals, and behind all that is more urgent."""
+    for level in (2, 1, 0):
+        publish_kinds(jobs, [f"old {level}", "vip"], priority=level)
+    assert of_kind(jobs, "vip").prioritize(front=True) == 3
+    messages = jobs.consume(10)
+    assert ["vip", "old 0", "vip", "old 1", "vip", "old 2"] == payloads(messages)
+    assert [0, 0, 1, 1, 2, 2] == [message.priority for message in messages]
+
+
+def test_front_makes_a_delayed_message_due(jobs: Queue) -> None:
+    """Also where there is nothing due to be in front of: nothing, or what nobody may have now."""
+    others: dict[str, Callable[[], object]] = {
+        "none": jobs.purge,
+        "delayed": lambda: jobs.messages().reschedule(delay=60),
+        "held": lambda: jobs.messages().hold(),
+        "claimed": jobs.consume,
+    }
+    for name, put_aside in others.items():
+        publish_kinds(jobs, ["other"])
+        put_aside()
+        publish_kinds(jobs, ["vip", "vip"], delay=3600)
+        numbers = ids(of_kind(jobs, "vip").list())
+        assert of_kind(jobs, "vip").prioritize(front=True) == 2
+        assert (name, numbers) == (name, ids(jobs.consume(5)))
+        jobs.purge(claimed=True)
+
+
+# ---------------------------------------------------------------- arguments
+
+
+BAD: dict[str, Edit] = {
+    "neither": lambda found: found.reschedule(),
+    "both": lambda found: found.reschedule(at=LONG_AGO, delay=1),
+    "naive": lambda found: found.reschedule(at=LONG_AGO.replace(tzinfo=None)),
+    "negative": lambda found: found.reschedule(delay=-1),
+    "no level": lambda found: found.prioritize(),
+    "level and front": lambda found: found.prioritize(priority=1, front=True),
+    "level too high": lambda found: found.prioritize(priority=3),
+    "level below zero": lambda found: found.prioritize(priority=-1),
+    "level is a flag": lambda found: found.prioritize(priority=True),
+}
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python refuses them")
+def test_bad_arguments_change_nothing(jobs: Queue, engine: Engine) -> None:
+    """They are the caller's mistake, also when nothing matches."""
+    publish_kinds(jobs, ["a"])
+    before = live_rows(engine, jobs)
+    for name, edit in BAD.items():
+        for selection in (jobs.messages(), of_kind(jobs, "none")):
+            try:
+                edit(selection)
+            except ARGUMENT_ERRORS:
+                continue
+            pytest.fail(f"accepted: {name}")
+    assert before == live_rows(engine, jobs)
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python decides")
+def test_each_side_has_only_verbs_that_make_sense(jobs: Queue) -> None:
+    """Finished messages cannot be held or moved, live ones are in the queue already."""
+    edits = {"reschedule", "prioritize", "hold", "unhold"}
+    assert not edits & set(dir(jobs.archive.messages()))
+    assert edits <= set(dir(jobs.messages()))
+    assert not hasattr(jobs.messages(), "requeue")

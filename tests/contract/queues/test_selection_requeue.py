@@ -1,0 +1,233 @@
+"""``requeue``: finished messages get a new life, and nothing of them is lost on the way."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+from sqlalchemy import Column, Integer, String
+
+from queue_over_sql import DuplicateKey, FixedDelay
+from tests.contract.queue_state import archived, close, counts, finished, ids, payloads
+
+if TYPE_CHECKING:
+    from queue_over_sql import Message, Queue, QueueService
+    from queue_over_sql.testing.plugin import MakeService
+
+ODD_PAYLOADS: dict[Literal["json", "text", "bytes"], list[Any]] = {
+    "json": [{"b": 1, "a": [None, 1.5, "Žižkov 😀"]}, None, "text", []],
+    "text": ["", "Žižkov 😀\n", " x "],
+    "bytes": [b"", bytes(range(256))],
+}
+
+
+@pytest.fixture
+def jobs(service: QueueService) -> Queue:
+    """A queue that keeps all, with levels and columns of its own, and no wait before a retry."""
+    return service.create_queue(
+        "jobs",
+        archive="all",
+        priorities=3,
+        max_attempts=2,
+        retry=FixedDelay(0),
+        columns=[Column("tenant", Integer), Column("region", String(20))],
+    )
+
+
+def previous_error(message: Message) -> object:
+    """The reason of the life before."""
+    return (message.headers or {}).get("previous_error")
+
+
+def test_a_requeued_message_keeps_what_it_is(jobs: Queue) -> None:
+    """Content and options are the same; identity, times and attempts are new."""
+    jobs.publish(
+        {"a": 1},
+        key="k",
+        kind="order",
+        headers={"h": [1]},
+        priority=2,
+        max_attempts=7,
+        lease=77,
+        at=datetime(2020, 1, 1, tzinfo=UTC),
+        tenant=5,
+        region="north",
+    )
+    (old,) = finished(jobs, "rejected", reason="cannot parse")
+    (dead,) = archived(jobs)
+    assert 1 == jobs.archive.messages().requeue()
+    assert (1, 0, 0) == counts(jobs)
+    (listed,) = jobs.messages().list()
+    assert listed.id > old.id
+    assert (0, None, None) == (listed.attempt, listed.last_error, listed.outcome)
+    assert listed.published_at >= dead.finished_at  # type: ignore[operator]
+    assert listed.published_at == listed.scheduled_at == listed.available_at
+    (message,) = jobs.consume()
+    assert ({"a": 1}, "k", "order", 2, 7) == (
+        message.payload,
+        message.key,
+        message.kind,
+        message.priority,
+        message.max_attempts,
+    )
+    assert message.headers == {"h": [1], "previous_error": "cannot parse"}
+    assert dict(message.columns) == {"tenant": 5, "region": "north"}
+    assert message.attempt == 1
+    assert message.claimed_at is not None
+    assert close(message.lease_expires_at, message.claimed_at + timedelta(seconds=77), 1)
+
+
+def test_payloads_come_back_as_they_were(service: QueueService) -> None:
+    """Every payload type, byte by byte."""
+    for payload_type, expected in ODD_PAYLOADS.items():
+        queue = service.create_queue(f"{payload_type}_jobs", payload=payload_type)
+        queue.publish_many(expected)
+        finished(queue, "rejected", len(expected))
+        assert len(expected) == queue.archive.messages().requeue()
+        messages = queue.consume(len(expected))
+        assert expected == payloads(messages)
+        assert {"no good"} == {previous_error(message) for message in messages}
+
+
+@pytest.mark.engines("sqlite")
+def test_a_finished_message_may_be_sent_again(jobs: Queue) -> None:
+    """One that went well has no reason to keep."""
+    jobs.publish("a", headers={"h": 1})
+    finished(jobs, "done")
+    assert 1 == jobs.archive.messages(status="done").requeue()
+    (message,) = jobs.consume()
+    assert ("a", 1, None) == (message.payload, message.attempt, previous_error(message))
+    assert message.headers["h"] == 1
+
+
+@pytest.mark.engines("sqlite")
+def test_a_requeued_message_fails_and_is_requeued_again(jobs: Queue) -> None:
+    """It has all its attempts again, and the reason is the newest one."""
+    jobs.publish("a")
+    reason: object = None
+    for life in range(3):
+        for attempt in (1, 2):
+            (message,) = jobs.consume()
+            assert (attempt, reason) == (message.attempt, previous_error(message))
+            message.nack(f"life {life}")
+        (dead,) = archived(jobs)
+        assert ("failed", 2) == (dead.outcome, dead.attempt)
+        reason = dead.last_error
+        assert f"life {life}" in str(reason)
+        assert 1 == jobs.archive.messages().requeue()
+    jobs.ack(jobs.consume())
+    assert ["done"] == [message.outcome for message in archived(jobs)]
+
+
+def test_only_the_selected_are_requeued(jobs: Queue) -> None:
+    """By outcome, key, kind and condition on the archive's table."""
+    for number in range(4):
+        jobs.publish(number, key=f"k{number}", kind=f"t{number % 2}", tenant=number)
+    finished(jobs, "done", 2)
+    finished(jobs, "rejected", 2)
+    archive, table = jobs.archive, jobs.archive.table
+    assert 0 == archive.messages(status="done", key="k2").requeue()
+    assert 1 == archive.messages(status="done", key="k0").requeue()
+    assert 1 == archive.messages(status="rejected", kind="t0").requeue()
+    assert 1 == archive.messages(where=table.c.tenant > 2).requeue()
+    assert [0, 2, 3] == sorted(payloads(jobs.consume(9)))
+    assert [1] == payloads(archived(jobs))
+
+
+def test_a_live_key_stops_the_requeue(jobs: Queue) -> None:
+    """DuplicateKey names the live message; both are where they were, and so are all the others."""
+    jobs.publish_many(["other"])
+    jobs.publish("old", key="k")
+    finished(jobs, "rejected", 2)
+    live = jobs.publish("new", key="k")
+    before = ids(archived(jobs))
+    with pytest.raises(DuplicateKey) as caught:
+        jobs.archive.messages().requeue()
+    assert ("k", live.id) == (caught.value.key, caught.value.id)
+    assert before == ids(archived(jobs))
+    assert ["new"] == payloads(jobs.messages().list())
+    assert 1 == jobs.archive.messages(where=jobs.archive.table.c.message_key.is_(None)).requeue()
+
+
+def test_two_lives_of_one_key_cannot_both_return(jobs: Queue) -> None:
+    """A key is taken by the first of the selection for the second, and for what is published."""
+    for _ in range(2):
+        jobs.publish("x", key="k")
+        finished(jobs, "rejected")
+    before = ids(archived(jobs))
+    with pytest.raises(DuplicateKey):
+        jobs.archive.messages(key="k").requeue()
+    assert (before, []) == (ids(archived(jobs)), jobs.messages().list())
+    assert 1 == jobs.archive.messages(where=jobs.archive.table.c.id == before[1]).requeue()
+    assert before[:1] == ids(archived(jobs))
+    (live,) = jobs.messages(key="k").list()
+    with pytest.raises(DuplicateKey) as caught:
+        jobs.publish("y", key="k")
+    assert live.id == caught.value.id
+
+
+def test_a_message_is_not_kept_from_its_own_key(service: QueueService) -> None:
+    """Within a dedup window a finished message holds its key for its own next life."""
+    queue = service.create_queue("jobs", dedup_window=600)
+    queue.publish("x", key="k")
+    finished(queue, "rejected")
+    assert 1 == queue.archive.messages(key="k").requeue()
+    (again,) = finished(queue, "done")
+    with pytest.raises(DuplicateKey) as caught:
+        queue.publish("y", key="k")
+    assert again.id == caught.value.id
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_many_are_requeued_in_bounded_steps(jobs: Queue) -> None:
+    """Progress tells how many are done after each transaction; they keep their order."""
+    jobs.load(range(1200))
+    finished(jobs, "rejected", 1200)
+    told: list[int] = []
+    assert 1200 == jobs.archive.messages().requeue(progress=told.append)
+    assert 1200 == told[-1]
+    steps = [after - before for before, after in zip([0, *told], told, strict=False)]
+    assert all(0 < step <= 500 for step in steps)
+    assert (1200, 0, 0) == counts(jobs)
+    assert list(range(1200)) == payloads(jobs.consume(1200))
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_many_are_removed_from_the_archive(jobs: Queue) -> None:
+    """Remove takes only what is selected, and touches no live message."""
+    jobs.load(range(700))
+    finished(jobs, "rejected", 600)
+    finished(jobs, "done", 10)
+    told: list[int] = []
+    assert 600 == jobs.archive.messages(status="rejected").remove(progress=told.append)
+    assert [500, 600] == told
+    assert 0 == jobs.archive.messages(status="rejected").remove()
+    assert (90, 0, 10) == counts(jobs)
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_two_operators_requeue_once(make_service: MakeService) -> None:
+    """At the same moment: each message gets one new life."""
+    queues = [make_service().create_queue("jobs") for _ in range(3)]
+    queues[0].publish_many(range(60))
+    finished(queues[0], "rejected", 60)
+    with ThreadPoolExecutor(3) as pool:
+        done = list(pool.map(lambda queue: queue.archive.messages().requeue(), queues))
+    assert 60 == sum(done)
+    assert (60, 0, 0) == counts(queues[0])
+    assert list(range(60)) == sorted(payloads(queues[1].consume(60)))
+
+
+@pytest.mark.engines("sqlite")
+def test_a_priority_that_is_gone_does_not_hide_a_requeued_message(
+    service: QueueService, jobs: Queue
+) -> None:
+    """A queue that has fewer levels now still delivers what was finished in a lower one."""
+    jobs.publish("low", priority=2)
+    jobs.publish("high")
+    finished(jobs, "rejected", 2)
+    fewer = service.create_queue("jobs", priorities=1)
+    assert 2 == fewer.archive.messages().requeue()
+    assert ["high", "low"] == sorted(payloads(fewer.consume(2)))

@@ -1,0 +1,136 @@
+"""Heartbeats, and what happens when they stay away."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import column, table, text, update
+
+from queue_over_sql import ClaimLost, ConsumerExpired
+from tests.contract.queue_state import counts, ids, live_rows, payloads
+from tests.waiting import consume_exactly, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+    from sqlalchemy import Engine
+
+    from queue_over_sql import QueueService
+    from queue_over_sql.testing.plugin import MakeService
+
+consumers = table("queue_over_sql_consumers", column("consumer_id"), column("expires_at"))
+
+
+def expire(engine: Engine, consumer_id: str | None) -> None:
+    """Make a consumer's row look like that of a dead one."""
+    change = update(consumers).where(consumers.c.consumer_id == consumer_id)
+    with engine.begin() as connection:
+        connection.execute(change.values(expires_at=1))
+
+
+@contextmanager
+def no_heartbeats(engine: Engine) -> Iterator[None]:
+    """Take the consumers' table away, so that no heartbeat can be written."""
+
+    def rename(old: str, new: str) -> None:
+        with engine.begin() as connection:
+            connection.execute(text(f"ALTER TABLE {old} RENAME TO {new}"))
+
+    rename("queue_over_sql_consumers", "taken_away")
+    try:
+        yield
+    finally:
+        rename("taken_away", "queue_over_sql_consumers")
+
+
+def heartbeat_of(service: QueueService) -> datetime:
+    """When a service's own consumer was renewed last."""
+    own = (one for one in service.consumers() if one.consumer_id == service.consumer_id)
+    return next(own).heartbeat_at
+
+
+def test_the_consumer_timeout_is_in_seconds(make_service: MakeService, engine: Engine) -> None:
+    """The row lives as long as asked for, by the database's clock."""
+    service = make_service(consumer_timeout=timedelta(seconds=90))
+    service.create_queue("jobs").consume()
+    with engine.connect() as connection:
+        query = text("SELECT heartbeat_at, expires_at FROM queue_over_sql_consumers")
+        heartbeat_at, expires_at = connection.execute(query).one()
+    assert 90_000_000 == expires_at - heartbeat_at
+
+
+def test_messages_of_an_expired_consumer_come_back(
+    make_service: MakeService, engine: Engine
+) -> None:
+    """Dead by its row: a reaper restores its claims, and it is refused afterwards."""
+    service = make_service(consumer_timeout=60)
+    queue = service.create_queue("jobs", lease=600)
+    queue.publish_many(["a", "b", "c"])
+    taken = queue.consume(2)
+    with make_service(reaper_interval=0.05) as reaper:
+        expire(engine, service.consumer_id)
+        wait_until(lambda: counts(queue) == (3, 0, 0))
+        with pytest.raises(ClaimLost):
+            queue.ack(taken)
+        again = consume_exactly(reaper.queue("jobs"), 3)
+        assert [(one.payload, one.attempt) for one in again] == [("a", 2), ("b", 2), ("c", 1)]
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_a_reaper_leaves_the_living_alone(make_service: MakeService, engine: Engine) -> None:
+    """While heartbeats renew the consumer's one row, its claims are kept beyond its timeout."""
+    service = make_service(consumer_timeout=3)
+    queue = service.create_queue("jobs", lease=600)
+    queue.publish("x")
+    taken = queue.consume()
+    before, first = live_rows(engine, queue), heartbeat_of(service)
+    with make_service(reaper_interval=0.05):
+        late = first + timedelta(seconds=4)
+        wait_until(lambda: heartbeat_of(service) > late, timeout=60)
+    assert 1 == sum(one.consumer_id == service.consumer_id for one in service.consumers())
+    assert before == live_rows(engine, queue)
+    queue.ack(taken)
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_a_consumer_without_heartbeat_fences_itself_and_goes_on(
+    make_service: MakeService, engine: Engine
+) -> None:
+    """Past its own deadline it refuses to settle; the next consume has a new identity."""
+    # Long enough that its second life lasts on a busy machine, too.
+    service = make_service(consumer_timeout=4)
+    queue = service.create_queue("jobs", lease=600)
+    queue.publish_many(list(range(4)))
+    first, second, third = queue.consume(), queue.consume(), queue.consume()
+    before = live_rows(engine, queue)
+
+    def refused() -> bool:
+        try:
+            third[0].extend()
+        except ConsumerExpired:
+            return True
+        return False
+
+    with no_heartbeats(engine):
+        wait_until(refused, timeout=20)
+        for verb in (queue.ack, queue.nack, queue.release):
+            with pytest.raises(ConsumerExpired) as caught:
+                verb([*first, *second])
+            assert ids([*first, *second]) == ids(caught.value.messages)
+        assert before[:2] == live_rows(engine, queue)[:2]
+    with make_service(reaper_interval=0.05):
+        again = consume_exactly(queue, 4)
+    assert {service.consumer_id} == {message.consumer_id for message in again}
+    assert service.consumer_id != first[0].consumer_id
+    assert sorted(payloads(again)) == [0, 1, 2, 3]
+    rounds = [message.consumer_round or 0 for message in again]
+    assert min(rounds) < (third[0].consumer_round or 0)
+    for lost in (first, second, third):
+        with pytest.raises(ClaimLost):
+            queue.ack(lost)
+    queue.ack(again)
+    assert counts(queue) == (0, 0, 0)

@@ -1,0 +1,144 @@
+"""The reaper: what it gives back, what it buries, what it prunes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.contract.queue_state import archived, counts, ids, live_rows, payloads, set_columns
+from tests.waiting import consume_exactly, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy import Engine
+
+    from queue_over_sql import Queue, QueueService
+    from queue_over_sql.testing.plugin import MakeService
+
+
+@pytest.fixture
+def reaper(make_service: MakeService) -> Iterator[QueueService]:
+    """A started service, whose embedded reaper looks often."""
+    with make_service(reaper_interval=0.05) as service:
+        yield service
+
+
+@pytest.mark.usefixtures("reaper")
+def test_an_expired_lease_comes_back_at_its_old_place(queue: Queue, engine: Engine) -> None:
+    """Restored messages keep their due time, so they are first again."""
+    queue.publish_many(["a", "b", "c"])
+    due = [row[2] for row in live_rows(engine, queue)]
+    queue.consume(2, lease=0.05)
+    wait_until(lambda: counts(queue) == (3, 0, 0))
+    assert due == [row[2] for row in live_rows(engine, queue)]
+    again = consume_exactly(queue, 3)
+    assert [(one.payload, one.attempt) for one in again] == [("a", 2), ("b", 2), ("c", 1)]
+
+
+def test_a_short_consume_restores_without_a_reaper(make_service: MakeService) -> None:
+    """A deployment without any reaper still makes progress."""
+    a = make_service().create_queue("jobs")
+    b = make_service(reaper_interval=0.1).queue("jobs")
+    a.publish("x")
+    a.consume(lease=0.05)
+    (message,) = consume_exactly(b, 1)
+    assert message.attempt == 2
+
+
+@pytest.mark.usefixtures("reaper")
+def test_an_extended_lease_does_not_expire(queue: Queue, engine: Engine) -> None:
+    """While its holder extends, a message is not given back."""
+    queue.publish_many(["extended", "forgotten"])
+    extended, forgotten = queue.consume(2, lease=60)
+    extended.extend(lease=600)
+    # As if two minutes had passed.
+    earlier = queue.table.c.lease_expires_at - 120_000_000
+    for message in (extended, forgotten):
+        set_columns(engine, queue, message.id, lease_expires_at=earlier)
+    wait_until(lambda: counts(queue) == (1, 1, 0))
+    extended.ack()
+    assert payloads(consume_exactly(queue, 1)) == ["forgotten"]
+
+
+@pytest.mark.usefixtures("reaper")
+def test_a_poison_message_ends_in_the_archive(service: QueueService) -> None:
+    """A message whose every consumer vanishes runs out of attempts, and the archive says why."""
+    queue = service.create_queue("jobs", max_attempts=2)
+    published = queue.publish("poison")
+    for attempt in (1, 2):
+        (message,) = consume_exactly(queue, 1)
+        assert attempt == message.attempt
+        message.extend(lease=0.05)
+    wait_until(lambda: counts(queue) == (0, 0, 1))
+    (dead,) = archived(queue)
+    assert (published.id, "poison", 2) == (dead.id, dead.payload, dead.attempt)
+    assert dead.outcome in {"failed", "expired"}
+    assert dead.last_error
+    assert dead.finished_at is not None
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_a_poison_message_ends_without_a_reaper_too(make_service: MakeService) -> None:
+    """The consumers themselves bury it, and go on with the next."""
+    queue = make_service().create_queue("jobs", max_attempts=1)
+    queue.publish("poison")
+    queue.consume(lease=0.05)
+    other = make_service(reaper_interval=0.1).queue("jobs")
+    wait_until(lambda: other.consume() == [] and other.stats().archived == 1)
+    other.publish("next")
+    assert payloads(consume_exactly(other, 1)) == ["next"]
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+@pytest.mark.usefixtures("reaper")
+def test_a_dead_message_without_archive_is_deleted(service: QueueService) -> None:
+    """With archive="none" the last attempt ends a message for good."""
+    queue = service.create_queue("jobs", max_attempts=1, archive="none")
+    queue.publish("poison")
+    queue.consume(lease=0.05)
+    wait_until(lambda: queue.messages().count() == 0)
+    assert counts(queue) == (0, 0, 0)
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.usefixtures("reaper")
+def test_the_archive_is_pruned_after_its_ttl(service: QueueService) -> None:
+    """Archived messages go when their time is up; a queue without a time keeps its own."""
+    short = service.create_queue("short", archive="all", archive_ttl=0.05)
+    forever = service.create_queue("forever", archive="all")
+    for queue in (short, forever):
+        queue.publish("x")
+        queue.consume()[0].ack()
+    assert archived(forever) != []
+    wait_until(lambda: archived(short) == [], timeout=30)
+    assert payloads(archived(forever)) == ["x"]
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.usefixtures("reaper")
+def test_a_reaper_serves_queues_created_after_it_started(make_service: MakeService) -> None:
+    """Queues that other services create later are looked after too."""
+    queue = make_service().create_queue("later")
+    queue.publish("x")
+    queue.consume(lease=0.05)
+    wait_until(lambda: counts(queue) == (1, 0, 0), timeout=8)
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_several_reapers_restore_once(make_service: MakeService) -> None:
+    """Reapers of several services do not count or bury twice."""
+    services = [make_service(reaper_interval=0.05) for _ in range(3)]
+    for service in services:
+        service.start()
+    queue = make_service().create_queue("jobs", max_attempts=2)
+    published = queue.publish_many(list(range(10)))
+    queue.consume(10, lease=0.05)
+    wait_until(lambda: counts(queue) == (10, 0, 0))
+    again = consume_exactly(queue, 10)
+    assert [one.id for one in published] == ids(again)
+    assert {2} == {message.attempt for message in again}
+    queue.extend(again, lease=0.05)
+    wait_until(lambda: counts(queue) == (0, 0, 10))
+    assert [one.id for one in published] == ids(archived(queue))

@@ -1,0 +1,135 @@
+"""A service's life: registered by its first consume or its start, ended by its stop."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from queue_over_sql import QueueService, ServiceClosed
+from tests.contract.queue_state import live_rows, payloads
+from tests.refusals import refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Engine
+
+    from queue_over_sql import Queue
+    from queue_over_sql.testing.plugin import MakeService, TestDatabase
+
+
+def registered(service: QueueService) -> list[str]:
+    """The ids of all consumers that a service sees."""
+    return [str(consumer.consumer_id) for consumer in service.consumers()]
+
+
+def test_a_service_registers_with_its_first_consume(make_service: MakeService) -> None:
+    """Before it there is no consumer; after it all services see its facts, until its stop."""
+    service, other = make_service(consumer_name="mailer"), make_service()
+    queue = service.create_queue("jobs")
+    queue.publish("x")
+    assert service.consumer_id is None
+    assert other.consumers() == []
+    queue.consume()
+    (consumer,) = other.consumers()
+    assert service.consumer_id == consumer.consumer_id
+    assert ("mailer", os.getpid()) == (consumer.name, consumer.pid)
+    assert consumer.host == socket.gethostname()
+    service.stop()
+    assert other.consumers() == []
+
+
+@pytest.mark.engines("sqlite")
+def test_an_empty_consume_registers_too(service: QueueService, queue: Queue) -> None:
+    """A consumer that found nothing is a consumer; to stop it twice is no error."""
+    queue.consume()
+    assert service.consumer_id is not None
+    service.stop()
+    service.stop()
+
+
+@pytest.mark.engines("sqlite")
+def test_starting_registers_and_is_idempotent(make_service: MakeService) -> None:
+    """A second start changes nothing."""
+    service = make_service()
+    service.start()
+    consumer_id = service.consumer_id
+    service.start()
+    assert consumer_id is not None
+    assert [consumer_id] == registered(service)
+
+
+def test_stopping_gives_the_claims_back_at_once(make_service: MakeService) -> None:
+    """Unfinished messages are another's at once, at their place and uncounted.
+
+    Who still holds one is told why it can settle nothing.
+    """
+    service, other = make_service(consumer_timeout=60), make_service()
+    queue = service.create_queue("jobs", lease=600)
+    queue.publish_many(["a", "b", "c"])
+    held, _ = queue.consume(2)
+    service.stop()
+    with pytest.raises(ServiceClosed):
+        held.ack()
+    again = other.queue("jobs").consume(3)
+    assert [(one.payload, one.attempt) for one in again] == [("a", 1), ("b", 1), ("c", 1)]
+
+
+CLOSED_VERBS: dict[str, Callable[[QueueService, Queue], object]] = {
+    "start": lambda service, _: service.start(),
+    "create_queue": lambda service, _: service.create_queue("more"),
+    "queue": lambda service, _: service.queue("jobs"),
+    "queues": lambda service, _: service.queues(),
+    "consumers": lambda service, _: service.consumers(),
+    "publish": lambda _, queue: queue.publish("x"),
+    "publish_many": lambda _, queue: queue.publish_many(["x"]),
+    "consume": lambda _, queue: queue.consume(),
+    "stats": lambda _, queue: queue.stats(),
+}
+
+
+@pytest.mark.engines("sqlite")
+def test_a_stop_is_final(service: QueueService, queue: Queue) -> None:
+    """Every verb of a stopped service says that it is stopped."""
+    service.stop()
+    for name, verb in CLOSED_VERBS.items():
+        with refused(name, ServiceClosed):
+            verb(service, queue)
+
+
+@pytest.mark.engines("sqlite")
+def test_stopping_a_service_never_used_is_allowed(database: TestDatabase) -> None:
+    """Neither a start nor a connection is needed before."""
+    unused = QueueService(database.url)
+    unused.stop()
+    unused.stop()
+
+
+@pytest.mark.engines("sqlite")
+def test_the_context_manager_starts_and_stops(make_service: MakeService) -> None:
+    """Inside the block the service is a consumer, after it closed."""
+    with make_service() as service:
+        queue = service.create_queue("jobs")
+        queue.publish("x")
+        assert payloads(queue.consume()) == ["x"]
+        assert registered(service) == [service.consumer_id]
+    with pytest.raises(ServiceClosed):
+        queue.consume()
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+@pytest.mark.threads("makes a synchronous service")
+def test_a_given_engine_is_used_and_left_alone(database: TestDatabase, engine: Engine) -> None:
+    """A service on the user's own engine works, and its stop does not dispose that engine."""
+    service, pool = QueueService(engine), engine.pool
+    try:
+        queue = service.create_queue("jobs")
+        queue.publish(database.engine)
+        queue.consume()[0].ack()
+    finally:
+        service.stop()
+    assert engine.pool is pool
+    assert live_rows(engine, queue) == []

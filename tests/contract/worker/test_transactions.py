@@ -1,0 +1,134 @@
+"""Transactional handlers: effects and ack in one commit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from unittest import mock
+
+import pytest
+from sqlalchemy import Engine, event
+
+from tests.contract.queue_state import add_effect, archived, counts, effect_count
+from tests.contract.worker.running_worker import HandlerFailed, running
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from queue_over_sql import Message, Queue
+    from queue_over_sql.testing.plugin import MakeService
+    from queue_over_sql.worker.worker import Worker
+
+pytestmark = pytest.mark.driver_decides
+
+
+def test_effects_and_ack_commit_together_or_not_at_all(
+    worker: Worker, outside: Queue, effects_engine: Engine
+) -> None:
+    """A handler writes on the connection it is given; a failed attempt leaves no effect."""
+
+    @worker.handle("jobs", transactional=True)
+    def work(message: Message, connection: Connection) -> None:
+        add_effect(connection, message.payload * 10 + message.attempt)
+        if message.payload == 1:
+            raise HandlerFailed("after the effect")
+
+    outside.publish_many(list(range(10)))
+    with running(worker):
+        wait_until(lambda: counts(outside) == (0, 0, 1))
+    assert effect_count(effects_engine) == 9
+    (dead,) = archived(outside)
+    assert (1, 3) == (dead.payload, dead.attempt)
+
+
+@pytest.fixture
+def single(make_service: MakeService, outside: Queue) -> Worker:
+    """A worker of one thread."""
+    assert outside.name == "jobs"
+    return make_service().worker(concurrency=1, poll_interval=(0.005, 0.05))
+
+
+@pytest.mark.engines("sqlite")
+def test_one_connection_serves_message_after_message(single: Worker, outside: Queue) -> None:
+    """It is checked out once for a queue that is not empty, and given back when it is."""
+    seen = []
+
+    @single.handle("jobs", transactional=True)
+    def work(message: Message, connection: Connection) -> None:
+        del message
+        seen.append((connection, connection.in_transaction()))
+
+    outside.publish_many(range(10))
+    with running(single):
+        wait_until(lambda: outside.messages().count() == 0)
+        first = seen[0][0]
+        assert [(first, False)] * 10 == seen
+        wait_until(lambda: first.closed)
+
+
+@pytest.mark.engines("sqlite")
+def test_what_a_handler_sets_on_its_connection_ends_with_its_message(
+    single: Worker, outside: Queue
+) -> None:
+    """Neither a connection with options of its own nor one whose transaction failed is kept."""
+    seen = []
+
+    @single.handle("jobs", transactional=True)
+    def work(message: Message, connection: Connection) -> None:
+        seen.append(dict(connection.get_execution_options()))
+        connection.execution_options(mine=message.payload)
+        if message.payload == 2:
+            raise HandlerFailed("at the end")
+
+    outside.publish_many([0, 1, 2, 3])
+    with running(single):
+        wait_until(lambda: counts(outside) == (0, 0, 1))
+    assert all("mine" not in options for options in seen)
+    assert 4 + 2 == len(seen)
+
+
+@pytest.mark.engines("sqlite")
+def test_listeners_to_new_uses_hear_of_each_message(single: Worker, outside: Queue) -> None:
+    """As one that sets a role or a tenant for each."""
+    engine = single._parts.connections.engine
+    checked_out: list[bool] = []
+    heard: list[int] = []
+
+    def note(*_: object) -> None:
+        checked_out.append(True)
+
+    @single.handle("jobs", transactional=True)
+    def work(message: Message, connection: Connection) -> None:
+        del message, connection
+        heard.append(len(checked_out))
+
+    with running(single):
+        for target, name in ((engine.pool, "checkout"), (Engine, "engine_connect")):
+            heard.clear()
+            event.listen(target, name, note)
+            try:
+                outside.publish_many(range(5))
+                wait_until(lambda: outside.messages().count() == 0)
+            finally:
+                event.remove(target, name, note)
+            assert (name, sorted(set(heard))) == (name, heard)
+            assert (name, 5) == (name, len(heard))
+
+
+@pytest.mark.engines("sqlite")
+def test_a_rollback_that_fails_gives_the_connection_back(single: Worker, outside: Queue) -> None:
+    """Whatever the driver raises, the pool has it again."""
+    seen: list[Connection] = []
+
+    @single.handle("jobs", transactional=True)
+    def work(message: Message, connection: Connection) -> None:
+        seen.append(connection)
+        if message.attempt == 1:
+            connection.rollback = mock.Mock(side_effect=OSError("gone"))  # type: ignore[method-assign]
+            raise HandlerFailed("before the rollback")
+
+    outside.publish(1)
+    with running(single):
+        wait_until(lambda: outside.messages().count() == 0)
+    assert seen[0].closed
+    assert seen[0] is not seen[1]

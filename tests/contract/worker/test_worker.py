@@ -1,0 +1,189 @@
+"""The worker: handlers, retries, transactions, long work and draining."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.contract.queue_state import archived, counts
+from tests.contract.worker.running_worker import HandlerFailed, running
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from queue_over_sql import Message, Queue
+    from queue_over_sql.testing.plugin import MakeService
+    from queue_over_sql.worker.worker import Worker
+
+
+def test_a_handled_message_is_acked(worker: Worker, outside: Queue) -> None:
+    """Each message is handled once and gone; run ends after stop."""
+    seen: list[int] = []
+
+    @worker.handle("jobs")
+    def work(message: Message) -> None:
+        seen.append(message.payload)
+
+    outside.publish_many(list(range(20)))
+    with running(worker):
+        wait_until(lambda: len(seen) == 20)
+        outside.publish(99)
+        wait_until(lambda: len(seen) == 21)
+    assert sorted(seen[:20]) == list(range(20))
+    assert seen[20:] == [99]
+    assert counts(outside) == (0, 0, 0)
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("runs the worker in the main thread, which its loop of tests is not")
+def test_a_worker_takes_signals_only_when_it_is_told_to(
+    make_service: MakeService, outside: Queue
+) -> None:
+    """The program around it keeps its own handlers, also in the main thread, and afterwards."""
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    for signals in (False, True):
+        found: list[object] = []
+        worker = make_service().worker(concurrency=1)
+
+        @worker.handle("jobs")
+        def look(message: Message, worker: Worker = worker, found: list[object] = found) -> None:
+            assert message.payload == 1
+            found.extend(signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT))
+            worker.stop()
+
+        outside.publish(1)
+        worker.run(signals=signals)
+        assert signals is (found != before), f"signals={signals}"
+        assert 2 == len(found)
+    assert before == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+
+
+@pytest.mark.engines("sqlite")
+def test_several_queues_are_served_by_their_own_handlers(
+    worker: Worker, outside: Queue, make_service: MakeService
+) -> None:
+    """A worker has one handler for each queue."""
+    other = make_service().create_queue("other")
+    seen: set[tuple[str, str]] = set()
+
+    @worker.handle("jobs")
+    def work(message: Message) -> None:
+        seen.add(("jobs", message.payload))
+
+    @worker.handle("other")
+    def other_work(message: Message) -> None:
+        seen.add(("other", message.payload))
+
+    outside.publish("a")
+    other.publish("b")
+    with running(worker):
+        wait_until(lambda: len(seen) == 2)
+    assert seen == {("jobs", "a"), ("other", "b")}
+
+
+@pytest.mark.engines("sqlite")
+def test_handlers_run_side_by_side(worker: Worker, outside: Queue) -> None:
+    """With a concurrency of two, two handlers meet."""
+    meeting = threading.Barrier(2, timeout=5)
+
+    @worker.handle("jobs")
+    def work(message: Message) -> None:
+        del message
+        meeting.wait()
+
+    outside.publish_many(["a", "b"])
+    with running(worker):
+        wait_until(lambda: outside.messages().count() == 0)
+    assert not meeting.broken
+
+
+def test_a_failing_handler_is_retried_then_dead_lettered(worker: Worker, outside: Queue) -> None:
+    """Each failure is an attempt; the archive has the last error; others are not disturbed."""
+    attempts: list[int] = []
+
+    @worker.handle("jobs")
+    def work(message: Message) -> None:
+        if message.payload == "bad":
+            attempts.append(message.attempt)
+            raise HandlerFailed("paper jam")
+
+    outside.publish_many(["good", "bad", "good"])
+    with running(worker):
+        wait_until(lambda: counts(outside) == (0, 0, 1))
+    (dead,) = archived(outside)
+    assert attempts == [1, 2, 3]
+    assert ("bad", "failed", 3) == (dead.payload, dead.outcome, dead.attempt)
+    assert dead.last_error is not None
+    assert "paper jam" in dead.last_error
+
+
+@pytest.mark.engines("sqlite")
+def test_a_handler_may_settle_by_itself(worker: Worker, outside: Queue) -> None:
+    """A handler that rejected or released its message is not acked over."""
+
+    @worker.handle("jobs")
+    def work(message: Message) -> None:
+        message.reject("not mine")
+
+    outside.publish_many(["a", "b"])
+    with running(worker):
+        wait_until(lambda: counts(outside) == (0, 0, 2))
+    assert {"rejected"} == {str(message.outcome) for message in archived(outside)}
+
+
+def test_a_stop_drains(worker: Worker, outside: Queue) -> None:
+    """What is in work is finished and acked; what is not begun goes back uncounted."""
+    begun, stopped, finished = threading.Event(), threading.Event(), threading.Event()
+
+    @worker.handle("jobs")
+    def work(message: Message) -> None:
+        del message
+        begun.set()
+        assert stopped.wait(30)
+        finished.set()
+
+    outside.publish_many(list(range(30)))
+    with running(worker):
+        assert begun.wait(30)
+        worker.stop()
+        stopped.set()
+    assert finished.is_set()
+    ready, claimed, archived_count = counts(outside)
+    assert (0, 0) == (claimed, archived_count)
+    assert 0 < ready < 30
+    assert {message.attempt for message in outside.consume(30)} == {1}
+
+
+@pytest.mark.engines("sqlite")
+def test_a_worker_stopped_before_it_ran_ends_at_once(worker: Worker, outside: Queue) -> None:
+    """A stop is not forgotten, and stopping twice is allowed."""
+
+    @worker.handle("jobs")
+    def work(message: Message) -> None:
+        del message
+
+    with running(worker):
+        worker.stop()
+        worker.stop()
+    assert counts(outside) == (0, 0, 0)
+
+
+@pytest.mark.engines("sqlite")
+def test_a_paused_queue_is_not_handled_until_resumed(worker: Worker, outside: Queue) -> None:
+    """The worker goes on by itself when the queue is resumed."""
+    seen: list[str] = []
+
+    @worker.handle("jobs")
+    def work(message: Message) -> None:
+        seen.append(message.payload)
+
+    outside.pause()
+    outside.publish("x")
+    with running(worker):
+        time.sleep(0.05)
+        assert seen == []
+        outside.resume()
+        wait_until(lambda: seen == ["x"], timeout=8)

@@ -1,0 +1,337 @@
+"""How often each act goes to the database: what comes between a caller and the disk's speed.
+
+The tests count the statements that a driver sends, with those that begin and commit. They measure
+no time: what a service sends only now and then is switched off. A change of ``EXPECTED`` is a
+decision, for which ``scripts/benchmarks`` has the figures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import sys
+from typing import TYPE_CHECKING, Any, Final
+from unittest import mock
+
+import pytest
+
+from queue_over_sql import QueueService
+from queue_over_sql.queue import core_of
+from tests.dialects.traffic import Traffic, listening
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from queue_over_sql import Message, Queue
+    from queue_over_sql.testing.plugin import TestDatabase
+    from tests.dialects.traffic import Sent
+
+pytestmark = pytest.mark.engines("sqlite", "postgresql", "mariadb", "mysql", "h2")
+
+# What falls due by the clock: to read the queue's settings again, to ask whether an idle connection
+# still lives, and to tell other processes of a burst of messages a second time.
+BY_THE_CLOCK = (
+    "queues.context._LONGEST_REFRESH",
+    "database.sessions._IDLE_SECONDS",
+    "database.notify._BURST_SECONDS",
+)
+WORKED, LOOKS = 200, 20
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def traffic(engine_name: str) -> Iterator[Traffic]:
+    with listening(engine_name) as heard:
+        yield heard
+
+
+@pytest.fixture
+def quiet(traffic: Traffic, database: TestDatabase) -> Iterator[QueueService]:
+    """A service in whose background nothing happens, and to which the clock brings nothing."""
+    del traffic
+    with contextlib.ExitStack() as stack:
+        for name in BY_THE_CLOCK:
+            stack.enter_context(mock.patch(f"queue_over_sql.{name}", math.inf))
+        service = QueueService(database.url, consumer_timeout=3600, reaper_interval=3600)
+        stack.callback(service.stop)
+        yield service
+
+
+@pytest.fixture
+def queue(quiet: QueueService) -> Queue:
+    """A queue of that service."""
+    return quiet.create_queue("jobs", lease=3600)
+
+
+def _claimed(queue: Queue, count: int, verb: Callable[[list[Message]], object]) -> Any:
+    queue.publish_many(range(count))
+    messages = queue.consume(count)
+    assert count == len(messages)
+    return lambda: verb(messages)
+
+
+def _consume(queue: Queue, count: int) -> Any:
+    queue.publish_many(range(count))
+    return lambda: queue.consume(count)
+
+
+def _exchange(queue: Queue, count: int) -> Any:
+    queue.publish_many(range(2 * count))
+    messages = queue.consume(count)
+    return lambda: queue.exchange(messages, count)
+
+
+def _take(queue: Queue, count: int) -> Any:
+    queue.publish_many(range(count))
+    connections = core_of(queue).context.connections
+
+    def take() -> None:
+        with connections.transaction() as connection:
+            queue.take(count, connection=connection)
+
+    return take
+
+
+def _empty(queue: Queue) -> Any:
+    # Above a mark it would look once more, now and then, for what was put below.
+    core_of(queue).announce()
+    return queue.consume
+
+
+ACTS: dict[str, Any] = {
+    "publish": lambda q: lambda: q.publish("x"),
+    "publish with a key": lambda q: lambda: q.publish("x", key=f"k{next(_numbers)}"),
+    "publish 1000": lambda q: lambda: q.publish_many(range(1000)),
+    "load 10000": lambda q: lambda: q.load(range(10_000)),
+    "consume": lambda q: _consume(q, 1),
+    "consume 100": lambda q: _consume(q, 100),
+    "consume in vain": _empty,
+    "ack": lambda q: _claimed(q, 1, q.ack),
+    "ack 100": lambda q: _claimed(q, 100, q.ack),
+    "exchange": lambda q: _exchange(q, 1),
+    "exchange 100": lambda q: _exchange(q, 100),
+    "nack": lambda q: _claimed(q, 1, lambda m: q.nack(m, delay=60)),
+    "nack 100": lambda q: _claimed(q, 100, lambda m: q.nack(m, delay=60)),
+    "release": lambda q: _claimed(q, 1, q.release),
+    "reject": lambda q: _claimed(q, 1, lambda m: q.reject(m, "bad")),
+    "extend": lambda q: _claimed(q, 1, q.extend),
+    "extend 100": lambda q: _claimed(q, 100, q.extend),
+    "take": lambda q: _take(q, 1),
+    "take 100": lambda q: _take(q, 100),
+    "heartbeat": lambda q: core_of(q).context.consumer.heartbeat,
+}
+
+
+EXPECTED: Final[Mapping[str, Mapping[str, str]]] = {
+    "publish": {"": "INSERT"},
+    "publish with a key": {"sqlite": "INSERT", "postgresql": "INSERT", "": "BEGIN INSERT COMMIT"},
+    "publish 1000": {
+        "sqlite": "BEGIN SELECT INSERT*10 SELECT COMMIT",
+        "postgresql": "BEGIN SELECT INSERT COMMIT",
+        "": "BEGIN SELECT INSERT*7 COMMIT",
+    },
+    "load 10000": {
+        "sqlite": "BEGIN SELECT INSERT*79 COMMIT",
+        "postgresql": "BEGIN SELECT COPY COMMIT",
+        "": "BEGIN SELECT INSERT*12 COMMIT",
+    },
+    "consume": {
+        "sqlite": "UPDATE",
+        "postgresql": "WITH",
+        "h2 2.1": "BEGIN UPDATE SELECT COMMIT",
+        "": "BEGIN SELECT UPDATE COMMIT",
+    },
+    "consume 100": {
+        "sqlite": "UPDATE",
+        "postgresql": "WITH",
+        "h2 2.1": "BEGIN UPDATE SELECT COMMIT",
+        "": "BEGIN SELECT UPDATE COMMIT",
+    },
+    "consume in vain": {
+        "postgresql": "WITH",
+        "mariadb": "BEGIN SELECT COMMIT",
+        "mysql": "BEGIN SELECT COMMIT",
+        "": "SELECT",
+    },
+    "ack": {"": "DELETE"},
+    "ack 100": {
+        "mysql": "BEGIN SELECT DELETE COMMIT",
+        "h2": "BEGIN SELECT DELETE COMMIT",
+        "h2 2.1": "BEGIN SELECT DELETE COMMIT",
+        "": "DELETE",
+    },
+    "exchange": {
+        "sqlite": "BEGIN DELETE UPDATE COMMIT",
+        "postgresql": "WITH",
+        "h2 2.1": "BEGIN DELETE UPDATE SELECT COMMIT",
+        "": "BEGIN DELETE SELECT UPDATE COMMIT",
+    },
+    "exchange 100": {
+        "sqlite": "BEGIN DELETE UPDATE COMMIT",
+        "postgresql": "WITH",
+        "mariadb": "BEGIN DELETE SELECT UPDATE COMMIT",
+        "mysql": "BEGIN SELECT DELETE SELECT UPDATE COMMIT",
+        "h2": "BEGIN SELECT DELETE SELECT UPDATE COMMIT",
+        "h2 2.1": "BEGIN SELECT DELETE UPDATE SELECT COMMIT",
+    },
+    "nack": {"": "UPDATE"},
+    "nack 100": {"sqlite": "UPDATE", "postgresql": "UPDATE", "": "BEGIN SELECT UPDATE COMMIT"},
+    "release": {"": "UPDATE"},
+    "reject": {
+        "sqlite": "BEGIN SELECT UPDATE SELECT INSERT DELETE COMMIT",
+        "postgresql": "BEGIN SELECT WITH COMMIT",
+        "": "BEGIN SELECT*2 INSERT DELETE COMMIT",
+    },
+    "extend": {"": "BEGIN SELECT UPDATE COMMIT"},
+    "extend 100": {
+        "sqlite": "BEGIN SELECT UPDATE COMMIT",
+        "postgresql": "BEGIN SELECT UPDATE COMMIT",
+        "": "BEGIN SELECT*2 UPDATE COMMIT",
+    },
+    "take": {
+        "sqlite": "SELECT PRAGMA BEGIN UPDATE SELECT DELETE COMMIT",
+        "postgresql": "PING SELECT BEGIN DELETE COMMIT",
+        "mariadb": "PING SELECT DELETE COMMIT ROLLBACK",
+        "mysql": "PING SELECT DELETE COMMIT ROLLBACK",
+        "": "SELECT*2 DELETE",
+    },
+    "take 100": {
+        "sqlite": "SELECT PRAGMA BEGIN UPDATE SELECT DELETE COMMIT",
+        "postgresql": "PING SELECT BEGIN DELETE COMMIT",
+        "mariadb": "PING SELECT DELETE COMMIT ROLLBACK",
+        "mysql": "PING SELECT DELETE COMMIT ROLLBACK",
+        "": "SELECT*2 DELETE",
+    },
+    "heartbeat": {"": "UPDATE"},
+}
+"""What each act sends: the verbs of its statements, by engine; "" stands for the others.
+
+psycopg begins its own transactions with the first statement, which is noted before that.
+"""
+
+PER_MESSAGE: Final[Mapping[str, tuple[int, int]]] = {
+    "sqlite": (4, 4),
+    "postgresql": (1, 4),
+    "mariadb": (5, 6),
+    "mysql": (5, 6),
+    "h2": (5, 5),
+    "h2 2.1": (5, 5),
+}
+"""Statements for each message of a worker by engine, without and with a transaction of its own."""
+
+CALLS: Final = {"publish": 71, "exchange": 182}
+"""Functions of Python that an act on SQLite calls, where nothing is built for each call."""
+SLACK = 1.15
+
+
+def _shown(sent: Sequence[Sent]) -> str:
+    """The verbs, each with how often it comes in a row."""
+    runs = [(verb, len(list(group))) for verb, group in itertools.groupby(map(_verb, sent))]
+    return " ".join(verb if times == 1 else f"{verb}*{times}" for verb, times in runs)
+
+
+def _verb(sent: Sent) -> str:
+    if "FINAL TABLE (INSERT" in sent.text:
+        return "INSERT"
+    if "pg_notify" in sent.text:
+        return "NOTIFY"
+    return "BEGIN" if sent.verb == "START" else sent.verb
+
+
+def _form(queue: Queue) -> str:
+    """The engine, or its old version that has statements of its own."""
+    dialect = core_of(queue).context.tables.dialect
+    return "h2 2.1" if dialect.name == "h2" and not dialect.skip_locked else dialect.name
+
+
+def test_an_act_sends_no_more_than_expected(traffic: Traffic, queue: Queue) -> None:
+    """Neither another statement nor another transaction around it."""
+    queue.consume()
+    form, expected, seen = _form(queue), {}, {}
+    for act, prepare in ACTS.items():
+        # The first time it may open a connection, and PostgreSQL tells of a burst.
+        for _ in range(2):
+            seen[act] = _shown(traffic.of(prepare(queue)))
+            queue.purge(claimed=True)
+        expected[act] = EXPECTED[act].get(form, EXPECTED[act].get(""))
+    assert expected == seen
+
+
+@pytest.mark.engines("postgresql")
+def test_a_burst_is_told_once(traffic: Traffic, queue: Queue) -> None:
+    """The first publication tells other processes after its commit, those right after it do not."""
+    publish, load = (ACTS[act](queue) for act in ("publish 1000", "load 10000"))
+    assert "BEGIN SELECT INSERT COMMIT NOTIFY" == _shown(traffic.of(publish))
+    assert "BEGIN SELECT COPY COMMIT" == _shown(traffic.of(load))
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_worker_sends_little_for_each_message(
+    traffic: Traffic, quiet: QueueService, queue: Queue, transactional: bool
+) -> None:
+    """One exchange, or the transaction of the handler; what comes now and then is no matter."""
+    worker = quiet.worker(concurrency=1)
+    left = itertools.count(WORKED - 1, -1)
+
+    @worker.handle("jobs", transactional=transactional)
+    def handle(*_: object) -> None:
+        if not next(left):
+            worker.stop()
+
+    queue.publish_many(range(WORKED))
+    quiet.start()
+    sent = traffic.of(worker.run)
+    expected = PER_MESSAGE[_form(queue)][transactional]
+    assert expected == len(sent) // WORKED, _shown(sent[-50:])
+
+
+def test_an_idle_worker_looks_once_and_waits(
+    traffic: Traffic, quiet: QueueService, queue: Queue
+) -> None:
+    """Each look at an empty queue sends what ``consume in vain`` does, and none comes between."""
+    worker = quiet.worker(concurrency=1, poll_interval=(0.005, 0.005))
+    worker.handle("jobs")(lambda _: None)
+    looks = itertools.count()
+
+    def look(*arguments: Any, **options: Any) -> list[Message]:
+        if next(looks) == LOOKS - 1:
+            worker.stop()
+        return consume(queue, *arguments, **options)
+
+    quiet.start()
+    consume = type(queue).consume
+    with mock.patch.object(queue, "consume", look):
+        # Whether SQLite's file has changed is asked of memory that the processes share.
+        sent = [each for each in traffic.of(worker.run) if each.verb != "PRAGMA"]
+    forms = EXPECTED["consume in vain"]
+    each = forms.get(_form(queue), forms.get("", "")).split()
+    # To start took a few.
+    assert len(each) == len(sent) // LOOKS, _shown(sent)
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.parametrize("act", CALLS)
+def test_nothing_is_built_for_each_call(queue: Queue, act: str) -> None:
+    """An act that calls many more functions than before builds what it could keep."""
+    assert _calls(queue, act) <= CALLS[act] * SLACK
+
+
+def _calls(queue: Queue, act: str) -> int:
+    """How many functions of Python an act calls, once it has run a few times."""
+    counts = []
+    for _ in range(6):
+        run = ACTS[act](queue)
+        calls = 0
+
+        def note(_: object, event: str, __: object) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        sys.setprofile(note)
+        try:
+            run()
+        finally:
+            sys.setprofile(None)
+        counts.append(calls)
+    return min(counts)

@@ -1,0 +1,264 @@
+"""README.md and docs/ are true: samples run, links lead somewhere, nothing public is missing."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import queue_over_sql
+from queue_over_sql.testing.plugin import TestDatabase
+from queue_over_sql.testing.servers import SERVER_ENGINES
+from tests.cli.command_line import ROOT, environment, eventually
+from tests.docs.samples import (
+    RUN,
+    SECONDS,
+    SHOWN,
+    Block,
+    blocks,
+    for_engine,
+    pages,
+    prose_of,
+    run,
+    runnable,
+    scripts_named,
+    text_of,
+    with_url,
+)
+
+# What no test can run: it needs the network, root or Docker. A new one needs a reason here.
+NOT_RUN = {
+    ("docs/quickstart.md", "python3 -m venv .venv"): "installs from a package index",
+    ("docs/engines.md", "apt-get install"): "installs system packages as root",
+    ("docs/operations.md", "docker compose"): "builds images; tests/examples checks the file",
+    ("docs/operations.md", "rounds out"): "shows a streaming query; tests/cli runs it",
+    ("docs/operations.md", "consumer release"): "stops such a query; tests/cli runs it",
+    ("docs/spark.md", "spark-submit"): "needs a cluster; tests/spark submits to local cores",
+    ("docs/spark-pipelines.md", "spark load"): "tests/cli/test_spark_pipelines.py runs it",
+    ("docs/spark-workers.md", "spark workers"): "needs a module; tests/cli/test_spark.py runs it",
+    ("docs/spark-source.md", "jdbc:h2:tcp"): "needs the jar of H2 and a server of it",
+}
+# Its blocks are the usage lines of the commands.
+GENERATED = "docs/cli.md"
+WITH_SAMPLES = [page for page in pages() if any(not b.marked("file") for b in runnable(page))]
+# What a reader tries first; other tests run the features that the other pages show.
+READ_FIRST = {"README.md", "docs/quickstart.md", "docs/engines.md"}
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def _in_its_tier(page: str) -> Any:
+    """A page as a parameter, marked for the full tier, and where it starts Spark."""
+    marks = [] if page in READ_FIRST else [pytest.mark.full]
+    if any("spark" in block.text for block in runnable(page)):
+        marks.append(pytest.mark.spark)
+    return pytest.param(page, marks=marks)
+
+
+@pytest.mark.timeout(SECONDS + 60)
+@pytest.mark.parametrize("page", [_in_its_tier(page) for page in WITH_SAMPLES])
+def test_samples_run(page: str, tmp_path: Path) -> None:
+    """All samples of a page, in their order, do what the page says, and print what it shows."""
+    steps = runnable(page)
+    printed = dict(zip(steps, run(steps, tmp_path), strict=True))
+    for before, after in pairwise(blocks(page)):
+        if after.mark == "output":
+            assert after.text == printed[before], f"{page}:{after.line}"
+
+
+# What Starlette and FastAPI make of `lifespan=`, for as long as uvicorn asks for it.
+WEB_SERVER = """
+import asyncio, types
+import uvicorn, web
+
+async def app(scope, receive, send):
+    assert scope["type"] == "lifespan"
+    state = types.SimpleNamespace(sent=asyncio.get_running_loop().create_future())
+    holder = types.SimpleNamespace(state=state)
+    await receive()
+    async with web.lifespan(holder):
+        await web.signup(holder, "ada@example.org")
+        print(await state.sent, flush=True)
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+    await send({"type": "lifespan.shutdown.complete"})
+
+uvicorn.run(app, host="127.0.0.1", port=0, lifespan="on")
+"""
+
+
+def test_the_worker_of_a_lifespan_leaves_signals_to_the_web_server(tmp_path: Path) -> None:
+    """Uvicorn with the page's lifespan, whose worker is at work, ends after one SIGTERM."""
+    [sample] = [block for block in blocks("docs/asyncio.md") if block.marked("file") == "web.py"]
+    (tmp_path / "web.py").write_text(sample.text)
+    (tmp_path / "server.py").write_text(WEB_SERVER)
+    log = tmp_path / "log"
+    with log.open("w") as out:
+        server = subprocess.Popen(
+            [sys.executable, "server.py"],
+            cwd=tmp_path,
+            env=environment(),
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        eventually(lambda: "Uvicorn running on" in log.read_text(), "the server runs")
+        assert "ada@example.org" in log.read_text()
+        server.terminate()
+        server.wait(30)
+    finally:
+        server.kill()
+        server.wait()
+    assert "Application shutdown complete" in log.read_text()
+
+
+@pytest.mark.full
+def test_samples_are_well_typed(tmp_path: Path) -> None:
+    """Strict checks of mypy pass; samples leave out the annotations of their own functions."""
+    for page in WITH_SAMPLES:
+        write_modules(page, tmp_path)
+    strict = "--strict --allow-untyped-defs --allow-untyped-calls --ignore-missing-imports"
+    # A page tells its story in one module, where a later sample may begin anew.
+    anew = "--allow-redefinition-new --local-partial-types --disable-error-code=no-redef"
+    quiet = f"--follow-imports=silent --cache-dir={os.devnull}"
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", *f"{strict} {anew} {quiet}".split(), "."],
+        cwd=tmp_path,
+        env=environment(MYPYPATH=str(ROOT)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert 0 == checked.returncode, checked.stdout + checked.stderr
+
+
+def write_modules(page: str, folder: Path) -> None:
+    """Write the Python of a page: its files, and all the rest in the order and lines it has."""
+    story, prefix = "", re.sub(r"\W", "_", page)
+    for block in blocks(page):
+        if block.language != "python":
+            continue
+        if name := block.marked("file"):
+            (folder / f"{prefix}_{name}").write_text(block.text)
+        else:
+            story += "\n" * (block.line - story.count("\n")) + block.text
+    (folder / f"{prefix}.py").write_text(story)
+
+
+@pytest.mark.timeout(SECONDS + 60)
+@pytest.mark.engines(*SERVER_ENGINES)
+def test_samples_run_on_their_engine(database: TestDatabase, tmp_path: Path) -> None:
+    """Samples for a server do what they say on such a server."""
+    steps = [with_url(block, database.url) for block in for_engine(database.engine)]
+    assert steps
+    run(steps, tmp_path)
+
+
+def test_every_server_engine_has_a_sample() -> None:
+    """A page shows each engine that has a server, and none that tests do not know."""
+    named = {b.marked("runs on") for page in pages() for b in blocks(page)} - {None}
+    assert set(SERVER_ENGINES) == named
+
+
+def test_every_block_is_run_or_on_the_list() -> None:
+    """A block is run, or is output or a drawing, or a console session whose reason is known."""
+    unknown = []
+    for block in (block for page in pages() if page != GENERATED for block in blocks(page)):
+        known = block.language in (*RUN, *SHOWN)
+        known &= ("text" == block.language) == ("output" == block.mark)
+        if block.language == "console":
+            known &= any(block.page == page and words in block.text for page, words in NOT_RUN)
+        if not known:
+            unknown.append(f"{block.page}:{block.line}")
+    assert [] == unknown
+    shown = [block for page in pages() for block in blocks(page) if block.language == "console"]
+    assert len(NOT_RUN) == sum(block.page != GENERATED for block in shown)
+
+
+def test_scripts_that_are_named_can_be_run() -> None:
+    """Scripts in shell blocks exist and are executable; the two of the README are among them."""
+    named = {(b.page, name) for page in pages() for b in blocks(page) for name in scripts_named(b)}
+    assert set() == {(page, name) for page, name in named if not os.access(ROOT / name, os.X_OK)}
+    assert {("README.md", "./scripts/demo"), ("README.md", "./scripts/test")} <= named
+
+
+def test_links_resolve() -> None:
+    """Each relative link leads to a file of the repository, and to a heading that it has."""
+    broken = []
+    for page in pages():
+        for target in _LINK.findall(prose_of(page)):
+            name, _, heading = target.partition("#")
+            file = ((ROOT / page).parent / name).resolve() if name else ROOT / page
+            if "://" in target:
+                continue
+            if not file.exists() or (heading and heading not in _anchors(file)):
+                broken.append((page, target))
+    assert [] == broken
+
+
+def _anchors(file: Path) -> set[str]:
+    """The anchors that a page's headings get."""
+    headings = _HEADING.findall(prose_of(str(file.relative_to(ROOT))))
+    plain = (re.sub(r"[^\w\- ]", "", heading) for heading in headings)
+    return {heading.strip().lower().replace(" ", "-") for heading in plain}
+
+
+def test_readme_is_short_and_shows_code_early() -> None:
+    """The README has at most 150 lines, and working code within its first third."""
+    lines = text_of("README.md").splitlines()
+    first_code: Block = next(block for block in blocks("README.md") if block.language == "python")
+    assert len(lines) <= 150
+    assert first_code.line + first_code.text.count("\n") <= len(lines) / 3
+
+
+def test_every_page_is_in_the_index() -> None:
+    """docs/README.md leads to each page."""
+    linked = set(_LINK.findall(text_of("docs/README.md")))
+    assert set() == {path.name for path in (ROOT / "docs").glob("*.md")} - linked - {"README.md"}
+
+
+def test_every_public_name_is_documented() -> None:
+    """Each name of the public API has its place in docs/, as code."""
+    text = "\n".join(text_of(page) for page in pages() if page.startswith("docs/"))
+    missing = [n for n in queue_over_sql.__all__ if not re.search(rf"\b{re.escape(n)}\b", text)]
+    assert [] == missing
+
+
+def test_the_api_page_is_current() -> None:
+    """docs/api.md is what the docstrings say today."""
+    script = [sys.executable, str(ROOT / "scripts" / "docs" / "api.py")]
+    made = subprocess.run(script, capture_output=True, text=True, check=True).stdout
+    assert made == text_of("docs/api.md"), "run: python scripts/docs/api.py > docs/api.md"
+
+
+def test_the_picture_of_the_layers_is_current() -> None:
+    """The architecture page draws the contract that the lint step checks."""
+    script = [sys.executable, str(ROOT / "scripts" / "docs" / "layers.py")]
+    made = subprocess.run(script, capture_output=True, text=True, check=True).stdout
+    assert made in text_of("docs/architecture.md"), "run: python scripts/docs/layers.py"
+
+
+def test_every_dependency_is_justified() -> None:
+    """docs/dependencies.md has a row for each requirement, with a reason and a licence."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras: dict[str, list[str]] = project["optional-dependencies"]
+    asked = [*project["dependencies"], *(item for extra in extras.values() for item in extra)]
+    names = {re.split(r"[\[<>=~! ]", item)[0] for item in asked} - {"queue-over-sql"}
+    rows = [line for line in text_of("docs/dependencies.md").splitlines() if line.startswith("|")]
+    justified = {n for n in names for row in rows if re.search(rf"\b{re.escape(n)}\b", row)}
+    assert set() == names - justified
+    assert set() == {extra for extra in extras if not any(f"`{extra}`" in row for row in rows)}
+
+
+def test_versions_agree() -> None:
+    """Package, pyproject.toml and changelog speak of the same version."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == queue_over_sql.__version__
+    assert queue_over_sql.__version__ in text_of("CHANGELOG.md")
