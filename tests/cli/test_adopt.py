@@ -62,7 +62,7 @@ def columns(url: str) -> set[str]:
 
 
 def test_adopt_enqueue_consume_drop(database: TestDatabase) -> None:
-    """The life of an adopted queue by commands alone, on every engine."""
+    """The life of an existing table as a queue, by commands alone, on every engine."""
     create_orders(database.url, 4)
     before = columns(database.url)
     adopted = succeed("adopt", "billing", "orders", "--max-attempts", "3", url=database.url)

@@ -1,4 +1,4 @@
-"""Fleets whose workers and drivers are killed: what becomes of every message."""
+"""Workers on Spark and their drivers are killed: what becomes of every message."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_killed_driver_loses_nothing_and_does_nothing_twice(
     before = results(sql)
     assert len(before) < COUNT
 
-    # A worker of the next fleet, which needs no Spark around it for this.
+    # A worker of the next run, which needs no Spark around it for this.
     quick = spark_workers.handler_of(spark_workers.Arguments("", "arrow", deadly=False, pause=0.0))
     work(service, make_service, quick, form="arrow", transactional=True)
     queue = service.queue("jobs")

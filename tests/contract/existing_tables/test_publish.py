@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def billing(service: QueueService, engine: Engine) -> AdoptedQueue:
-    """An adopted table of six rows, none of them a message."""
+    """An existing table of six rows, none of them a message."""
     create_invoices(engine, 6)
     return service.adopt_queue("billing", Invoice, priorities=2)
 

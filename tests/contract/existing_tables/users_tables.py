@@ -1,4 +1,4 @@
-"""A table of the user's own, as the tests of adopted tables adopt it."""
+"""Tables of the user's own, which tests make queues of."""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,6 +22,7 @@ from tests.contract.caller_transactions import OPENERS, Caller, opened
 from tests.contract.queue_state import (
     ARGUMENT_ERRORS,
     add_effect,
+    counts,
     effect_count,
     effects,
     finished,
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
     from queue_over_sql.testing.plugin import MakeService
 
     Finish = Callable[[QueueService, Queue, Engine], object]
+    from queue_over_sql import Queue
 
 KEYS = "queue_jobs_dedup_keys"
 """The table of the keys of finished messages, as the documentation names it."""
@@ -359,3 +364,62 @@ def test_a_queue_that_was_dropped_left_no_keys(service: QueueService, jobs: Queu
     finished(jobs, "done")
     assert service.drop_queue("jobs")
     assert make_jobs(service).publish("y", key="k").outcome == "created"
+
+
+# -- publishers and finishers that work at the same moment
+
+
+def publish_all(queue: Queue, rounds: int, way: str) -> Counter[str]:
+    """Publish every key again and again; how often each was created."""
+    created: Counter[str] = Counter()
+    for number in [*range(rounds)] * 3:
+        for key in (f"k{number}", f"k{max(0, number - 1)}"):
+            try:
+                if queue.publish(key, key=key, on_conflict=way).outcome == "created":
+                    created[key] += 1
+            except DuplicateKey:
+                continue
+    return created
+
+
+def finish_all(queue: Queue, over: threading.Event) -> None:
+    """Ack, exchange or reject whatever comes, until it is over and nothing is left."""
+    turn = 0
+    while True:
+        ending = over.is_set()
+        messages = queue.consume(2)
+        if ending and not messages:
+            return
+        turn += 1
+        if turn % 3 == 0:
+            queue.reject(messages, "bad")
+        elif turn % 3 == 1 and messages:
+            messages = queue.exchange(messages, 2)
+            queue.ack(messages)
+        else:
+            queue.ack(messages)
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_within_the_window_no_second_message_comes_through(make_service: MakeService) -> None:
+    """Publishers and finishers at once: every key is created once, whatever is done about it."""
+    queues = [
+        make_service().create_queue("jobs", dedup_window=600, archive="all") for _ in range(5)
+    ]
+    over = threading.Event()
+    rounds = 25
+    with ThreadPoolExecutor(5) as pool:
+        finishing = [pool.submit(finish_all, queue, over) for queue in queues[3:]]
+        ways = ("raise", "skip", "replace")
+        try:
+            publishing = [
+                pool.submit(publish_all, queue, rounds, way)
+                for queue, way in zip(queues, ways, strict=False)
+            ]
+            created = sum((one.result(60) for one in publishing), Counter[str]())
+        finally:
+            over.set()
+        for one in finishing:
+            one.result(60)
+    assert {f"k{number}": 1 for number in range(rounds)} == dict(created)
+    assert (0, 0, rounds) == counts(queues[0])

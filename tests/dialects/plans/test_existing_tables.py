@@ -1,4 +1,4 @@
-"""Hot statements on an adopted table of 100,000 rows of which few are messages."""
+"""Hot statements on an existing table of 100,000 rows of which few are messages."""
 
 from __future__ import annotations
 

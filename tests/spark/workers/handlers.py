@@ -1,4 +1,4 @@
-"""Handlers of fleets in tests, and the plan of a single worker."""
+"""Handlers of workers in tests, and the plan of a single worker."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def work(
     handler: Callable[..., Any],
     **changes: Any,
 ) -> WorkerReport:
-    """Be one worker of a fleet, in this process, until nothing is left."""
+    """Be one of the workers, in this process, until nothing is left."""
     leader = make_service(consumer_timeout=30.0)
     leader.start()
     url = service._parts.connections.engine.url.render_as_string(hide_password=False)

@@ -1,4 +1,4 @@
-"""One worker of a fleet, without Spark around it: forms, failures, and when it ends.
+"""One of the workers, without Spark around it: forms, failures, and when it ends.
 
 Which messages it takes, and by whose clock it ends, each database decides; the rest is Python's.
 """

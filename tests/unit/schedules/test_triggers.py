@@ -255,3 +255,20 @@ def test_passes_at_any_time_publish_each_instant_once(every: int, waits: list[in
     assert expected == published
     assert published[-1] > now
     assert next_at == published[-1] + every > now + AHEAD
+
+
+# -- which messages of a schedule are published at a moment
+
+
+@pytest.mark.parametrize("first", [50, 91, 96])
+def test_none_of_the_last_seconds_is_skipped(first: int) -> None:
+    """What is less than 5 s over has not been missed, however often it comes."""
+    firing = plan(EveryTrigger(0, SECOND), first * SECOND, 100 * SECOND, "skip")
+    late = [at // SECOND for at in firing.instants if at <= 100 * SECOND]
+    assert [96, 97, 98, 99, 100] == late
+
+
+def test_nothing_older_is_made_up_for() -> None:
+    """Where all of it is longer over the next one follows, and nothing else."""
+    firing = plan(EveryTrigger(0, 60 * SECOND), 60 * SECOND, 130 * SECOND, "skip")
+    assert (180 * SECOND,) == firing.instants
