@@ -158,7 +158,7 @@ class Catalog:
         return [queue for record in wanted if (queue := self._opened_or_none(record))]
 
     def _opened_or_none(self, record: QueueRecord) -> Queue | None:
-        """A queue of all; those whose table was taken away do not keep the others from work."""
+        # Those whose table was taken away do not keep the others from work.
         try:
             self.checked_name(record.name)
             return self._open(record)

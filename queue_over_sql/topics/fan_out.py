@@ -206,7 +206,6 @@ class FanOut:
                 return published
 
     def _dropped(self, error: DBAPIError, copies: Sequence[Copy]) -> set[str]:
-        """Which queues are gone, as far as that may be the reason of an error."""
         connections = self._parts.connections
         kind = connections.dialect.classify(error)
         hopeless = kind in (ErrorKind.TRANSIENT, ErrorKind.CANCELLED, ErrorKind.DISCONNECT)
@@ -279,7 +278,7 @@ class FanOut:
 
 
 def _naming(queue: str, error: Exception) -> Exception:
-    """`error` with the queue in its text: which of many refused cannot be seen otherwise."""
+    # Which of many refused cannot be seen otherwise.
     if repr(queue) not in str(error):
         error.args = (f"Queue {queue!r} refuses its copy: {error}", *error.args[1:])
     return error
