@@ -32,7 +32,7 @@ from queue_over_sql.message import Claim, Outcome
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.settle import reason_of
 from queue_over_sql.schema.system_tables import CONSUMER_LENGTH, OWNER_LENGTH
-from queue_over_sql.settings import check_choice, check_whole
+from queue_over_sql.settings import LARGEST, check_choice, check_whole
 from queue_over_sql.store import Settlement
 from queue_over_sql.store import consumers as registrations
 
@@ -90,6 +90,13 @@ class Want:
     up_to_id: int | None = None
     due_by: int | None = None
     executor: bool = False
+
+    def __post_init__(self) -> None:
+        check_whole("messages_per_round", self.messages_per_round)
+        for name, least in (("max_messages", 1), ("up_to_id", 0), ("due_by", -LARGEST)):
+            value = getattr(self, name)
+            if value is not None:
+                check_whole(name, value, least)
 
     @property
     def whole(self) -> Round:
