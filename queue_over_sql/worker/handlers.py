@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import functools
 import inspect
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from queue_over_sql.database.connections import Connections
     from queue_over_sql.message import Message
     from queue_over_sql.queue import Queue
-    from queue_over_sql.worker.lease_renewal import LeaseKeeper
 
 
 _log = logging.getLogger(__name__)
@@ -58,13 +56,11 @@ class HandlerRun:
         handler: Handler,
         queue: Queue,
         connections: Connections,
-        keeper: LeaseKeeper,
         insist: Callable[[Callable[[], None]], None],
     ) -> None:
         self._handler = handler
         self._queue = queue
         self._connections = connections
-        self._keeper = keeper
         self._insist = insist
         self._connection = connections.keeping() if handler.transactional else None
 
@@ -73,24 +69,12 @@ class HandlerRun:
         if self._connection is not None:
             self._connection.close()
 
-    def handle(self, messages: Sequence[Message], stopping: Callable[[], bool]) -> list[Message]:
-        """Work through messages that were just claimed; returns those that still have to be acked.
-
-        ``stopping`` is asked before each call; when it says yes the rest is released.
-        """
-        size = self._handler.batch or 1
-        finished: list[Message] = []
-        keeping = self._handler.lease_keepalive
-        with self._keeper.keeping(self._queue, messages) if keeping else contextlib.nullcontext():
-            for start in range(0, len(messages), size):
-                if stopping():
-                    self._give_back(messages[start:])
-                    break
-                if not self._queue.holds(messages[start]):
-                    _log.warning("Queue %s: expired; the rest is others' work.", self._queue.name)
-                    break
-                finished += self._call(list(messages[start : start + size]))
-        return finished
+    def handle(self, messages: Sequence[Message]) -> list[Message]:
+        """Call the handler; returns the messages that still have to be acked."""
+        if not self._queue.holds(messages[0]):
+            _log.warning("Queue %s: expired; the rest is others' work.", self._queue.name)
+            return []
+        return self._call(list(messages))
 
     def _call(self, messages: list[Message]) -> list[Message]:
         argument: Any = messages if self._handler.batch else messages[0]

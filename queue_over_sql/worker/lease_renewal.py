@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
+import math
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from queue_over_sql.errors import ClaimLost, QueueError
 from queue_over_sql.message import claimed_lease_us
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from queue_over_sql.message import Message
     from queue_over_sql.queue import Queue
@@ -28,44 +28,52 @@ _LONGEST_SLEEP = 60.0
 
 
 @dataclasses.dataclass(eq=False)
-class _Batch:
-    queue: Queue
-    messages: list[Message]
-    interval: float
-    due_at: float
+class _Holding:
+    queue: Callable[[], Queue]
+    messages: Mapping[int, Message]
+    due_at: float = math.inf
     renewing: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
 
 class LeaseKeeper:
-    """Renews, beside the handlers, the leases of all messages which are being worked on."""
+    """Renews, beside the handlers, the leases of all messages that a worker has in hand."""
 
     def __init__(self, runtime: Runtime = THREADS) -> None:
         self._runtime = runtime
-        self._batches: set[_Batch] = set()
+        self._holdings: list[_Holding] = []
         self._changed = runtime.condition()
         self._running: Running | None = None
         self._stopping = False
         # When the thread looks again by itself.
-        self._wakes_at = float("inf")
+        self._wakes_at = math.inf
 
-    @contextlib.contextmanager
-    def keeping(self, queue: Queue, messages: Sequence[Message]) -> Iterator[None]:
-        """Renew the leases of ``messages`` for as long as the block runs."""
-        shortest = min(claimed_lease_us(message) or 0 for message in messages)
-        interval = shortest / 1_000_000 / _SHARE
-        batch = _Batch(queue, list(messages), interval, time.monotonic() + interval)
-        with self._changed:
-            self._batches.add(batch)
-            if self._running is None:
-                self._running = self._runtime.start("queue-over-sql-leases", self._loop)
-            # Else each message would wake that thread for nothing.
-            if batch.due_at < self._wakes_at:
-                self._changed.notify_all()
-        try:
-            yield
-        finally:
+    def holding(
+        self, queue: Callable[[], Queue], messages: Mapping[int, Message]
+    ) -> Callable[[Sequence[Message]], None]:
+        """Renew the leases of whatever is in ``messages``.
+
+        Args:
+            queue: returns the queue that they are of.
+            messages: those that are in hand; it changes meanwhile.
+
+        Returns:
+            To be called with each claim.
+        """
+        holding = _Holding(queue, messages)
+        self._holdings.append(holding)
+
+        def claimed(found: Sequence[Message]) -> None:
+            due_at = time.monotonic() + _interval(found)
+            if due_at >= holding.due_at:
+                return
             with self._changed:
-                self._batches.discard(batch)
+                holding.due_at = due_at
+                if self._running is None:
+                    self._running = self._runtime.start("queue-over-sql-leases", self._loop)
+                if due_at < self._wakes_at:
+                    self._changed.notify_all()
+
+        return claimed
 
     def stop(self) -> None:
         """Renew no more."""
@@ -77,29 +85,36 @@ class LeaseKeeper:
         while True:
             with self._changed:
                 now = time.monotonic()
-                next_at = min((b.due_at for b in self._batches), default=now + _LONGEST_SLEEP)
+                next_at = min(now + _LONGEST_SLEEP, *(h.due_at for h in self._holdings), math.inf)
                 if not self._stopping and next_at > now:
                     self._wakes_at = next_at
                     self._changed.wait(next_at - now)
                 if self._stopping:
                     return
-                due = [batch for batch in self._batches if batch.due_at <= time.monotonic()]
-            for batch in due:
-                batch.due_at = time.monotonic() + batch.interval
+                due = [each for each in self._holdings if each.due_at <= time.monotonic()]
+            for holding in due:
+                held = list(holding.messages.values())
+                holding.due_at = time.monotonic() + _interval(held) if held else math.inf
                 # Each by itself: a row that somebody has locked must not hold up the others.
-                if batch.renewing.acquire(blocking=False):
-                    self._runtime.start("queue-over-sql-lease", self._renew, batch)
+                if held and holding.renewing.acquire(blocking=False):
+                    self._runtime.start("queue-over-sql-lease", self._renew, holding, held)
 
-    def _renew(self, batch: _Batch) -> None:
-        open_messages = [message for message in batch.messages if not message.settled]
+    def _renew(self, holding: _Holding, held: Sequence[Message]) -> None:
         try:
+            queue = holding.queue()
+            open_messages = [message for message in held if not message.settled]
             if open_messages:
-                batch.queue.extend(open_messages)
-        except ClaimLost as error:
+                queue.extend(open_messages)
+        except ClaimLost:
             # Either it was settled this moment, or it is lost and its handler's ack will say so.
-            lost = set(map(id, error.messages))
-            batch.messages = [m for m in batch.messages if id(m) not in lost]
+            pass
         except QueueError as error:
-            _log.warning("A lease of queue %s could not be renewed: %s", batch.queue.name, error)
+            _log.warning("A lease could not be renewed: %s", error)
         finally:
-            batch.renewing.release()
+            holding.renewing.release()
+
+
+def _interval(messages: Iterable[Message]) -> float:
+    """Seconds from one renewal to the next."""
+    shortest = min(claimed_lease_us(message) or 0 for message in messages)
+    return shortest / 1_000_000 / _SHARE

@@ -1,7 +1,6 @@
-"""Worker: the run-loop around handlers: several at once, polling, signals and reconnecting.
+"""Worker: runs handlers in several threads, with signals, reconnecting, and an orderly end.
 
-Who has finished messages *exchanges* them: the ack of the last ones and the claim of
-the next are one transaction, which is what a durable queue's speed is made of.
+Its supplies claim messages ahead of the threads and ack them behind; see ``worker/supply.py``.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import contextlib
 import logging
 import signal
 import time
+from collections import deque
 from typing import TYPE_CHECKING, TypeVar
 
 from queue_over_sql.backoff import Backoff, OutageLog
@@ -17,12 +17,11 @@ from queue_over_sql.errors import (
     ClaimLost,
     DatabaseUnavailable,
     QueueError,
-    QueueSchemaMismatch,
     ServiceClosed,
 )
 from queue_over_sql.queue import name_of
 from queue_over_sql.schema.conditions import check_condition
-from queue_over_sql.settings import check_flag, check_whole
+from queue_over_sql.settings import check_choice, check_flag, check_whole
 from queue_over_sql.worker.handlers import (
     Handler,
     HandlerFunction,
@@ -30,25 +29,24 @@ from queue_over_sql.worker.handlers import (
     is_asynchronous,
 )
 from queue_over_sql.worker.lease_renewal import LeaseKeeper
+from queue_over_sql.worker.supply import FIRST_RECONNECT, LAST_RECONNECT, Supply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from sqlalchemy import ColumnElement
 
     from queue_over_sql.catalog import ServiceParts
     from queue_over_sql.database.runtime import Running
     from queue_over_sql.message import Message
-    from queue_over_sql.queue import Queue
 
     F = TypeVar("F", bound=HandlerFunction)
 
 
 _log = logging.getLogger(__name__)
 
-# How long a thread stays with one queue before it looks at the worker's others.
-_TURN_SECONDS = 1.0
-_FIRST_RECONNECT, _LAST_RECONNECT = 0.1, 5.0
+# How long a transactional handler's connection is kept while no message comes.
+_KEPT_SECONDS = 0.1
 # How long it takes to give back what it abandons.
 _ABANDON_SECONDS = 10.0
 # How long it waits for a stopped task to end.
@@ -69,22 +67,27 @@ class Worker:
         start: Callable[[], None],
         concurrency: int,
         *,
-        batch: int,
+        prefetch: int | None,
+        ack: str,
         poll_interval: tuple[float, float],
     ) -> None:
         self._start_service = start
         self._parts = parts
         self._concurrency = check_whole("concurrency", concurrency)
-        self._batch = check_whole("batch", batch)
-        self._first_poll, self._last_poll = _poll_interval(poll_interval)
+        self._prefetch = None if prefetch is None else check_whole("prefetch", prefetch)
+        check_choice("ack", ack, ("batch", "each"))
+        self._each = ack == "each"
+        self._bounds = _poll_interval(poll_interval)
         self._handlers: list[Handler] = []
         runtime = self._runtime = parts.connections.runtime
         self._keeper = LeaseKeeper(runtime)
         self._outage = OutageLog("The worker")
         self._draining = runtime.event()
         self._aborting = runtime.event()
-        # By thread: what it is working on, for the case that it is not waited for.
-        self._in_hand: dict[Hashable, tuple[Queue, list[Message]]] = {}
+        self._supplies: list[Supply] = []
+        # Threads that wait for a message.
+        self._free = 0
+        self._filled = runtime.condition()
 
     def handle(
         self,
@@ -193,12 +196,15 @@ class Worker:
 
     def _run_threads(self) -> None:
         start = self._runtime.start
+        self._supplies = [self._supply(handler) for handler in self._handlers]
         names = [f"queue-over-sql-worker-{index}" for index in range(self._concurrency)]
-        threads = [start(name, self._loop, index) for index, name in enumerate(names)]
+        threads = [start(name, self._handle, index) for index, name in enumerate(names)]
+        supplies = [start("queue-over-sql-supply", supply.run) for supply in self._supplies]
         try:
-            while any(thread.is_alive() for thread in threads) and not self._aborting.is_set():
-                for thread in threads:
-                    thread.join(0.05)
+            self._join(threads)
+            for supply in self._supplies:
+                supply.end()
+            self._join(supplies)
         except BaseException:
             self._aborting.set()
             self._draining.set()
@@ -207,7 +213,32 @@ class Worker:
             self._keeper.stop()
             if self._aborting.is_set():
                 connections = self._parts.connections
-                connections.within(_ABANDON_SECONDS, lambda: self._leave(threads))
+                connections.within(_ABANDON_SECONDS, lambda: self._leave([*threads, *supplies]))
+
+    def _supply(self, handler: Handler) -> Supply:
+        return Supply(
+            self,
+            handler,
+            self._parts,
+            self._keeper,
+            prefetch=self._prefetch,
+            each=self._each,
+            bounds=self._bounds,
+        )
+
+    def _join(self, threads: Sequence[Running]) -> None:
+        while any(thread.is_alive() for thread in threads) and not self._aborting.is_set():
+            if self._draining.is_set():
+                # A signal only sets it.
+                self._wake()
+            for thread in threads:
+                thread.join(0.05)
+
+    def _wake(self) -> None:
+        with self._filled:
+            self._filled.notify_all()
+        for supply in self._supplies:
+            supply.stir()
 
     def _leave(self, threads: Sequence[Running]) -> None:
         self._abandon()
@@ -223,104 +254,132 @@ class Worker:
 
         What was only claimed is released. The service is not stopped.
         """
-        self._draining.set()
-        self._parts.arrivals.announce()
+        self.drain()
 
     def abort(self) -> None:
         """End ``run()`` without waiting for handlers; their messages are given to others."""
         self._aborting.set()
         self.stop()
 
-    # -- the loop of one thread
+    # -- one thread that handles messages
 
-    def _loop(self, index: int) -> None:
-        pause = self._first_poll
-        turn = index
-        arrivals = self._parts.arrivals
-        while not self._draining.is_set():
-            worked, seen = False, arrivals.count
-            for _ in self._handlers:
-                handler = self._handlers[turn % len(self._handlers)]
-                turn += 1
-                worked |= self._serve_safely(handler)
-                if self._draining.is_set():
-                    return
-            if worked:
-                pause = self._first_poll
-                continue
-            bounds = (self._first_poll, self._last_poll)
-            pause = self._parts.wakeups.await_next_look(seen, pause, bounds)
-
-    def _serve_safely(self, handler: Handler) -> bool:
+    def _handle(self, index: int) -> None:
+        """Run handlers, those of several queues in turn, until the worker drains."""
+        runs: dict[Supply, HandlerRun] = {}
+        order = deque(self._supplies)
+        order.rotate(-index)
         try:
-            return self._serve(handler)
+            while not self._draining.is_set():
+                for supply in order:
+                    if taken := supply.take():
+                        break
+                else:
+                    self._await_message(order, runs)
+                    continue
+                self._handle_safely(supply, taken, runs)
+                # Its next message comes after those of the others.
+                while order[-1] is not supply:
+                    order.rotate(-1)
+        finally:
+            _close(runs)
+
+    def _handle_safely(
+        self, supply: Supply, taken: list[Message], runs: dict[Supply, HandlerRun]
+    ) -> None:
+        finished: list[Message] = []
+        began = time.monotonic()
+        try:
+            if supply not in runs:
+                handler, connections = supply.handler, self._parts.connections
+                runs[supply] = HandlerRun(handler, supply.queue, connections, self.insist)
+            finished = runs[supply].handle(taken)
         except ServiceClosed:
-            self._draining.set()
-        except QueueSchemaMismatch as error:
-            _log.warning("Queue %s is opened anew: %s", handler.queue, error)
-            self._parts.catalog.forget(handler.queue)
+            self.drain()
         except QueueError as error:
-            _log.warning("Queue %s: %s", handler.queue, error)
-            self._draining.wait(Backoff(_FIRST_RECONNECT, _LAST_RECONNECT).pause())
+            _log.warning("Queue %s: %s", supply.handler.queue, error)
         except Exception:  # noqa: BLE001 - whatever it is
             # A thread that died unseen would leave a worker that looks well and does nothing.
-            _log.exception("Queue %s: the worker goes on after an unexpected error.", handler.queue)
-            self._draining.wait(Backoff(_FIRST_RECONNECT, _LAST_RECONNECT).pause())
-        return False
+            _log.exception("Queue %s: the worker goes on after an error.", supply.handler.queue)
+        finally:
+            supply.ended(taken, finished, time.monotonic() - began)
+        if self._each and finished:
+            with self._being_free():
+                supply.await_acks(finished)
 
-    def _serve(self, handler: Handler) -> bool:
-        queue, count = self._parts.queue(handler.queue), max(self._batch, handler.batch or 1)
-        run = HandlerRun(handler, queue, self._parts.connections, self._keeper, self._insist)
-        with contextlib.closing(run):
-            messages = self._claim(queue, handler, count)
-            worked = bool(messages)
-            turn_ends = time.monotonic() + _TURN_SECONDS
-            while messages:
-                self._in_hand[self._runtime.me()] = queue, messages
-                finished = run.handle(messages, self._draining.is_set)
-                over = len(self._handlers) > 1 and time.monotonic() > turn_ends
-                if self._draining.is_set() or over:
-                    self._ack(queue, finished)
-                    break
-                messages = self._exchange(queue, handler, finished, count)
-            self._in_hand.pop(self._runtime.me(), None)
-        return worked
+    def _await_message(self, order: Iterable[Supply], runs: dict[Supply, HandlerRun]) -> None:
+        with self._being_free():
+            for supply in order:
+                supply.stir()
+            if not self._comes_ready(order, _KEPT_SECONDS):
+                _close(runs)
+                self._comes_ready(order, None)
 
-    def _claim(self, queue: Queue, handler: Handler, count: int) -> list[Message]:
-        found: list[Message] = []
-        self._insist(lambda: found.extend(queue.consume(count, where=handler.where)))
-        return found
+    def _comes_ready(self, order: Iterable[Supply], seconds: float | None) -> bool:
+        with self._filled:
+            while not (self._draining.is_set() or any(supply.ready for supply in order)):
+                if not self._filled.wait(seconds):
+                    return False
+        return True
 
-    def _exchange(
-        self, queue: Queue, handler: Handler, finished: Sequence[Message], count: int
-    ) -> list[Message]:
-        if not finished:
-            return self._claim(queue, handler, count)
+    @contextlib.contextmanager
+    def _being_free(self) -> Iterator[None]:
+        with self._filled:
+            self._free += 1
         try:
-            return queue.exchange(finished, count, where=handler.where)
-        except ClaimLost as error:
-            _log.warning("Queue %s: %s", queue.name, error)
-        except DatabaseUnavailable as error:
-            self._outage.began(error)
-            self._ack(queue, finished)
-        return self._claim(queue, handler, count)
+            yield
+        finally:
+            with self._filled:
+                self._free -= 1
 
-    def _ack(self, queue: Queue, finished: Sequence[Message]) -> None:
-        # An exchange that failed may have acked before it failed to claim.
-        unsettled = [message for message in finished if not message.settled]
+    # -- what the supplies ask of their threads
 
-        def ack() -> None:
-            try:
-                queue.ack(unsettled)
-            except ClaimLost as error:
-                _log.warning("Queue %s: %s", queue.name, error)
+    @property
+    def concurrency(self) -> int:
+        """How many threads handle messages."""
+        return self._concurrency
 
-        if unsettled:
-            self._insist(ack)
+    @property
+    def free(self) -> int:
+        """How many of them wait for a message."""
+        return self._free
 
-    def _insist(self, act: Callable[[], None]) -> None:
+    @property
+    def draining(self) -> bool:
+        """Whether no more messages are begun."""
+        return self._draining.is_set()
+
+    def drain(self) -> None:
+        """Begin no more messages."""
+        self._draining.set()
+        self._wake()
+
+    def ask(self, supply: Supply) -> None:
+        """Set how many messages a supply shall claim, so that no two claim for one thread.
+
+        Of two that would, the one goes first that claimed longest ago.
+        """
+        with self._filled:
+            others = [each for each in self._supplies if each is not supply]
+            free = max(0, self._free - sum(each.reserved for each in others))
+            if any(each.asked_at < supply.asked_at and each.wanted(free) for each in others):
+                free = 0
+            supply.asked = supply.wanted(free)
+            if supply.asked:
+                supply.asked_at = time.monotonic()
+
+    def filled(self, supply: Supply, count: int) -> None:
+        """A supply has work for so many threads; others may claim for those that are left."""
+        with self._filled:
+            self._filled.notify(count)
+            left = self._free > count
+        if left:
+            for each in self._supplies:
+                if each is not supply:
+                    each.stir()
+
+    def insist(self, act: Callable[[], None]) -> None:
         """Do it, however often the database goes away; gives up only when told to stop."""
-        backoff = Backoff(_FIRST_RECONNECT, _LAST_RECONNECT)
+        backoff = Backoff(FIRST_RECONNECT, LAST_RECONNECT)
         while True:
             try:
                 act()
@@ -347,14 +406,20 @@ class Worker:
 
     def _abandon(self) -> None:
         """Give back what handlers are still working on; the fence keeps them from settling it."""
-        for queue, messages in list(self._in_hand.values()):
-            for message in messages:
+        for supply in self._supplies:
+            for message in supply.unfinished():
                 try:
-                    queue.release(message)
+                    message.release()
                 except ClaimLost:
                     _log.debug("%r was settled.", message)
                 except QueueError as error:
                     _log.warning("The reaper will give back %r: %s", message, error)
+
+
+def _close(runs: dict[Supply, HandlerRun]) -> None:
+    for run in runs.values():
+        run.close()
+    runs.clear()
 
 
 def _poll_interval(given: tuple[float, float]) -> tuple[float, float]:
