@@ -59,7 +59,7 @@ class HandlerRun:
         insist: Callable[[Callable[[], None]], None],
     ) -> None:
         self._handler = handler
-        self._queue = queue
+        self.queue = queue
         self._connections = connections
         self._insist = insist
         self._connection = connections.keeping() if handler.transactional else None
@@ -71,8 +71,8 @@ class HandlerRun:
 
     def handle(self, messages: Sequence[Message]) -> list[Message]:
         """Call the handler; returns the messages that still have to be acked."""
-        if not self._queue.holds(messages[0]):
-            _log.warning("Queue %s: expired; the rest is others' work.", self._queue.name)
+        if not self.queue.holds(messages[0]):
+            _log.warning("Queue %s: expired; the rest is others' work.", self.queue.name)
             return []
         return self._call(list(messages))
 
@@ -84,20 +84,20 @@ class HandlerRun:
                 return []
             _refuse_awaitable(self._handler.function(argument))
         except _NotCalled as error:
-            _log.info("Queue %s: %s", self._queue.name, error.__cause__)
+            _log.info("Queue %s: %s", self.queue.name, error.__cause__)
             self._give_back(messages)
             return []
         except HandlerStopped:
             self._give_back(messages)
             raise
         except ClaimLost as error:
-            _log.warning("Queue %s: %s", self._queue.name, error)
+            _log.warning("Queue %s: %s", self.queue.name, error)
             self._fail([m for m in messages if m not in error.messages], error)
             return []
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
             _log.warning(
                 "The handler of queue %s failed for %s.",
-                self._queue.name,
+                self.queue.name,
                 ", ".join(map(repr, messages)),
                 exc_info=error,
             )
@@ -115,7 +115,7 @@ class HandlerRun:
                 returned = True
                 unsettled = [message for message in messages if not message.settled]
                 if unsettled:
-                    self._queue.ack(unsettled, connection=connection)
+                    self.queue.ack(unsettled, connection=connection)
         except BaseException as error:
             # Rolled back: whatever was settled inside is not settled after all.
             for message in messages:
@@ -134,23 +134,23 @@ class HandlerRun:
             # Also of those that the handler settled: that may have been rolled back, and where it
             # was not the fence refuses.
             try:
-                self._queue.nack(list(messages), error=error)
+                self.queue.nack(list(messages), error=error)
             except ClaimLost as lost:
-                _log.info("Queue %s: %s", self._queue.name, lost)
+                _log.info("Queue %s: %s", self.queue.name, lost)
 
         self._settle_at_last(nack)
 
     def _give_back(self, messages: Sequence[Message]) -> None:
-        self._settle_at_last(lambda: self._queue.release(list(messages)))
+        self._settle_at_last(lambda: self.queue.release(list(messages)))
 
     def _settle_at_last(self, settle: Callable[[], None]) -> None:
         """Settle after an outage too; a message that cannot be settled spoils none beside it."""
         try:
             self._insist(settle)
         except ClaimLost as lost:
-            _log.info("Queue %s: %s", self._queue.name, lost)
+            _log.info("Queue %s: %s", self.queue.name, lost)
         except QueueError as error:
-            _log.warning("Queue %s: left to the lease's end: %s", self._queue.name, error)
+            _log.warning("Queue %s: left to the lease's end: %s", self.queue.name, error)
 
 
 def is_asynchronous(function: HandlerFunction) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import math
@@ -14,7 +15,7 @@ from queue_over_sql.errors import ClaimLost, QueueError
 from queue_over_sql.message import claimed_lease_us
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from queue_over_sql.message import Message
     from queue_over_sql.queue import Queue
@@ -60,7 +61,8 @@ class LeaseKeeper:
             To be called with each claim.
         """
         holding = _Holding(queue, messages)
-        self._holdings.append(holding)
+        with self._changed:
+            self._holdings.append(holding)
 
         def claimed(found: Sequence[Message]) -> None:
             due_at = time.monotonic() + _interval(found)
@@ -74,6 +76,20 @@ class LeaseKeeper:
                     self._changed.notify_all()
 
         return claimed
+
+    @contextlib.contextmanager
+    def keeping(self, queue: Queue, messages: Sequence[Message]) -> Iterator[None]:
+        """Renew the leases of ``messages`` for as long as the block runs."""
+        held = {id(message): message for message in messages}
+        claimed = self.holding(lambda: queue, held)
+        if messages:
+            claimed(messages)
+        try:
+            yield
+        finally:
+            held.clear()
+            with self._changed:
+                self._holdings = [each for each in self._holdings if each.messages is not held]
 
     def stop(self) -> None:
         """Renew no more."""

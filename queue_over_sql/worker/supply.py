@@ -22,6 +22,7 @@ from queue_over_sql.errors import (
     QueueSchemaMismatch,
     ServiceClosed,
 )
+from queue_over_sql.message import payload_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,7 +42,8 @@ HORIZON_SECONDS = 0.05
 # So much work is claimed ahead, as handlers have taken lately; the rest of the horizon is reserve.
 _AHEAD_SECONDS = HORIZON_SECONDS / 2
 MOST_AHEAD = 1000
-"""No more messages than this are claimed ahead."""
+"""No more messages than this are claimed ahead, nor more than 8 MiB of payload."""
+_MOST_BYTES = 8 * 2**20
 ACK_SECONDS = 0.005
 """A finished message waits at most so long for others to be acked with it."""
 # How much the last call weighs in the mean time of a call.
@@ -126,6 +128,7 @@ class Supply:
         # How long a call takes, in seconds.
         self._mean = math.inf
         self._most_ahead = 0
+        self._last_priority = 0
         # The count of arrivals before a look that found nothing, and when to look again.
         self._seen: int | None = None
         self._pause, self._look_at = bounds[0], 0.0
@@ -266,7 +269,7 @@ class Supply:
         if self._mean >= HORIZON_SECONDS:
             return 0
         calls = int(_AHEAD_SECONDS * threads / max(self._mean, _SHORTEST))
-        return min(calls * self._size, self._most_ahead, MOST_AHEAD)
+        return min(calls * self._size, self._most_ahead)
 
     def _is_low(self) -> bool:
         return len(self._ready) * 2 < self._ahead()
@@ -282,7 +285,7 @@ class Supply:
     def _exchange(self) -> None:
         """Ack what is finished, and claim."""
         finished = self._take_finished()
-        asked, seen, began = self.asked, self._parts.arrivals.count, time.monotonic()
+        asked, seen = self.asked, self._parts.arrivals.count
         found: list[Message] = []
         try:
             found = self._exchanged(self.queue, finished, asked)
@@ -297,14 +300,14 @@ class Supply:
             self._ready.extend((message, now) for message in found)
             self.asked = 0
         if asked:
-            self._note_look(len(found), seen, now - began)
+            self._note_look(found, seen)
         if found:
             self._hold(found)
-            self._sort(found[0].priority)
+            self._sort(found)
         if asked:
             self._threads.filled(self, math.ceil(len(found) / self._size))
 
-    def _note_look(self, found: int, seen: int, took: float) -> None:
+    def _note_look(self, found: Sequence[Message], seen: int) -> None:
         if not found:
             # Jitter keeps those who met once from meeting again in step.
             self._look_at = time.monotonic() + self._pause * random.uniform(0.75, 1.25)  # noqa: S311
@@ -312,10 +315,9 @@ class Supply:
             self._seen = seen
             return
         self._seen, self._pause = None, self._bounds[0]
-        self._most_ahead = max(2 * self._most_ahead, self._threads.concurrency * self._size)
-        if took > _AHEAD_SECONDS:
-            # They are large, or the database is slow: fewer at once.
-            self._most_ahead = min(self._most_ahead, int(found * _AHEAD_SECONDS / took))
+        most = max(2 * self._most_ahead, self._threads.concurrency * self._size)
+        size = max(1, sum(map(payload_size, found)))
+        self._most_ahead = min(most, MOST_AHEAD, _MOST_BYTES * len(found) // size)
 
     def _exchanged(self, queue: Queue, finished: Sequence[Message], count: int) -> list[Message]:
         where = self.handler.where
@@ -335,13 +337,12 @@ class Supply:
             self._threads.insist(lambda: found.extend(queue.consume(count, where=where)))
         return found
 
-    def _sort(self, priority: int) -> None:
+    def _sort(self, found: Sequence[Message]) -> None:
         """Put what is more urgent before what was claimed earlier."""
-        with contextlib.suppress(IndexError):
-            if self._ready[0][0].priority <= priority:
-                return
-        ready = _drained(self._ready)
-        self._ready.extend(sorted(ready, key=lambda each: each[0].priority))
+        last, self._last_priority = self._last_priority, found[-1].priority
+        if found[0].priority < last:
+            ready = _drained(self._ready)
+            self._ready.extend(sorted(ready, key=lambda each: each[0].priority))
 
     def _take_finished(self) -> list[Message]:
         self._finished_at = math.inf

@@ -289,10 +289,7 @@ class Worker:
         finished: list[Message] = []
         began = time.monotonic()
         try:
-            if supply not in runs:
-                handler, connections = supply.handler, self._parts.connections
-                runs[supply] = HandlerRun(handler, supply.queue, connections, self.insist)
-            finished = runs[supply].handle(taken)
+            finished = self._run_of(supply, runs).handle(taken)
         except ServiceClosed:
             self.drain()
         except QueueError as error:
@@ -305,6 +302,16 @@ class Worker:
         if self._each and finished:
             with self._being_free():
                 supply.await_acks(finished)
+
+    def _run_of(self, supply: Supply, runs: dict[Supply, HandlerRun]) -> HandlerRun:
+        queue, run = supply.queue, runs.get(supply)
+        if run is not None and run.queue is queue:
+            return run
+        if run is not None:
+            run.close()
+        run = HandlerRun(supply.handler, queue, self._parts.connections, self.insist)
+        runs[supply] = run
+        return run
 
     def _await_message(self, order: Iterable[Supply], runs: dict[Supply, HandlerRun]) -> None:
         with self._being_free():
