@@ -131,6 +131,5 @@ class LeaseKeeper:
 
 
 def _interval(messages: Iterable[Message]) -> float:
-    """Seconds from one renewal to the next."""
     shortest = min(claimed_lease_us(message) or 0 for message in messages)
     return shortest / 1_000_000 / _SHARE

@@ -262,7 +262,6 @@ class Supply:
         return self._seen != self._parts.arrivals.count or time.monotonic() >= self._look_at
 
     def _ahead(self) -> int:
-        """How many messages to have in hand beside those that are handled."""
         threads = self._threads.concurrency
         if self._prefetch is not None:
             return max(0, self._prefetch - self._size) * threads
@@ -283,7 +282,6 @@ class Supply:
             return math.inf
 
     def _exchange(self) -> None:
-        """Ack what is finished, and claim."""
         finished = self._take_finished()
         asked, seen = self.asked, self._parts.arrivals.count
         found: list[Message] = []
@@ -338,7 +336,7 @@ class Supply:
         return found
 
     def _sort(self, found: Sequence[Message]) -> None:
-        """Put what is more urgent before what was claimed earlier."""
+        # What is more urgent goes before what was claimed earlier.
         last, self._last_priority = self._last_priority, found[-1].priority
         if found[0].priority < last:
             ready = _drained(self._ready)
@@ -349,7 +347,6 @@ class Supply:
         return _drained(self._finished)
 
     def _give_back(self, *, draining: bool) -> None:
-        """Let others have what no thread has begun."""
         back = [message for message, _ in _drained(self._ready)]
         if not draining:
             self._mean, self._most_ahead = max(self._mean, HORIZON_SECONDS), 0
@@ -386,7 +383,7 @@ class Supply:
 
 
 def _drained(items: deque[T], most: int = MOST_AHEAD * 2) -> list[T]:
-    """Take items from the left one by one, since others may do so at the same time."""
+    # One by one, since others may take some at the same time.
     taken: list[T] = []
     with contextlib.suppress(IndexError):
         while len(taken) < most:

@@ -5,19 +5,14 @@ Its supplies claim messages ahead of the threads and ack them behind; see ``work
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import signal
-import time
-from collections import deque
 from typing import TYPE_CHECKING, TypeVar
 
-from queue_over_sql.backoff import Backoff, OutageLog
 from queue_over_sql.errors import (
     ClaimLost,
     DatabaseUnavailable,
     QueueError,
-    ServiceClosed,
 )
 from queue_over_sql.queue import name_of
 from queue_over_sql.schema.conditions import check_condition
@@ -25,28 +20,25 @@ from queue_over_sql.settings import check_choice, check_flag, check_whole
 from queue_over_sql.worker.handlers import (
     Handler,
     HandlerFunction,
-    HandlerRun,
     is_asynchronous,
 )
 from queue_over_sql.worker.lease_renewal import LeaseKeeper
-from queue_over_sql.worker.supply import FIRST_RECONNECT, LAST_RECONNECT, Supply
+from queue_over_sql.worker.supply import Supply
+from queue_over_sql.worker.threads import HandlerThreads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from sqlalchemy import ColumnElement
 
     from queue_over_sql.catalog import ServiceParts
     from queue_over_sql.database.runtime import Running
-    from queue_over_sql.message import Message
 
     F = TypeVar("F", bound=HandlerFunction)
 
 
 _log = logging.getLogger(__name__)
 
-# How long a transactional handler's connection is kept while no message comes.
-_KEPT_SECONDS = 0.1
 # How long it takes to give back what it abandons.
 _ABANDON_SECONDS = 10.0
 # How long it waits for a stopped task to end.
@@ -81,13 +73,9 @@ class Worker:
         self._handlers: list[Handler] = []
         runtime = self._runtime = parts.connections.runtime
         self._keeper = LeaseKeeper(runtime)
-        self._outage = OutageLog("The worker")
         self._draining = runtime.event()
         self._aborting = runtime.event()
-        self._supplies: list[Supply] = []
-        # Threads that wait for a message.
-        self._free = 0
-        self._filled = runtime.condition()
+        self._threads = HandlerThreads(parts, self._draining, self._concurrency, each=self._each)
 
     def handle(
         self,
@@ -196,13 +184,13 @@ class Worker:
 
     def _run_threads(self) -> None:
         start = self._runtime.start
-        self._supplies = [self._supply(handler) for handler in self._handlers]
+        self._threads.supplies = [self._supply(handler) for handler in self._handlers]
         names = [f"queue-over-sql-worker-{index}" for index in range(self._concurrency)]
-        threads = [start(name, self._handle, index) for index, name in enumerate(names)]
-        supplies = [start("queue-over-sql-supply", supply.run) for supply in self._supplies]
+        threads = [start(name, self._threads.handle, index) for index, name in enumerate(names)]
+        supplies = [start("queue-over-sql-supply", supply.run) for supply in self._threads.supplies]
         try:
             self._join(threads)
-            for supply in self._supplies:
+            for supply in self._threads.supplies:
                 supply.end()
             self._join(supplies)
         except BaseException:
@@ -217,7 +205,7 @@ class Worker:
 
     def _supply(self, handler: Handler) -> Supply:
         return Supply(
-            self,
+            self._threads,
             handler,
             self._parts,
             self._keeper,
@@ -230,15 +218,9 @@ class Worker:
         while any(thread.is_alive() for thread in threads) and not self._aborting.is_set():
             if self._draining.is_set():
                 # A signal only sets it.
-                self._wake()
+                self._threads.wake()
             for thread in threads:
                 thread.join(0.05)
-
-    def _wake(self) -> None:
-        with self._filled:
-            self._filled.notify_all()
-        for supply in self._supplies:
-            supply.stir()
 
     def _leave(self, threads: Sequence[Running]) -> None:
         self._abandon()
@@ -254,149 +236,12 @@ class Worker:
 
         What was only claimed is released. The service is not stopped.
         """
-        self.drain()
+        self._threads.drain()
 
     def abort(self) -> None:
         """End ``run()`` without waiting for handlers; their messages are given to others."""
         self._aborting.set()
         self.stop()
-
-    # -- one thread that handles messages
-
-    def _handle(self, index: int) -> None:
-        """Run handlers, those of several queues in turn, until the worker drains."""
-        runs: dict[Supply, HandlerRun] = {}
-        order = deque(self._supplies)
-        order.rotate(-index)
-        try:
-            while not self._draining.is_set():
-                for supply in order:
-                    if taken := supply.take():
-                        break
-                else:
-                    self._await_message(order, runs)
-                    continue
-                self._handle_safely(supply, taken, runs)
-                # Its next message comes after those of the others.
-                while order[-1] is not supply:
-                    order.rotate(-1)
-        finally:
-            _close(runs)
-
-    def _handle_safely(
-        self, supply: Supply, taken: list[Message], runs: dict[Supply, HandlerRun]
-    ) -> None:
-        finished: list[Message] = []
-        began = time.monotonic()
-        try:
-            finished = self._run_of(supply, runs).handle(taken)
-        except ServiceClosed:
-            self.drain()
-        except QueueError as error:
-            _log.warning("Queue %s: %s", supply.handler.queue, error)
-        except Exception:  # noqa: BLE001 - whatever it is
-            # A thread that died unseen would leave a worker that looks well and does nothing.
-            _log.exception("Queue %s: the worker goes on after an error.", supply.handler.queue)
-        finally:
-            supply.ended(taken, finished, time.monotonic() - began)
-        if self._each and finished:
-            with self._being_free():
-                supply.await_acks(finished)
-
-    def _run_of(self, supply: Supply, runs: dict[Supply, HandlerRun]) -> HandlerRun:
-        queue, run = supply.queue, runs.get(supply)
-        if run is not None and run.queue is queue:
-            return run
-        if run is not None:
-            run.close()
-        run = HandlerRun(supply.handler, queue, self._parts.connections, self.insist)
-        runs[supply] = run
-        return run
-
-    def _await_message(self, order: Iterable[Supply], runs: dict[Supply, HandlerRun]) -> None:
-        with self._being_free():
-            for supply in order:
-                supply.stir()
-            if not self._comes_ready(order, _KEPT_SECONDS):
-                _close(runs)
-                self._comes_ready(order, None)
-
-    def _comes_ready(self, order: Iterable[Supply], seconds: float | None) -> bool:
-        with self._filled:
-            while not (self._draining.is_set() or any(supply.ready for supply in order)):
-                if not self._filled.wait(seconds):
-                    return False
-        return True
-
-    @contextlib.contextmanager
-    def _being_free(self) -> Iterator[None]:
-        with self._filled:
-            self._free += 1
-        try:
-            yield
-        finally:
-            with self._filled:
-                self._free -= 1
-
-    # -- what the supplies ask of their threads
-
-    @property
-    def concurrency(self) -> int:
-        """How many threads handle messages."""
-        return self._concurrency
-
-    @property
-    def free(self) -> int:
-        """How many of them wait for a message."""
-        return self._free
-
-    @property
-    def draining(self) -> bool:
-        """Whether no more messages are begun."""
-        return self._draining.is_set()
-
-    def drain(self) -> None:
-        """Begin no more messages."""
-        self._draining.set()
-        self._wake()
-
-    def ask(self, supply: Supply) -> None:
-        """Set how many messages a supply shall claim, so that no two claim for one thread.
-
-        Of two that would, the one goes first that claimed longest ago.
-        """
-        with self._filled:
-            others = [each for each in self._supplies if each is not supply]
-            free = max(0, self._free - sum(each.reserved for each in others))
-            if any(each.asked_at < supply.asked_at and each.wanted(free) for each in others):
-                free = 0
-            supply.asked = supply.wanted(free)
-            if supply.asked:
-                supply.asked_at = time.monotonic()
-
-    def filled(self, supply: Supply, count: int) -> None:
-        """A supply has work for so many threads; others may claim for those that are left."""
-        with self._filled:
-            self._filled.notify(count)
-            left = self._free > count
-        if left:
-            for each in self._supplies:
-                if each is not supply:
-                    each.stir()
-
-    def insist(self, act: Callable[[], None]) -> None:
-        """Do it, however often the database goes away; gives up only when told to stop."""
-        backoff = Backoff(FIRST_RECONNECT, LAST_RECONNECT)
-        while True:
-            try:
-                act()
-            except DatabaseUnavailable as error:
-                self._outage.began(error)
-                if self._draining.wait(backoff.pause()):
-                    raise
-            else:
-                self._outage.ended()
-                return
 
     # -- signals and the end
 
@@ -413,7 +258,7 @@ class Worker:
 
     def _abandon(self) -> None:
         """Give back what handlers are still working on; the fence keeps them from settling it."""
-        for supply in self._supplies:
+        for supply in self._threads.supplies:
             for message in supply.unfinished():
                 try:
                     message.release()
@@ -421,12 +266,6 @@ class Worker:
                     _log.debug("%r was settled.", message)
                 except QueueError as error:
                     _log.warning("The reaper will give back %r: %s", message, error)
-
-
-def _close(runs: dict[Supply, HandlerRun]) -> None:
-    for run in runs.values():
-        run.close()
-    runs.clear()
 
 
 def _poll_interval(given: tuple[float, float]) -> tuple[float, float]:

@@ -339,8 +339,8 @@ def test_an_interrupted_request_is_withdrawn(make_service: MakeService, queue: Q
     service = make_service()
     parts = service._parts
 
-    def interrupt(seen: int, seconds: float) -> bool:
-        raise Interrupted(seen, seconds)
+    def interrupt(*arguments: object) -> bool:
+        raise Interrupted(*arguments)
 
     parts.arrivals.wait = interrupt  # type: ignore[method-assign]
     with pytest.raises(Interrupted):

@@ -159,4 +159,4 @@ def test_bad_options_are_refused(make_service: MakeService) -> None:
         ({"ack": "later"}, "ack must be one of 'batch', 'each'"),
     ):
         with pytest.raises(ValueError, match=message):
-            service.worker(**options)  # type: ignore[arg-type]
+            service.worker(**options)
