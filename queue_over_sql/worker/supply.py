@@ -60,10 +60,6 @@ class Threads(Protocol):
         """How many there are."""
 
     @property
-    def free(self) -> int:
-        """How many wait for a message."""
-
-    @property
     def draining(self) -> bool:
         """Whether they begin no more messages."""
 
@@ -123,7 +119,7 @@ class Supply:
         self._bounds = bounds
         # Claimed and not begun, with the moment of the claim.
         self._ready: deque[tuple[Message, float]] = deque()
-        self._finished: deque[Message] = deque()
+        self._finished: list[Message] = []
         self._finished_at = math.inf
         # How long a call takes, in seconds.
         self._mean = math.inf
@@ -132,7 +128,7 @@ class Supply:
         # The count of arrivals before a look that found nothing, and when to look again.
         self._seen: int | None = None
         self._pause, self._look_at = bounds[0], 0.0
-        self._idle = self._stirred = self._ended = False
+        self._idle = self._stirred = self._ended = self._over = False
         self._changed = parts.connections.runtime.condition()
 
     @property
@@ -175,17 +171,18 @@ class Supply:
                     self.in_hand.pop(id(message), None)
         if not finished:
             return
-        first = not self._finished
-        self._finished.extend(finished)
-        if first:
-            self._finished_at = time.monotonic()
+        with self._changed:
+            first = not self._finished
+            self._finished += finished
+            if first:
+                self._finished_at = time.monotonic()
         if first or self._each:
             self.stir()
 
     def await_acks(self, finished: Sequence[Message]) -> None:
         """Wait until these are acked, or lost."""
         with self._changed:
-            while self.in_hand.keys() & set(map(id, finished)):
+            while not self._over and self.in_hand.keys() & set(map(id, finished)):
                 self._changed.wait()
 
     def stir(self) -> None:
@@ -198,7 +195,7 @@ class Supply:
 
     def unfinished(self) -> list[Message]:
         """What is in hand, and was not handled to its end."""
-        finished = set(map(id, list(self._finished)))
+        finished = set(map(id, self._finished))
         held = list(self.in_hand.items())
         return [message for key, message in held if key not in finished and not message.settled]
 
@@ -211,6 +208,14 @@ class Supply:
 
     def run(self) -> None:
         """Claim, ack, and give back, until the end."""
+        try:
+            self._run()
+        finally:
+            with self._changed:
+                self._over = True
+                self._changed.notify_all()
+
+    def _run(self) -> None:
         while not self._ended or self._finished or self._ready:
             try:
                 self._step()
@@ -343,8 +348,9 @@ class Supply:
             self._ready.extend(sorted(ready, key=lambda each: each[0].priority))
 
     def _take_finished(self) -> list[Message]:
-        self._finished_at = math.inf
-        return _drained(self._finished)
+        with self._changed:
+            finished, self._finished, self._finished_at = self._finished, [], math.inf
+        return finished
 
     def _give_back(self, *, draining: bool) -> None:
         back = [message for message, _ in _drained(self._ready)]
@@ -361,7 +367,7 @@ class Supply:
 
     def _wait(self, now: float) -> None:
         left = min(self._finished_at + ACK_SECONDS, self._stale_at()) - now
-        if self._seen is None or self.looks() or not self._threads.free:
+        if self._seen is None or self.looks():
             with self._changed:
                 if not self._stirred:
                     self._changed.wait(None if left == math.inf else max(0.0, left))
@@ -382,7 +388,7 @@ class Supply:
             self._changed.wait(Backoff(FIRST_RECONNECT, LAST_RECONNECT).pause())
 
 
-def _drained(items: deque[T], most: int = MOST_AHEAD * 2) -> list[T]:
+def _drained(items: deque[T], most: float = math.inf) -> list[T]:
     # One by one, since others may take some at the same time.
     taken: list[T] = []
     with contextlib.suppress(IndexError):

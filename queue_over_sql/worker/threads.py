@@ -150,8 +150,14 @@ class HandlerThreads:
         with self._filled:
             others = [each for each in self.supplies if each is not supply]
             free = max(0, self.free - sum(each.reserved for each in others))
-            if any(each.asked_at < supply.asked_at and each.wanted(free) for each in others):
+            waiting = [
+                each for each in others if each.asked_at < supply.asked_at and not each.asked
+            ]
+            if any(each.wanted(free) for each in waiting):
                 free = 0
+            elif not free and not supply.ready and any(each.ready for each in others):
+                # Quick handlers of other queues never let a thread be free.
+                free = 1
             supply.asked = supply.wanted(free)
             if supply.asked:
                 supply.asked_at = time.monotonic()
@@ -161,10 +167,9 @@ class HandlerThreads:
         with self._filled:
             self._filled.notify(count)
             left = self.free > count
-        if left:
-            for each in self.supplies:
-                if each is not supply:
-                    each.stir()
+        for each in self.supplies:
+            if each is not supply and (left or each.looks()):
+                each.stir()
 
     def insist(self, act: Callable[[], None]) -> None:
         """Do it, however often the database goes away; gives up only when told to stop."""

@@ -150,6 +150,34 @@ def test_a_batch_handler_is_given_more_than_one_call_ahead(
     assert sizes.count(10) >= 15
 
 
+def test_a_busy_queue_keeps_no_other_from_its_turn(
+    make_service: MakeService, outside: Queue
+) -> None:
+    """Although its quick handler always has messages in hand."""
+    worker = make_service().worker(concurrency=1, poll_interval=POLL)
+    rare = make_service().create_queue("rare")
+    seen: list[str] = []
+
+    @worker.handle("jobs")
+    def work(message: Message) -> None:
+        del message
+        seen.append("jobs")
+
+    @worker.handle("rare")
+    def seldom(message: Message) -> None:
+        del message
+        seen.append("rare")
+
+    outside.publish_many(list(range(3000)))
+    with running(worker):
+        wait_until(lambda: len(seen) >= 500)
+        rare.publish_many(list(range(10)))
+        wait_until(lambda: counts(outside) == (0, 0, 0) and counts(rare) == (0, 0, 0))
+    assert (3000, 10) == (seen.count("jobs"), seen.count("rare"))
+    last = len(seen) - seen[::-1].index("rare")
+    assert last < 2900, seen[last - 20 : last]
+
+
 @pytest.mark.engines("sqlite")
 def test_bad_options_are_refused(make_service: MakeService) -> None:
     """At once, and named."""
