@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,3 +28,11 @@ def functions_allowed(database: TestDatabase) -> Iterator[None]:
     """An administrator has allowed the functions of the SQL API, where the server asks for that."""
     with trusting_creators(database):
         yield
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """The URL of a fresh embedded database, for what is the same on every engine."""
+    file = tmp_path / "queues.db"
+    file.touch()
+    return f"sqlite:///{file}"

@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from queue_over_sql import Queue, QueueService
-
-
-@pytest.fixture
-def sqlite_url(tmp_path: Path) -> str:
-    """The URL of a fresh embedded database, for what is the same on every engine."""
-    file = tmp_path / "queues.db"
-    file.touch()
-    return f"sqlite:///{file}"
 
 
 @pytest.fixture

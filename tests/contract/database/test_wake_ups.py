@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -166,11 +165,12 @@ def test_a_burst_is_told_once(service: QueueService, monkeypatch: pytest.MonkeyP
     """NOTIFY lets one committer through at a time, so it is sent seldom."""
     dialect = service._parts.connections.dialect
     queue = service.create_queue("jobs")
-    told: list[float] = []
+    told = 0
     tell = type(dialect.notifications).tell
 
     def noted(*arguments: object) -> None:
-        told.append(time.monotonic())
+        nonlocal told
+        told += 1
         tell(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(type(dialect.notifications), "tell", noted)
@@ -178,10 +178,7 @@ def test_a_burst_is_told_once(service: QueueService, monkeypatch: pytest.MonkeyP
     for _ in range(200):
         queue.publish("x")
     seconds = time.monotonic() - began
-    assert told
-    assert len(told) <= seconds / 0.01 + 2
-    gaps = [later - earlier for earlier, later in itertools.pairwise(told)]
-    assert all(gap >= 0.0099 for gap in gaps)
+    assert 1 <= told <= seconds / 0.01 + 2
 
 
 @hears

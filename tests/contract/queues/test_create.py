@@ -245,7 +245,7 @@ def test_a_drop_does_not_wait_for_ever(
     make_service: MakeService, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A transaction that uses the queue keeps it whole; afterwards it can be dropped."""
-    monkeypatch.setattr(connections, "_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(connections, "_RETRY_SECONDS", 0.1)
     monkeypatch.setattr(QueueDialect, "lock_seconds", 1)
     service, other = make_service(), make_service()
     queue = service.create_queue("jobs", archive="all", dedup_window=60)
