@@ -516,29 +516,21 @@ class QueueService:
         self,
         *,
         concurrency: int = 4,
-        prefetch: int | None = None,
-        ack: str = "batch",
-        batch: int | None = None,
+        batch: int = 1,
         poll_interval: tuple[float, float] = (0.01, 1.0),
     ) -> Worker:
         """Make a worker; give it handlers with ``@worker.handle(queue)``.
 
         Args:
             concurrency: threads that handle messages; on an event loop, tasks.
-            prefetch: messages that are claimed for each of them, with the one that it works on. By
-                default as many as its handlers take 25 ms for, as measured, from one upwards; what
-                waited for 50 ms is given back.
-            ack: ``"batch"`` acks finished messages together with the next claim, or after 5 ms;
-                ``"each"`` acks each one before its thread begins another.
-            batch: the former name of ``prefetch``.
+            batch: messages that each of them claims at once; they are acked together.
             poll_interval: shortest and longest pause in seconds between two looks at empty queues.
         """
         return Worker(
             self._parts,
             self._start_for_worker,
             concurrency,
-            prefetch=batch if prefetch is None else prefetch,
-            ack=ack,
+            batch=batch,
             poll_interval=poll_interval,
         )
 

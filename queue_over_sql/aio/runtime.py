@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import itertools
 import logging
 import signal
 import time
@@ -74,24 +73,19 @@ class TaskCondition:
     """What happens now and then, for the tasks that wait for it."""
 
     def __init__(self) -> None:
-        self._waiting: dict[asyncio.Future[bool], None] = {}
+        self._waiting: set[asyncio.Future[bool]] = set()
 
     def wait(self, timeout: float | None = None) -> bool:
         loop = asyncio.get_running_loop()
         happened = loop.create_future()
         timer = None if timeout is None else loop.call_later(timeout, _resolve, happened, False)  # noqa: FBT003
-        self._waiting[happened] = None
+        self._waiting.add(happened)
         try:
             return bool(await_only(happened))
         finally:
-            del self._waiting[happened]
+            self._waiting.discard(happened)
             if timer is not None:
                 timer.cancel()
-
-    def notify(self, n: int = 1) -> None:
-        """It happens for as many as that, who waited longest."""
-        for happened in itertools.islice([each for each in self._waiting if not each.done()], n):
-            _resolve(happened, True)  # noqa: FBT003
 
     def notify_all(self) -> None:
         for happened in self._waiting:

@@ -34,7 +34,6 @@ class Condition(contextlib.AbstractContextManager[object], Protocol):
     """What happens now and then, for those who wait for it; used inside its own ``with``."""
 
     def wait(self, timeout: float | None = None) -> bool: ...  # noqa: D102
-    def notify(self, n: int = 1) -> None: ...  # noqa: D102
     def notify_all(self) -> None: ...  # noqa: D102
 
 

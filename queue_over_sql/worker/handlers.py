@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from queue_over_sql.database.connections import Connections
     from queue_over_sql.message import Message
     from queue_over_sql.queue import Queue
+    from queue_over_sql.worker.lease_renewal import LeaseKeeper
 
 
 _log = logging.getLogger(__name__)
@@ -56,11 +58,13 @@ class HandlerRun:
         handler: Handler,
         queue: Queue,
         connections: Connections,
+        keeper: LeaseKeeper,
         insist: Callable[[Callable[[], None]], None],
     ) -> None:
         self._handler = handler
-        self.queue = queue
+        self._queue = queue
         self._connections = connections
+        self._keeper = keeper
         self._insist = insist
         self._connection = connections.keeping() if handler.transactional else None
 
@@ -69,12 +73,24 @@ class HandlerRun:
         if self._connection is not None:
             self._connection.close()
 
-    def handle(self, messages: Sequence[Message]) -> list[Message]:
-        """Call the handler; returns the messages that still have to be acked."""
-        if not self.queue.holds(messages[0]):
-            _log.warning("Queue %s: expired; the rest is others' work.", self.queue.name)
-            return []
-        return self._call(list(messages))
+    def handle(self, messages: Sequence[Message], stopping: Callable[[], bool]) -> list[Message]:
+        """Work through messages that were just claimed; returns those that still have to be acked.
+
+        ``stopping`` is asked before each call; when it says yes the rest is released.
+        """
+        size = self._handler.batch or 1
+        finished: list[Message] = []
+        keeping = self._handler.lease_keepalive
+        with self._keeper.keeping(self._queue, messages) if keeping else contextlib.nullcontext():
+            for start in range(0, len(messages), size):
+                if stopping():
+                    self._give_back(messages[start:])
+                    break
+                if not self._queue.holds(messages[start]):
+                    _log.warning("Queue %s: expired; the rest is others' work.", self._queue.name)
+                    break
+                finished += self._call(list(messages[start : start + size]))
+        return finished
 
     def _call(self, messages: list[Message]) -> list[Message]:
         argument: Any = messages if self._handler.batch else messages[0]
@@ -84,20 +100,20 @@ class HandlerRun:
                 return []
             _refuse_awaitable(self._handler.function(argument))
         except _NotCalled as error:
-            _log.info("Queue %s: %s", self.queue.name, error.__cause__)
+            _log.info("Queue %s: %s", self._queue.name, error.__cause__)
             self._give_back(messages)
             return []
         except HandlerStopped:
             self._give_back(messages)
             raise
         except ClaimLost as error:
-            _log.warning("Queue %s: %s", self.queue.name, error)
+            _log.warning("Queue %s: %s", self._queue.name, error)
             self._fail([m for m in messages if m not in error.messages], error)
             return []
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
             _log.warning(
                 "The handler of queue %s failed for %s.",
-                self.queue.name,
+                self._queue.name,
                 ", ".join(map(repr, messages)),
                 exc_info=error,
             )
@@ -115,7 +131,7 @@ class HandlerRun:
                 returned = True
                 unsettled = [message for message in messages if not message.settled]
                 if unsettled:
-                    self.queue.ack(unsettled, connection=connection)
+                    self._queue.ack(unsettled, connection=connection)
         except BaseException as error:
             # Rolled back: whatever was settled inside is not settled after all.
             for message in messages:
@@ -134,23 +150,23 @@ class HandlerRun:
             # Also of those that the handler settled: that may have been rolled back, and where it
             # was not the fence refuses.
             try:
-                self.queue.nack(list(messages), error=error)
+                self._queue.nack(list(messages), error=error)
             except ClaimLost as lost:
-                _log.info("Queue %s: %s", self.queue.name, lost)
+                _log.info("Queue %s: %s", self._queue.name, lost)
 
         self._settle_at_last(nack)
 
     def _give_back(self, messages: Sequence[Message]) -> None:
-        self._settle_at_last(lambda: self.queue.release(list(messages)))
+        self._settle_at_last(lambda: self._queue.release(list(messages)))
 
     def _settle_at_last(self, settle: Callable[[], None]) -> None:
         """Settle after an outage too; a message that cannot be settled spoils none beside it."""
         try:
             self._insist(settle)
         except ClaimLost as lost:
-            _log.info("Queue %s: %s", self.queue.name, lost)
+            _log.info("Queue %s: %s", self._queue.name, lost)
         except QueueError as error:
-            _log.warning("Queue %s: left to the lease's end: %s", self.queue.name, error)
+            _log.warning("Queue %s: left to the lease's end: %s", self._queue.name, error)
 
 
 def is_asynchronous(function: HandlerFunction) -> bool:
