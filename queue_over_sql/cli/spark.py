@@ -13,7 +13,7 @@ from queue_over_sql import errors
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Session
 from queue_over_sql.cli.signals import ExitCode, Stop, exit_code_of
-from queue_over_sql.cli.values import import_object, parse_duration
+from queue_over_sql.cli.values import import_object
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,18 +48,6 @@ QueuesOption = Annotated[
         "--queue", metavar="QUEUE", show_default="all", help="Only this queue; repeatable."
     ),
 ]
-
-
-def required(metavar: str, text: str) -> Any:
-    """An argument that has to be given."""
-    return typer.Argument(metavar=metavar, show_default=False, help=text)
-
-
-def duration_option(name: str, text: str, *, otherwise: str | bool) -> Any:
-    """An option in seconds, and what holds without it."""
-    return typer.Option(
-        name, metavar="DURATION", parser=parse_duration, show_default=otherwise, help=text
-    )
 
 
 @contextlib.contextmanager

@@ -7,14 +7,13 @@ from typing import Annotated
 
 import typer
 
+from queue_over_sql.cli.options import argument, duration
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.spark import (
     PANEL,
     ConfOption,
     MasterOption,
     QueuesOption,
-    duration_option,
-    required,
     spark_session,
     steps_shown,
 )
@@ -29,7 +28,7 @@ def export_history(
     *,
     folder: Annotated[
         str,
-        required("FOLDER", "Where the history is: a folder, or a URI such as hdfs://… or s3a://…."),
+        argument("FOLDER", "Where the history is: a folder, or a URI such as hdfs://… or s3a://…."),
     ],
     queue: QueuesOption = None,
     prune: Annotated[
@@ -38,10 +37,9 @@ def export_history(
     ] = False,
     overlap: Annotated[
         float | None,
-        duration_option(
-            "--overlap",
+        duration(
             "Look for what was committed late only so far before the last export.",
-            otherwise="all",
+            show_default="all",
         ),
     ] = None,
     source: Annotated[
@@ -96,7 +94,7 @@ def report(
     *,
     folder: Annotated[
         str,
-        required("FOLDER", "Where to: report.html, parquet/ and csv/ in it are replaced."),
+        argument("FOLDER", "Where to: report.html, parquet/ and csv/ in it are replaced."),
     ],
     history: Annotated[
         str | None,
@@ -114,7 +112,7 @@ def report(
     queue: QueuesOption = None,
     since: Annotated[
         float | None,
-        duration_option("--since", "Only what finished in the last 7d, 12h, ….", otherwise="all"),
+        duration("Only what finished in the last 7d, 12h, ….", show_default="all"),
     ] = None,
     title: Annotated[
         str, typer.Option("--title", metavar="TEXT", help="Title of the page.")

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from queue_over_sql.cli.options import QueueName
+from queue_over_sql.cli.options import QueueName, argument
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode
-from queue_over_sql.cli.spark import PANEL, ConfOption, MasterOption, required, spark_session
+from queue_over_sql.cli.spark import PANEL, ConfOption, MasterOption, spark_session
 from queue_over_sql.cli.values import counted, parse_texts
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def load(
     *,
     source: Annotated[
         str,
-        required(
+        argument(
             "SOURCE", "A file, a folder or a pattern; with --format jdbc the name of a table."
         ),
     ],

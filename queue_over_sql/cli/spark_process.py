@@ -12,7 +12,7 @@ import typer
 from sqlalchemy.exc import SQLAlchemyError
 
 from queue_over_sql import QueueError
-from queue_over_sql.cli.options import QueueName
+from queue_over_sql.cli.options import QueueName, argument, duration
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import Stop, stop_on_signals
 from queue_over_sql.cli.spark import (
@@ -20,10 +20,8 @@ from queue_over_sql.cli.spark import (
     ConfOption,
     MasterOption,
     check_function,
-    duration_option,
     ended_by,
     load_function,
-    required,
     spark_session,
 )
 from queue_over_sql.cli.values import counted, parse_texts
@@ -91,7 +89,7 @@ def process(
     queue: QueueName,
     target: Annotated[
         str,
-        required(
+        argument(
             "MODULE:FUNCTION",
             "Import path of the transformation: it gets a streaming DataFrame of messages and "
             "returns the result. Without a colon the function is named transform.",
@@ -132,10 +130,9 @@ def process(
     ] = None,
     every: Annotated[
         float | None,
-        duration_option(
-            "--every",
+        duration(
             "Go on for ever, with a batch so often. Without it: what is there now.",
-            otherwise=False,
+            show_default=False,
         ),
     ] = None,
     max_messages: Annotated[

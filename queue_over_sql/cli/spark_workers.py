@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from queue_over_sql.cli.options import ConsumerTimeoutOption, QueueName
+from queue_over_sql.cli.options import ConsumerTimeoutOption, QueueName, argument
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode, Stop, stop_on_signals
 from queue_over_sql.cli.spark import (
@@ -16,7 +16,6 @@ from queue_over_sql.cli.spark import (
     MasterOption,
     check_function,
     load_function,
-    required,
     spark_session,
 )
 from queue_over_sql.cli.values import counted, format_duration, parse_duration
@@ -46,7 +45,7 @@ def workers(
     queue: QueueName,
     target: Annotated[
         str,
-        required(
+        argument(
             "MODULE:FUNCTION",
             "Import path of the handler. The current folder is importable. Without a colon the "
             "function is named handle.",
