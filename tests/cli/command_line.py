@@ -12,8 +12,7 @@ import pty
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,14 +132,6 @@ def started(
     finally:
         process.kill()
         process.wait()
-
-
-def eventually(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
-    """Return as soon as `condition` holds; fail when it does not within `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.05)
 
 
 def on_terminal(*arguments: str, url: str, seconds: float = SECONDS) -> tuple[int, str]:

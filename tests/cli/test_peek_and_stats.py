@@ -19,7 +19,8 @@ from queue_over_sql.cli.consumers import CONSUMER_COLUMNS, _consumer_row
 from queue_over_sql.cli.output import build_table
 from queue_over_sql.cli.workers import LogFormatter
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
-from tests.cli.command_line import eventually, on_terminal, run, started, succeed
+from tests.cli.command_line import on_terminal, run, started, succeed
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.default_on("sqlite", "postgresql")
 

@@ -20,14 +20,8 @@ from queue_over_sql.cli.lines import LineFormat, LineReader, LineSource
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.publish import publish_lines
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
-from tests.cli.command_line import (
-    command,
-    environment,
-    eventually,
-    on_terminal,
-    run,
-    succeed,
-)
+from tests.cli.command_line import command, environment, on_terminal, run, succeed
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.default_on("sqlite", "postgresql")
 

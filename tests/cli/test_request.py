@@ -13,8 +13,9 @@ from sqlalchemy import Column, Integer
 
 from queue_over_sql import Message, Queue, QueueService
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
-from tests.cli.command_line import command, environment, eventually, run, succeed
+from tests.cli.command_line import command, environment, run, succeed
 from tests.contract.request_reply.asking_and_answering import PATIENCE, answering
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.default_on("sqlite", "postgresql")
 

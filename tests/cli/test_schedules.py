@@ -13,7 +13,8 @@ from queue_over_sql import Queue, QueueService
 from queue_over_sql.cli.output import build_table
 from queue_over_sql.cli.schedules import COLUMNS, _listed
 from queue_over_sql.testing.plugin import TestDatabase
-from tests.cli.command_line import eventually, run, started, succeed
+from tests.cli.command_line import run, started, succeed
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.default_on("sqlite", "postgresql")
 

@@ -11,14 +11,8 @@ import pytest
 
 from queue_over_sql import QueueService
 from queue_over_sql.testing.plugin import TestDatabase
-from tests.cli.command_line import (
-    SPARK_SECONDS,
-    Ended,
-    eventually,
-    run,
-    run_spark,
-    started,
-)
+from tests.cli.command_line import SPARK_SECONDS, Ended, run, run_spark, started
+from tests.waiting import eventually
 
 FAILING = """
 from pyspark.sql import functions
@@ -91,7 +85,7 @@ def test_a_query_ends_by_a_signal(
     log = tmp_path / "process.log"
     command = (*arguments, "--every", "200ms", *settings)
     with started(*command, url=database.url, log=log, cwd=tmp_path, group=True) as process:
-        eventually(lambda: queue.stats().done == 30, "all is done", seconds=SPARK_SECONDS)
+        eventually(lambda: queue.stats().done == 30, "all is done", within=SPARK_SECONDS)
         kill = os.kill if whom == "the command" else os.killpg
         kill(process.pid, signal.SIGTERM)
         assert 0 == process.wait(60), log.read_text()

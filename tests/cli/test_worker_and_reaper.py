@@ -9,7 +9,8 @@ import pytest
 
 from queue_over_sql import QueueService
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
-from tests.cli.command_line import eventually, run, started, succeed
+from tests.cli.command_line import run, started, succeed
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.default_on("sqlite", "postgresql")
 

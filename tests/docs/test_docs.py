@@ -16,7 +16,7 @@ import pytest
 import queue_over_sql
 from queue_over_sql.testing.plugin import TestDatabase
 from queue_over_sql.testing.servers import SERVER_ENGINES
-from tests.cli.command_line import ROOT, environment, eventually
+from tests.cli.command_line import ROOT, environment
 from tests.docs.samples import (
     RUN,
     SECONDS,
@@ -32,6 +32,7 @@ from tests.docs.samples import (
     text_of,
     with_url,
 )
+from tests.waiting import eventually
 
 # What no test can run: it needs the network, root or Docker. A new one needs a reason here.
 NOT_RUN = {

@@ -20,7 +20,8 @@ from queue_over_sql_demo.files import NOT_STANDARD, scan
 from queue_over_sql_demo.fleet import Server, stop_servers
 from queue_over_sql_demo.observer import Snapshot
 from queue_over_sql_demo.view import _bars, _facts_line
-from tests.cli.command_line import ROOT, Ended, command, environment, eventually, run
+from tests.cli.command_line import ROOT, Ended, command, environment, run
+from tests.waiting import eventually
 
 
 @pytest.mark.chaos
@@ -211,7 +212,7 @@ def _tampered(url: str) -> Ended:
     """Run the demo while the first three results that are committed are tampered with."""
     engine = create_engine(url)
     with _demo("--limit", "60", "--sample", "60", "--json", "--url", url) as process:
-        eventually(lambda: _tamper(engine), "there are results to tamper with", seconds=120)
+        eventually(lambda: _tamper(engine), "there are results to tamper with", within=120)
         out, _ = process.communicate(timeout=300)
     engine.dispose()
     return Ended(process.returncode, out, "")
