@@ -51,8 +51,7 @@ def export(
         str,
         argument(
             "FILE",
-            "Where to; one that is there is replaced when all is written. - is standard output, "
-            "page by page.",
+            "Output file; replaced atomically. - is standard output, written page by page.",
         ),
     ],
     status: ArchiveStatus = None,

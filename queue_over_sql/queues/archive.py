@@ -77,7 +77,7 @@ class Archive:
         ``last_error`` and ``outcome``. Bytes are in Base64, and then ``payload_encoding`` says so.
 
         All that was in the archive at the beginning is written, unless it is pruned meanwhile. The
-        file appears when it is complete; one that is there is replaced.
+        file is replaced atomically: it appears when it is complete.
 
         Args:
             path: of the file.

@@ -193,7 +193,7 @@ def run_workers(
         until_empty=until == "empty",
         ends_at=None,
         leader="",
-        name=f"fleet {queue} {uuid.uuid4().hex[:8]}",
+        name=f"workers {queue} {uuid.uuid4().hex[:8]}",
         consumer_timeout=to_timedelta(consumer_timeout, "consumer_timeout").total_seconds(),
         poll_interval=poll_interval,
         retry_policies=dict(retry_policies or {}),
@@ -284,7 +284,7 @@ class _Workers:
                 self._give_back()
                 error = failed.reason
                 if self._told or plan.losses == restarts or not _lost_workers(error):
-                    msg = f"The fleet on queue {plan.queue!r} ended early: {in_short(error)}"
+                    msg = f"The workers on queue {plan.queue!r} ended early: {in_short(error)}"
                     raise FleetFailed(msg) from error
                 _log.warning("Workers on queue %s were lost: %s", plan.queue, in_short(error))
                 plan = dataclasses.replace(plan, losses=plan.losses + 1)

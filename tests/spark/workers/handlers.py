@@ -69,7 +69,7 @@ def work(
         until_empty=True,
         ends_at=None,
         leader=str(leader.consumer_id),
-        name="fleet jobs test",
+        name="workers jobs test",
         consumer_timeout=10.0,
         poll_interval=(0.01, 0.2),
     )

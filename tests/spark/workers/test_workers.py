@@ -50,7 +50,7 @@ def test_workers_share_a_queue_and_write_each_result_once(
     assert [0, 1, 2] == sorted(worker.worker for worker in report.workers)
     assert {"empty"} == {worker.ended for worker in report.workers}
     assert (0, COUNT) == (queue.stats().live, queue.stats().done)
-    assert [] == [found for found in service.consumers() if found.name.startswith("fleet")]
+    assert [] == [found for found in service.consumers() if found.name.startswith("workers")]
 
 
 @pytest.mark.engines("postgresql")
