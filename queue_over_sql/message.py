@@ -475,6 +475,12 @@ def row_of(message: Message) -> MessageRow:
     return message._row
 
 
+def payload_size(message: Message) -> int:
+    """About how many bytes the payload takes, as it came from the database."""
+    stored = message._row.payload
+    return len(stored) if isinstance(stored, str | bytes) else 0
+
+
 def claimed_lease_us(message: Message) -> int | None:
     """Length of the lease that a message was claimed with, in microseconds."""
     return message._row.claimed_lease_us

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import logging
 import signal
 import time
@@ -73,19 +74,24 @@ class TaskCondition:
     """What happens now and then, for the tasks that wait for it."""
 
     def __init__(self) -> None:
-        self._waiting: set[asyncio.Future[bool]] = set()
+        self._waiting: dict[asyncio.Future[bool], None] = {}
 
     def wait(self, timeout: float | None = None) -> bool:
         loop = asyncio.get_running_loop()
         happened = loop.create_future()
         timer = None if timeout is None else loop.call_later(timeout, _resolve, happened, False)  # noqa: FBT003
-        self._waiting.add(happened)
+        self._waiting[happened] = None
         try:
             return bool(await_only(happened))
         finally:
-            self._waiting.discard(happened)
+            del self._waiting[happened]
             if timer is not None:
                 timer.cancel()
+
+    def notify(self, n: int = 1) -> None:
+        """It happens for as many as that, who waited longest."""
+        for happened in itertools.islice([each for each in self._waiting if not each.done()], n):
+            _resolve(happened, True)  # noqa: FBT003
 
     def notify_all(self) -> None:
         for happened in self._waiting:
@@ -295,6 +301,9 @@ class EventLoop(Runtime):
 
     def sleep(self, seconds: float) -> None:
         pause_on_loop(seconds)
+
+    def let_others_run(self) -> None:
+        pause_on_loop(0)
 
     def me(self) -> Hashable:
         """The task, or the one that it does something for."""

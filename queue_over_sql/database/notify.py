@@ -44,11 +44,11 @@ class Arrivals:
                 self._last_burst = self.count
             self._condition.notify_all()
 
-    def wait(self, seen: int, seconds: float) -> bool:
+    def wait(self, seen: int, seconds: float, until: Callable[[], bool] = lambda: False) -> bool:
         """Sleep until something arrives, at most ``seconds``; returns whether a burst began.
 
         Not at all if something has arrived since the look that found nothing, when ``count`` was
-        ``seen``.
+        ``seen``. ``until`` is what else ends it; ``stir()`` has it asked again.
         """
         me = object()
         try:
@@ -57,12 +57,21 @@ class Arrivals:
                 if len(self._waiting) == 1:
                     self._waited_for.notify_all()
             with self._condition:
-                if self.count == seen:
-                    self._condition.wait(seconds)
+                ends_at = time.monotonic() + seconds
+                while self.count == seen and not until():
+                    left = ends_at - time.monotonic()
+                    if left <= 0:
+                        break
+                    self._condition.wait(left)
                 return self._last_burst > seen
         finally:
             # Wherever an interrupt hit: nobody who has left may seem to wait.
             self._waiting.discard(me)
+
+    def stir(self) -> None:
+        """Have those who wait ask what else they wait for."""
+        with self._condition:
+            self._condition.notify_all()
 
     def wait_for_waiting(self, seconds: float) -> bool:
         """Sleep until somebody waits here, at most ``seconds``; whether somebody does."""

@@ -34,6 +34,7 @@ class Condition(contextlib.AbstractContextManager[object], Protocol):
     """What happens now and then, for those who wait for it; used inside its own ``with``."""
 
     def wait(self, timeout: float | None = None) -> bool: ...  # noqa: D102
+    def notify(self, n: int = 1) -> None: ...  # noqa: D102
     def notify_all(self) -> None: ...  # noqa: D102
 
 
@@ -81,6 +82,10 @@ class Runtime:
     def sleep(self, seconds: float) -> None:
         """Do nothing for so long."""
         time.sleep(seconds)
+
+    def let_others_run(self) -> None:
+        """Called between two acts that may both wait for nothing."""
+        # The operating system does.
 
     def me(self) -> Hashable:
         """Who is calling: one of those that can hold a lock."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import functools
 import inspect
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from queue_over_sql.database.connections import Connections
     from queue_over_sql.message import Message
     from queue_over_sql.queue import Queue
-    from queue_over_sql.worker.lease_renewal import LeaseKeeper
 
 
 _log = logging.getLogger(__name__)
@@ -58,38 +57,30 @@ class HandlerRun:
         handler: Handler,
         queue: Queue,
         connections: Connections,
-        keeper: LeaseKeeper,
         insist: Callable[[Callable[[], None]], None],
     ) -> None:
         self._handler = handler
-        self._queue = queue
+        self.queue = queue
         self._connections = connections
-        self._keeper = keeper
         self._insist = insist
         self._connection = connections.keeping() if handler.transactional else None
+        self.used_at = time.monotonic()
+        """When it ended its last call."""
 
     def close(self) -> None:
         """Give back the connection of a transactional handler."""
         if self._connection is not None:
             self._connection.close()
 
-    def handle(self, messages: Sequence[Message], stopping: Callable[[], bool]) -> list[Message]:
-        """Work through messages that were just claimed; returns those that still have to be acked.
-
-        ``stopping`` is asked before each call; when it says yes the rest is released.
-        """
-        size = self._handler.batch or 1
-        finished: list[Message] = []
-        keeping = self._handler.lease_keepalive
-        with self._keeper.keeping(self._queue, messages) if keeping else contextlib.nullcontext():
-            for start in range(0, len(messages), size):
-                if stopping():
-                    self._give_back(messages[start:])
-                    break
-                if not self._queue.holds(messages[start]):
-                    _log.warning("Queue %s: expired; the rest is others' work.", self._queue.name)
-                    break
-                finished += self._call(list(messages[start : start + size]))
+    def handle(self, messages: Sequence[Message]) -> list[Message]:
+        """Call the handler; returns the messages that still have to be acked."""
+        held = [message for message in messages if self.queue.holds(message)]
+        if len(held) < len(messages):
+            _log.warning("Queue %s: expired; the rest is others' work.", self.queue.name)
+        if not held:
+            return []
+        finished = self._call(held)
+        self.used_at = time.monotonic()
         return finished
 
     def _call(self, messages: list[Message]) -> list[Message]:
@@ -100,20 +91,20 @@ class HandlerRun:
                 return []
             _refuse_awaitable(self._handler.function(argument))
         except _NotCalled as error:
-            _log.info("Queue %s: %s", self._queue.name, error.__cause__)
+            _log.info("Queue %s: %s", self.queue.name, error.__cause__)
             self._give_back(messages)
             return []
         except HandlerStopped:
             self._give_back(messages)
             raise
         except ClaimLost as error:
-            _log.warning("Queue %s: %s", self._queue.name, error)
+            _log.warning("Queue %s: %s", self.queue.name, error)
             self._fail([m for m in messages if m not in error.messages], error)
             return []
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
             _log.warning(
                 "The handler of queue %s failed for %s.",
-                self._queue.name,
+                self.queue.name,
                 ", ".join(map(repr, messages)),
                 exc_info=error,
             )
@@ -131,7 +122,7 @@ class HandlerRun:
                 returned = True
                 unsettled = [message for message in messages if not message.settled]
                 if unsettled:
-                    self._queue.ack(unsettled, connection=connection)
+                    self.queue.ack(unsettled, connection=connection)
         except BaseException as error:
             # Rolled back: whatever was settled inside is not settled after all.
             for message in messages:
@@ -150,23 +141,23 @@ class HandlerRun:
             # Also of those that the handler settled: that may have been rolled back, and where it
             # was not the fence refuses.
             try:
-                self._queue.nack(list(messages), error=error)
+                self.queue.nack(list(messages), error=error)
             except ClaimLost as lost:
-                _log.info("Queue %s: %s", self._queue.name, lost)
+                _log.info("Queue %s: %s", self.queue.name, lost)
 
         self._settle_at_last(nack)
 
     def _give_back(self, messages: Sequence[Message]) -> None:
-        self._settle_at_last(lambda: self._queue.release(list(messages)))
+        self._settle_at_last(lambda: self.queue.release(list(messages)))
 
     def _settle_at_last(self, settle: Callable[[], None]) -> None:
         """Settle after an outage too; a message that cannot be settled spoils none beside it."""
         try:
             self._insist(settle)
         except ClaimLost as lost:
-            _log.info("Queue %s: %s", self._queue.name, lost)
+            _log.info("Queue %s: %s", self.queue.name, lost)
         except QueueError as error:
-            _log.warning("Queue %s: left to the lease's end: %s", self._queue.name, error)
+            _log.warning("Queue %s: left to the lease's end: %s", self.queue.name, error)
 
 
 def is_asynchronous(function: HandlerFunction) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
-import threading
+import math
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from queue_over_sql.database.runtime import THREADS, Running, Runtime
@@ -14,8 +16,6 @@ from queue_over_sql.errors import ClaimLost, QueueError
 from queue_over_sql.message import claimed_lease_us
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from queue_over_sql.message import Message
     from queue_over_sql.queue import Queue
 
@@ -27,45 +27,55 @@ _SHARE = 3
 _LONGEST_SLEEP = 60.0
 
 
+Groups = Mapping[int, Sequence["Message"]]
+
+
 @dataclasses.dataclass(eq=False)
-class _Batch:
-    queue: Queue
-    messages: list[Message]
-    interval: float
-    due_at: float
-    renewing: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+class _Holding:
+    queue: Callable[[], Queue]
+    groups: Callable[[], Groups]
+    interval: float = math.inf
+    due_at: float = math.inf
+    renewing: set[int] = dataclasses.field(default_factory=set)
 
 
 class LeaseKeeper:
-    """Renews, beside the handlers, the leases of all messages which are being worked on."""
+    """Renews, beside the handlers, the leases of all messages that a worker has in hand."""
 
     def __init__(self, runtime: Runtime = THREADS) -> None:
         self._runtime = runtime
-        self._batches: set[_Batch] = set()
+        self._holdings: list[_Holding] = []
         self._changed = runtime.condition()
         self._running: Running | None = None
         self._stopping = False
         # When the thread looks again by itself.
-        self._wakes_at = float("inf")
+        self._wakes_at = math.inf
+
+    def holding(
+        self, queue: Callable[[], Queue], groups: Callable[[], Groups]
+    ) -> Callable[[Sequence[Message]], None]:
+        """Renew the leases of whatever is in hand.
+
+        Args:
+            queue: returns the queue that it is of.
+            groups: returns the messages in hand, those apart that must not wait for others. Each
+                group has a number.
+
+        Returns:
+            To be called with each claim.
+        """
+        return functools.partial(self._note, self._hold(queue, groups))
 
     @contextlib.contextmanager
     def keeping(self, queue: Queue, messages: Sequence[Message]) -> Iterator[None]:
         """Renew the leases of ``messages`` for as long as the block runs."""
-        shortest = min(claimed_lease_us(message) or 0 for message in messages)
-        interval = shortest / 1_000_000 / _SHARE
-        batch = _Batch(queue, list(messages), interval, time.monotonic() + interval)
-        with self._changed:
-            self._batches.add(batch)
-            if self._running is None:
-                self._running = self._runtime.start("queue-over-sql-leases", self._loop)
-            # Else each message would wake that thread for nothing.
-            if batch.due_at < self._wakes_at:
-                self._changed.notify_all()
+        holding = self._hold(lambda: queue, lambda: {0: messages})
+        self._note(holding, messages)
         try:
             yield
         finally:
             with self._changed:
-                self._batches.discard(batch)
+                self._holdings.remove(holding)
 
     def stop(self) -> None:
         """Renew no more."""
@@ -73,33 +83,71 @@ class LeaseKeeper:
             self._stopping = True
             self._changed.notify_all()
 
+    def _hold(self, queue: Callable[[], Queue], groups: Callable[[], Groups]) -> _Holding:
+        holding = _Holding(queue, groups)
+        with self._changed:
+            self._holdings.append(holding)
+        return holding
+
+    def _note(self, holding: _Holding, claimed: Sequence[Message]) -> None:
+        interval = _interval(claimed)
+        due_at = time.monotonic() + interval
+        if due_at >= holding.due_at:
+            return
+        holding.interval = interval
+        with self._changed:
+            holding.due_at = min(due_at, holding.due_at)
+            if self._running is None:
+                self._running = self._runtime.start("queue-over-sql-leases", self._loop)
+            if due_at < self._wakes_at:
+                self._changed.notify_all()
+
     def _loop(self) -> None:
         while True:
             with self._changed:
                 now = time.monotonic()
-                next_at = min((b.due_at for b in self._batches), default=now + _LONGEST_SLEEP)
+                next_at = min([now + _LONGEST_SLEEP, *(each.due_at for each in self._holdings)])
                 if not self._stopping and next_at > now:
                     self._wakes_at = next_at
                     self._changed.wait(next_at - now)
                 if self._stopping:
                     return
-                due = [batch for batch in self._batches if batch.due_at <= time.monotonic()]
-            for batch in due:
-                batch.due_at = time.monotonic() + batch.interval
-                # Each by itself: a row that somebody has locked must not hold up the others.
-                if batch.renewing.acquire(blocking=False):
-                    self._runtime.start("queue-over-sql-lease", self._renew, batch)
+                due = [each for each in self._holdings if each.due_at <= time.monotonic()]
+                for holding in due:
+                    holding.due_at = math.inf
+            for holding in due:
+                self._renew_all(holding)
 
-    def _renew(self, batch: _Batch) -> None:
-        open_messages = [message for message in batch.messages if not message.settled]
+    def _renew_all(self, holding: _Holding) -> None:
+        queue = holding.queue()
+        nothing = True
+        for number, group in holding.groups().items():
+            messages = [each for each in group if not each.settled and queue.holds(each)]
+            if not messages:
+                continue
+            nothing = False
+            self._note(holding, messages)
+            # Each by itself: a row that somebody has locked must not hold up the others.
+            if number not in holding.renewing:
+                holding.renewing.add(number)
+                self._runtime.start("queue-over-sql-lease", self._renew, holding, number, messages)
+        if nothing:
+            # A message may be on its way from one group to another this moment.
+            with self._changed:
+                holding.due_at = min(holding.due_at, time.monotonic() + holding.interval)
+
+    def _renew(self, holding: _Holding, number: int, messages: Sequence[Message]) -> None:
         try:
-            if open_messages:
-                batch.queue.extend(open_messages)
-        except ClaimLost as error:
+            holding.queue().extend(messages)
+        except ClaimLost:
             # Either it was settled this moment, or it is lost and its handler's ack will say so.
-            lost = set(map(id, error.messages))
-            batch.messages = [m for m in batch.messages if id(m) not in lost]
+            pass
         except QueueError as error:
-            _log.warning("A lease of queue %s could not be renewed: %s", batch.queue.name, error)
+            _log.warning("A lease could not be renewed: %s", error)
         finally:
-            batch.renewing.release()
+            holding.renewing.discard(number)
+
+
+def _interval(messages: Iterable[Message]) -> float:
+    lengths = (claimed_lease_us(message) or 0 for message in messages)
+    return min(lengths, default=math.inf) / 1_000_000 / _SHARE

@@ -1,54 +1,36 @@
-"""Worker: the run-loop around handlers: several at once, polling, signals and reconnecting.
+"""Worker: runs handlers in several threads, with signals, reconnecting, and an orderly end.
 
-Who has finished messages *exchanges* them: the ack of the last ones and the claim of
-the next are one transaction, which is what a durable queue's speed is made of.
+Its supplies claim messages ahead of the threads and ack them behind; see ``worker/supply.py``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import signal
-import time
 from typing import TYPE_CHECKING, TypeVar
 
-from queue_over_sql.backoff import Backoff, OutageLog
-from queue_over_sql.errors import (
-    ClaimLost,
-    DatabaseUnavailable,
-    QueueError,
-    QueueSchemaMismatch,
-    ServiceClosed,
-)
+from queue_over_sql.errors import DatabaseUnavailable, QueueError
 from queue_over_sql.queue import name_of
 from queue_over_sql.schema.conditions import check_condition
-from queue_over_sql.settings import check_flag, check_whole
-from queue_over_sql.worker.handlers import (
-    Handler,
-    HandlerFunction,
-    HandlerRun,
-    is_asynchronous,
-)
+from queue_over_sql.settings import check_choice, check_flag, check_whole
+from queue_over_sql.worker.handlers import Handler, HandlerFunction, is_asynchronous
 from queue_over_sql.worker.lease_renewal import LeaseKeeper
+from queue_over_sql.worker.supply import Supply
+from queue_over_sql.worker.threads import HandlerThreads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Sequence
 
     from sqlalchemy import ColumnElement
 
     from queue_over_sql.catalog import ServiceParts
     from queue_over_sql.database.runtime import Running
-    from queue_over_sql.message import Message
-    from queue_over_sql.queue import Queue
 
     F = TypeVar("F", bound=HandlerFunction)
 
 
 _log = logging.getLogger(__name__)
 
-# How long a thread stays with one queue before it looks at the worker's others.
-_TURN_SECONDS = 1.0
-_FIRST_RECONNECT, _LAST_RECONNECT = 0.1, 5.0
 # How long it takes to give back what it abandons.
 _ABANDON_SECONDS = 10.0
 # How long it waits for a stopped task to end.
@@ -69,22 +51,23 @@ class Worker:
         start: Callable[[], None],
         concurrency: int,
         *,
-        batch: int,
+        prefetch: int | None,
+        ack: str,
         poll_interval: tuple[float, float],
     ) -> None:
         self._start_service = start
         self._parts = parts
         self._concurrency = check_whole("concurrency", concurrency)
-        self._batch = check_whole("batch", batch)
-        self._first_poll, self._last_poll = _poll_interval(poll_interval)
+        self._prefetch = None if prefetch is None else check_whole("prefetch", prefetch)
+        check_choice("ack", ack, ("batch", "each"))
+        self._each = ack == "each"
+        self._bounds = _poll_interval(poll_interval)
         self._handlers: list[Handler] = []
         runtime = self._runtime = parts.connections.runtime
         self._keeper = LeaseKeeper(runtime)
-        self._outage = OutageLog("The worker")
         self._draining = runtime.event()
         self._aborting = runtime.event()
-        # By thread: what it is working on, for the case that it is not waited for.
-        self._in_hand: dict[Hashable, tuple[Queue, list[Message]]] = {}
+        self._threads = HandlerThreads(parts, self._draining, self._concurrency, each=self._each)
 
     def handle(
         self,
@@ -193,21 +176,44 @@ class Worker:
 
     def _run_threads(self) -> None:
         start = self._runtime.start
+        self._threads.supplies = [self._supply(handler) for handler in self._handlers]
         names = [f"queue-over-sql-worker-{index}" for index in range(self._concurrency)]
-        threads = [start(name, self._loop, index) for index, name in enumerate(names)]
+        threads = [start(name, self._threads.handle, index) for index, name in enumerate(names)]
+        supplies = [start("queue-over-sql-supply", supply.run) for supply in self._threads.supplies]
         try:
-            while any(thread.is_alive() for thread in threads) and not self._aborting.is_set():
-                for thread in threads:
-                    thread.join(0.05)
+            self._join(threads)
+            for supply in self._threads.supplies:
+                supply.end()
+            self._join(supplies)
         except BaseException:
-            self._aborting.set()
-            self._draining.set()
+            self.abort()
             raise
         finally:
             self._keeper.stop()
             if self._aborting.is_set():
                 connections = self._parts.connections
-                connections.within(_ABANDON_SECONDS, lambda: self._leave(threads))
+                connections.within(_ABANDON_SECONDS, lambda: self._leave([*threads, *supplies]))
+                for supply in self._threads.supplies:
+                    supply.end()
+
+    def _supply(self, handler: Handler) -> Supply:
+        return Supply(
+            self._threads,
+            handler,
+            self._parts,
+            self._keeper,
+            prefetch=self._prefetch,
+            each=self._each,
+            bounds=self._bounds,
+        )
+
+    def _join(self, threads: Sequence[Running]) -> None:
+        for thread in threads:
+            while thread.is_alive() and not self._aborting.is_set():
+                if self._draining.is_set():
+                    # A signal only sets it.
+                    self._threads.wake()
+                thread.join(0.05)
 
     def _leave(self, threads: Sequence[Running]) -> None:
         self._abandon()
@@ -223,114 +229,12 @@ class Worker:
 
         What was only claimed is released. The service is not stopped.
         """
-        self._draining.set()
-        self._parts.arrivals.announce()
+        self._threads.drain()
 
     def abort(self) -> None:
         """End ``run()`` without waiting for handlers; their messages are given to others."""
         self._aborting.set()
         self.stop()
-
-    # -- the loop of one thread
-
-    def _loop(self, index: int) -> None:
-        pause = self._first_poll
-        turn = index
-        arrivals = self._parts.arrivals
-        while not self._draining.is_set():
-            worked, seen = False, arrivals.count
-            for _ in self._handlers:
-                handler = self._handlers[turn % len(self._handlers)]
-                turn += 1
-                worked |= self._serve_safely(handler)
-                if self._draining.is_set():
-                    return
-            if worked:
-                pause = self._first_poll
-                continue
-            bounds = (self._first_poll, self._last_poll)
-            pause = self._parts.wakeups.await_next_look(seen, pause, bounds)
-
-    def _serve_safely(self, handler: Handler) -> bool:
-        try:
-            return self._serve(handler)
-        except ServiceClosed:
-            self._draining.set()
-        except QueueSchemaMismatch as error:
-            _log.warning("Queue %s is opened anew: %s", handler.queue, error)
-            self._parts.catalog.forget(handler.queue)
-        except QueueError as error:
-            _log.warning("Queue %s: %s", handler.queue, error)
-            self._draining.wait(Backoff(_FIRST_RECONNECT, _LAST_RECONNECT).pause())
-        except Exception:  # noqa: BLE001 - whatever it is
-            # A thread that died unseen would leave a worker that looks well and does nothing.
-            _log.exception("Queue %s: the worker goes on after an unexpected error.", handler.queue)
-            self._draining.wait(Backoff(_FIRST_RECONNECT, _LAST_RECONNECT).pause())
-        return False
-
-    def _serve(self, handler: Handler) -> bool:
-        queue, count = self._parts.queue(handler.queue), max(self._batch, handler.batch or 1)
-        run = HandlerRun(handler, queue, self._parts.connections, self._keeper, self._insist)
-        with contextlib.closing(run):
-            messages = self._claim(queue, handler, count)
-            worked = bool(messages)
-            turn_ends = time.monotonic() + _TURN_SECONDS
-            while messages:
-                self._in_hand[self._runtime.me()] = queue, messages
-                finished = run.handle(messages, self._draining.is_set)
-                over = len(self._handlers) > 1 and time.monotonic() > turn_ends
-                if self._draining.is_set() or over:
-                    self._ack(queue, finished)
-                    break
-                messages = self._exchange(queue, handler, finished, count)
-            self._in_hand.pop(self._runtime.me(), None)
-        return worked
-
-    def _claim(self, queue: Queue, handler: Handler, count: int) -> list[Message]:
-        found: list[Message] = []
-        self._insist(lambda: found.extend(queue.consume(count, where=handler.where)))
-        return found
-
-    def _exchange(
-        self, queue: Queue, handler: Handler, finished: Sequence[Message], count: int
-    ) -> list[Message]:
-        if not finished:
-            return self._claim(queue, handler, count)
-        try:
-            return queue.exchange(finished, count, where=handler.where)
-        except ClaimLost as error:
-            _log.warning("Queue %s: %s", queue.name, error)
-        except DatabaseUnavailable as error:
-            self._outage.began(error)
-            self._ack(queue, finished)
-        return self._claim(queue, handler, count)
-
-    def _ack(self, queue: Queue, finished: Sequence[Message]) -> None:
-        # An exchange that failed may have acked before it failed to claim.
-        unsettled = [message for message in finished if not message.settled]
-
-        def ack() -> None:
-            try:
-                queue.ack(unsettled)
-            except ClaimLost as error:
-                _log.warning("Queue %s: %s", queue.name, error)
-
-        if unsettled:
-            self._insist(ack)
-
-    def _insist(self, act: Callable[[], None]) -> None:
-        """Do it, however often the database goes away; gives up only when told to stop."""
-        backoff = Backoff(_FIRST_RECONNECT, _LAST_RECONNECT)
-        while True:
-            try:
-                act()
-            except DatabaseUnavailable as error:
-                self._outage.began(error)
-                if self._draining.wait(backoff.pause()):
-                    raise
-            else:
-                self._outage.ended()
-                return
 
     # -- signals and the end
 
@@ -347,14 +251,17 @@ class Worker:
 
     def _abandon(self) -> None:
         """Give back what handlers are still working on; the fence keeps them from settling it."""
-        for queue, messages in list(self._in_hand.values()):
-            for message in messages:
+        # What is not begun comes first: no transaction of a handler has its rows.
+        for act in (Supply.release_ready, Supply.ack_finished, Supply.release_calls):
+            for supply in self._threads.supplies:
                 try:
-                    queue.release(message)
-                except ClaimLost:
-                    _log.debug("%r was settled.", message)
+                    act(supply)
                 except QueueError as error:
-                    _log.warning("The reaper will give back %r: %s", message, error)
+                    _log.warning(
+                        "The reaper will give back messages of queue %s: %s",
+                        supply.handler.queue,
+                        error,
+                    )
 
 
 def _poll_interval(given: tuple[float, float]) -> tuple[float, float]:

@@ -47,7 +47,7 @@ def test_a_cancelled_run_gives_everything_back(tmp_path: Path) -> None:
         async with AsyncQueueService(database(tmp_path)) as service:
             queue = await service.create_queue("jobs", retry=FixedDelay(900))
             await queue.publish_many(range(6))
-            worker = service.worker(concurrency=2, batch=3)
+            worker = service.worker(concurrency=2, prefetch=3)
             began, cancelled = asyncio.Event(), 0
 
             @worker.handle("jobs")

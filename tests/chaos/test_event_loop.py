@@ -68,7 +68,6 @@ def test_killed_workers_lose_nothing(
             database.url,
             str(crew.journals),
             concurrency=8,
-            batch=3,
             seconds=0.05,
             consumer_timeout=3.0,
             asynchronous=True,

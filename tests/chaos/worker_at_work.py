@@ -29,7 +29,7 @@ def start_worker(
             database.url,
             str(crew.journals),
             concurrency=2,
-            batch=10,
+            prefetch=10,
             seconds=seconds,
             consumer_timeout=6.0,
             asynchronous=asynchronous,

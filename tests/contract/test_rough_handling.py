@@ -192,7 +192,7 @@ def test_an_exception_without_text_is_a_failure_like_any_other(
 ) -> None:
     """It ends its own message and none beside it in the batch."""
     handled: list[object] = []
-    worker = service.worker(concurrency=1, batch=3)
+    worker = service.worker(concurrency=1, prefetch=3)
 
     @worker.handle("jobs")
     def handle(message: Message) -> None:

@@ -210,15 +210,8 @@ EXPECTED: Final[Mapping[str, Mapping[str, str]]] = {
 psycopg begins its own transactions with the first statement, which is noted before that.
 """
 
-PER_MESSAGE: Final[Mapping[str, tuple[int, int]]] = {
-    "sqlite": (4, 4),
-    "postgresql": (1, 4),
-    "mariadb": (5, 6),
-    "mysql": (5, 6),
-    "h2": (5, 5),
-    "h2 2.1": (5, 5),
-}
-"""Statements for each message of a worker by engine, without and with a transaction of its own."""
+PER_MESSAGE: Final = {True: 5, False: 1}
+"""At most so many statements for each message of a worker, with a transaction of its own or not."""
 
 CALLS: Final = {"publish": 71, "exchange": 182}
 """Functions of Python that an act on SQLite calls, where nothing is built for each call."""
@@ -270,7 +263,7 @@ def test_a_burst_is_told_once(traffic: Traffic, queue: Queue) -> None:
 def test_a_worker_sends_little_for_each_message(
     traffic: Traffic, quiet: QueueService, queue: Queue, transactional: bool
 ) -> None:
-    """One exchange, or the transaction of the handler; what comes now and then is no matter."""
+    """Messages share claims and acks; a transaction is the handler's own."""
     worker = quiet.worker(concurrency=1)
     left = itertools.count(WORKED - 1, -1)
 
@@ -282,8 +275,7 @@ def test_a_worker_sends_little_for_each_message(
     queue.publish_many(range(WORKED))
     quiet.start()
     sent = traffic.of(worker.run)
-    expected = PER_MESSAGE[_form(queue)][transactional]
-    assert expected == len(sent) // WORKED, _shown(sent[-50:])
+    assert len(sent) <= PER_MESSAGE[transactional] * WORKED, _shown(sent[-50:])
 
 
 def test_an_idle_worker_looks_once_and_waits(

@@ -40,7 +40,7 @@ def build_worker(order: ServerOrder) -> Worker:
     service = open_service(
         order.url, order.schema, order.table_prefix, order.name, order.consumer_timeout
     )
-    worker = service.worker(concurrency=order.threads, batch=order.batch)
+    worker = service.worker(concurrency=order.threads, prefetch=order.batch)
     results = results_table(order.results, order.schema)
     folder = Path(order.folder)
 

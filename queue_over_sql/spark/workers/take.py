@@ -142,10 +142,16 @@ class Taking:
     def _count(self, size: int) -> int:
         plan, queue = self._plan, self._queue
         handler = Handler(queue.name, self._counted, True, plan.lease_keepalive, size)  # noqa: FBT003
-        run = HandlerRun(handler, queue, self._connections, self._keeper, self._insist)
+        run = HandlerRun(handler, queue, self._connections, self._insist)
         try:
             with contextlib.closing(run):
-                run.handle(queue.consume(size), self._over.is_set)
+                messages = queue.consume(size)
+                keeping = plan.lease_keepalive and not self._over.is_set()
+                with self._keeper.keeping(queue, messages if keeping else ()):
+                    if self._over.is_set():
+                        queue.release(messages)
+                    elif messages:
+                        run.handle(messages)
         except QueueError as error:
             _log.warning("Queue %s: %s", queue.name, error)
         return min(plan.batch, size * 2)

@@ -27,7 +27,7 @@ class Arguments:
     journal: str
     queue: str = "jobs"
     concurrency: int = 2
-    batch: int = 10
+    prefetch: int | None = None
     seconds: float = 0.0
     """How long a handler takes."""
     transactional: bool = False
@@ -112,7 +112,7 @@ async def main_on_loop(arguments: Arguments) -> None:
         consumer_timeout=arguments.consumer_timeout,
         reaper_interval=arguments.reaper_interval,
     )
-    worker = service.worker(concurrency=arguments.concurrency, batch=arguments.batch)
+    worker = service.worker(concurrency=arguments.concurrency, prefetch=arguments.prefetch)
     handler = Handler(arguments)
     if arguments.transactional:
         register = worker.handle(arguments.queue, transactional=True)
@@ -134,7 +134,7 @@ def main(arguments: Arguments) -> None:
         consumer_timeout=arguments.consumer_timeout,
         reaper_interval=arguments.reaper_interval,
     )
-    worker = service.worker(concurrency=arguments.concurrency, batch=arguments.batch)
+    worker = service.worker(concurrency=arguments.concurrency, prefetch=arguments.prefetch)
     handler = Handler(arguments)
     if arguments.transactional:
         worker.handle(arguments.queue, transactional=True)(handler.handle_in_transaction)

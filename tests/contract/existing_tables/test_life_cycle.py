@@ -276,7 +276,7 @@ def test_a_transactional_worker_updates_the_row(make_service: MakeService, engin
 @pytest.mark.engines("sqlite")
 def test_a_plain_worker_works_on_rows(billing: AdoptedQueue, make_service: MakeService) -> None:
     """Handlers, batches and exchanges serve existing tables as any other."""
-    worker = make_service(reaper_interval=0.1).worker(concurrency=2, batch=2)
+    worker = make_service(reaper_interval=0.1).worker(concurrency=2, prefetch=2)
     seen: list[int] = []
 
     @worker.handle("billing")

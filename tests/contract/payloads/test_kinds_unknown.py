@@ -127,7 +127,7 @@ def test_a_worker_leaves_it(make_service: MakeService, wide: Queue) -> None:
     """Its handler never sees it; it is neither retried nor buried."""
     service = make_service(reaper_interval=0.1)
     service.create_queue("jobs", kinds=ORDERS)
-    worker = service.worker(concurrency=2, batch=2, poll_interval=(0.005, 0.05))
+    worker = service.worker(concurrency=2, prefetch=2, poll_interval=(0.005, 0.05))
     seen: list[object] = []
 
     @worker.handle("jobs")

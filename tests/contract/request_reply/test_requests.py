@@ -339,10 +339,10 @@ def test_an_interrupted_request_is_withdrawn(make_service: MakeService, queue: Q
     service = make_service()
     parts = service._parts
 
-    def interrupt(seen: int, seconds: float) -> bool:
-        raise Interrupted(seen, seconds)
+    def interrupt(*arguments: Any) -> bool:
+        raise Interrupted(*arguments)
 
-    parts.arrivals.wait = interrupt  # type: ignore[method-assign]
+    parts.arrivals.wait = interrupt  # type: ignore[assignment, method-assign]
     with pytest.raises(Interrupted):
         service.queue("jobs").request("x", timeout=PATIENCE)
     assert (0, 0, 0) == counts(queue)

@@ -106,7 +106,7 @@ def test_conditions_of_another_services_table_work(working: QueueService, jobs: 
 def test_overlapping_conditions_handle_once(working: QueueService, jobs: Queue) -> None:
     """A message that two handlers want is handled by one of them."""
     fill(jobs, 40)
-    worker = working.worker(concurrency=4, batch=3, poll_interval=(0.005, 0.05))
+    worker = working.worker(concurrency=4, prefetch=3, poll_interval=(0.005, 0.05))
     seen: list[int] = []
     for condition in (jobs.table.c.tenant < 2, jobs.table.c.tenant > 0):
 

@@ -1,0 +1,511 @@
+"""Supply: claims messages for a handler ahead of its threads, and acks them behind.
+
+Each handler has one, in a thread of its own beside those that handle. The more often the handler
+ends, the more messages it claims and acks at once; a slow handler gets them one by one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import random
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from queue_over_sql.backoff import Backoff
+from queue_over_sql.errors import (
+    ClaimLost,
+    DatabaseUnavailable,
+    QueueError,
+    QueueSchemaMismatch,
+    ServiceClosed,
+)
+from queue_over_sql.message import payload_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from queue_over_sql.catalog import ServiceParts
+    from queue_over_sql.message import Message
+    from queue_over_sql.queue import Queue
+    from queue_over_sql.worker.handlers import Handler
+    from queue_over_sql.worker.lease_renewal import LeaseKeeper
+
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+HORIZON_SECONDS = 0.05
+"""A message that waited in hand for so long without being begun is given back."""
+# So much work is claimed ahead, as handlers have taken lately; the rest of the horizon is reserve.
+_AHEAD_SECONDS = HORIZON_SECONDS / 2
+MOST_AHEAD = 1000
+"""No more messages than this are claimed ahead, nor more than 8 MiB of payload."""
+_MOST_BYTES = 8 * 2**20
+ACK_SECONDS = 0.005
+"""A finished message waits at most so long for others to be acked with it."""
+# How much the last call weighs in the mean time of a call.
+_WEIGHT = 0.1
+_SHORTEST = 1e-6
+FIRST_RECONNECT, LAST_RECONNECT = 0.1, 5.0
+
+
+class Threads(Protocol):
+    """The threads of a worker, as its supplies see them."""
+
+    @property
+    def concurrency(self) -> int:
+        """How many there are."""
+
+    @property
+    def share(self) -> float:
+        """How many of them each supply with messages may count on."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether they begin no more messages."""
+
+    def insist(self, act: Callable[[], None]) -> None:
+        """Do it, however often the database goes away."""
+
+    def ask(self, supply: Supply) -> None:
+        """Set how many messages a supply shall claim, so that no two claim for one thread."""
+
+    def filled(self, supply: Supply) -> None:
+        """A supply has claimed; others may claim for the threads that are left."""
+
+    def drain(self) -> None:
+        """Begin no more messages."""
+
+
+class Supply:
+    """The messages of one handler that its worker has in hand.
+
+    Args:
+        threads: that handle the messages.
+        handler: whose messages.
+        parts: of the service.
+        keeper: renews the leases of what is in hand.
+        prefetch: messages for each thread, with the one that it works on; None to go by how long
+            the handler takes.
+        each: ack each message before its thread begins another.
+        bounds: shortest and longest pause in seconds between two looks at an empty queue.
+    """
+
+    def __init__(
+        self,
+        threads: Threads,
+        handler: Handler,
+        parts: ServiceParts,
+        keeper: LeaseKeeper,
+        *,
+        prefetch: int | None,
+        each: bool,
+        bounds: tuple[float, float],
+    ) -> None:
+        self.handler = handler
+        self.queue: Queue = parts.queue(handler.queue)
+        """What the messages in hand were claimed from."""
+        self.asked_at = 0.0
+        """When it claimed last."""
+        self.waiting = False
+        """Whether it does nothing until it is stirred, or until a time has come."""
+        self.asked = 0
+        """How many messages it claims now."""
+        # How many of them free threads wait for.
+        self._needed = 0
+        self._size = handler.batch or 1
+        self._threads = threads
+        self._parts = parts
+        self._claimed: Callable[[Sequence[Message]], object] = len
+        if handler.lease_keepalive:
+            self._claimed = keeper.holding(lambda: self.queue, self._in_hand)
+        self._prefetch = prefetch
+        self._each = each
+        self._bounds = bounds
+        # Claimed and not begun, with the moment of the claim; then those of the running calls.
+        self._ready: deque[tuple[Message, float]] = deque()
+        self._calls: dict[int, list[Message]] = {}
+        # Handled: to be acked, and those that it acks now.
+        self._finished: list[Message] = []
+        self._acking: list[Message] = []
+        self._finished_at = math.inf
+        # How long a call takes, in seconds.
+        self._mean = math.inf
+        self._most_ahead = 0
+        # The count of arrivals before a look that found nothing, and when to look again.
+        self._seen: int | None = None
+        self._pause, self._look_at = bounds[0], 0.0
+        self._idle = self._stirred = self._ended = self._over = False
+        self._backoff = Backoff(FIRST_RECONNECT, LAST_RECONNECT)
+        self._changed = parts.connections.runtime.condition()
+
+    @property
+    def ready(self) -> int:
+        """How many messages are claimed and not begun."""
+        return len(self._ready)
+
+    @property
+    def reserved(self) -> int:
+        """For how many threads there is work at hand, or asked for a moment ago."""
+        late = time.monotonic() > self.asked_at + HORIZON_SECONDS
+        coming = self._needed if self.asked and not late else 0
+        return math.ceil((len(self._ready) + coming) / self._size)
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether it has messages at hand before a thread is free for them."""
+        return bool(self._ready) and self._ahead() > 0
+
+    @property
+    def found(self) -> bool:
+        """Whether its queue had messages when it looked last."""
+        return self._seen is None
+
+    # -- for the threads
+
+    def take(self) -> list[Message]:
+        """What one call of the handler gets; empty where there is nothing."""
+        taken = [message for message, _ in _drained(self._ready, self._size)]
+        if taken:
+            self._calls[id(taken)] = taken
+            if self._seen is None and not self._stirred and self._is_low():
+                self.stir()
+        return taken
+
+    def ended(self, taken: list[Message], finished: Sequence[Message]) -> None:
+        """Note what became of a call.
+
+        Args:
+            taken: what the handler got.
+            finished: those of them that have to be acked.
+        """
+        with self._changed:
+            first = bool(finished) and not self._finished
+            self._finished += finished
+            if first:
+                self._finished_at = time.monotonic()
+        del self._calls[id(taken)]
+        if first or (self._each and finished):
+            self.stir()
+
+    def await_acks(self, finished: Sequence[Message]) -> None:
+        """Wait until these are acked, or lost."""
+        with self._changed:
+            while not self._over and self._acks_any(finished):
+                self._changed.wait()
+
+    def _acks_any(self, messages: Sequence[Message]) -> bool:
+        unacked = set(map(id, [*self._finished, *self._acking]))
+        return not unacked.isdisjoint(map(id, messages))
+
+    def note_time(self, took: float) -> None:
+        """Count the seconds from one call to the next in the mean."""
+        self._mean = took if self._mean == math.inf else self._mean + (took - self._mean) * _WEIGHT
+
+    def stir(self) -> None:
+        """Look at what there is to do."""
+        self._stirred = True
+        with self._changed:
+            self._changed.notify_all()
+        if self._idle:
+            self._parts.arrivals.stir()
+
+    def end(self) -> None:
+        """Ack what is finished, and end ``run()``."""
+        self._ended = True
+        self.stir()
+
+    def release_ready(self) -> None:
+        """Give back what is not begun."""
+        self._release([message for message, _ in _drained(self._ready)])
+
+    def ack_finished(self) -> None:
+        """Ack what is finished."""
+        _settle(self.queue, self.queue.ack, self._take_finished())
+
+    def release_calls(self) -> None:
+        """Give back what handlers work on."""
+        for call in list(self._calls.values()):
+            _settle(self.queue, self.queue.release, call)
+
+    def _in_hand(self) -> Mapping[int, Sequence[Message]]:
+        # A call whose rows somebody has locked must not hold up the others.
+        waiting = [*(message for message, _ in list(self._ready)), *self._finished, *self._acking]
+        return {0: waiting, **self._calls}
+
+    # -- by itself
+
+    def run(self) -> None:
+        """Claim, ack, and give back, until the end."""
+        try:
+            while not self._ended or self._finished or self._ready:
+                self._step_safely()
+        finally:
+            with self._changed:
+                self._over = True
+                self._changed.notify_all()
+
+    def _step_safely(self) -> None:
+        try:
+            self._step()
+        except ServiceClosed:
+            self._threads.drain()
+            self._ended = True
+        except QueueSchemaMismatch as error:
+            _log.warning("Queue %s is opened anew: %s", self.handler.queue, error)
+            self._parts.catalog.forget(self.handler.queue)
+            self._rest()
+        except QueueError as error:
+            _log.warning("Queue %s: %s", self.handler.queue, error)
+            self._rest()
+        except Exception:  # noqa: BLE001 - whatever it is
+            # Without this thread the worker would look well and do nothing.
+            _log.exception(
+                "Queue %s: the worker goes on after an unexpected error.", self.handler.queue
+            )
+            self._rest()
+        else:
+            return
+        if self._ended:
+            # Left to the leases' end.
+            _drained(self._ready)
+            self._take_finished()
+
+    def _step(self) -> None:
+        self._stirred = False
+        draining, now = self._threads.draining, time.monotonic()
+        if self._ready and (draining or now >= self._stale_at()):
+            self._give_back(draining=draining)
+        idle = not self.looks()
+        if not draining:
+            self._threads.ask(self)
+        ripe = draining or self._each or now >= self._finished_at + ACK_SECONDS
+        if self.asked or (ripe and self._finished):
+            self._exchange()
+        elif not self._ended:
+            self.waiting = True
+            try:
+                self._wait(now, idle=idle)
+            finally:
+                self.waiting = False
+
+    def wanted(self, free: int) -> int:
+        """How many messages to claim.
+
+        Args:
+            free: threads that wait for a message and that no other supply has one for.
+        """
+        if not self.looks():
+            return 0
+        needed = free * self._size - len(self._ready)
+        return needed + self._ahead() if needed > 0 or self._is_low() else 0
+
+    def ask_for(self, free: int) -> None:
+        """Claim next what is wanted for so many free threads."""
+        self._needed = max(0, free * self._size - len(self._ready))
+        self.asked = self.wanted(free)
+        if self.asked:
+            self.asked_at = time.monotonic()
+
+    def looks(self) -> bool:
+        """Whether the queue may have messages, as far as is known."""
+        if self._seen is None:
+            return True
+        return self._seen != self._parts.arrivals.count or time.monotonic() >= self._look_at
+
+    def _ahead(self) -> int:
+        if self._prefetch is not None:
+            return max(0, self._prefetch - self._size) * self._threads.concurrency
+        if self._mean >= HORIZON_SECONDS:
+            return 0
+        calls = int(_AHEAD_SECONDS * self._threads.share / max(self._mean, _SHORTEST))
+        return min(calls * self._size, self._most_ahead)
+
+    def _is_low(self) -> bool:
+        return len(self._ready) * 2 < self._ahead()
+
+    def _stale_at(self) -> float:
+        if self._prefetch is not None:
+            return math.inf
+        return min((at for _, at in list(self._ready)), default=math.inf) + HORIZON_SECONDS
+
+    def _exchange(self) -> None:
+        asked, seen = self.asked, self._parts.arrivals.count
+        spare: list[Message] = []
+        try:
+            if asked:
+                self._open()
+            found = self._exchanged(asked)
+            if asked:
+                self._backoff.reset()
+                self._note_look(found, seen)
+            if self._prefetch is None and any(_is_last_try(message) for message in found):
+                # None of those that no thread waits for may lose its last try to a kill.
+                self._most_ahead = 0
+                found, spare = found[: self._needed], found[self._needed :]
+            self._place(found)
+        finally:
+            self.asked = 0
+            if asked:
+                self._threads.filled(self)
+        self._release(spare)
+
+    def _open(self) -> None:
+        try:
+            self.queue = self._parts.queue(self.handler.queue)
+        except QueueError:
+            # What is finished is acked nevertheless, or lost with its queue.
+            self._exchanged(0)
+            raise
+
+    def _exchanged(self, count: int) -> list[Message]:
+        queue, where = self.queue, self.handler.where
+        finished = self._take_finished()
+        try:
+            if finished and count and all(map(queue.holds, finished)):
+                try:
+                    return queue.exchange(finished, count, where=where)
+                except ServiceClosed:
+                    raise
+                except QueueError as error:
+                    _log.info("Queue %s: %s", queue.name, error)
+            self._threads.insist(lambda: _settle(queue, queue.ack, finished))
+        except Exception:
+            raise
+        except BaseException:
+            # A task that was stopped: who stopped it acks them.
+            self._finished[:0] = finished
+            raise
+        finally:
+            with self._changed:
+                self._acking = []
+                if self._each:
+                    self._changed.notify_all()
+        found: list[Message] = []
+        if count:
+            self._threads.insist(lambda: found.extend(queue.consume(count, where=where)))
+        return found
+
+    def _note_look(self, found: Sequence[Message], seen: int) -> None:
+        if not found:
+            # Jitter keeps those who met once from meeting again in step.
+            self._look_at = time.monotonic() + self._pause * random.uniform(0.75, 1.25)  # noqa: S311
+            self._pause = min(self._bounds[1], self._pause * 1.5)
+            self._seen = seen
+            return
+        self._seen, self._pause = None, self._bounds[0]
+        most = max(2 * self._most_ahead, self._threads.concurrency * self._size)
+        size = max(1, sum(map(payload_size, found)))
+        self._most_ahead = min(most, MOST_AHEAD, _MOST_BYTES * len(found) // size)
+
+    def _place(self, found: Sequence[Message]) -> None:
+        if not found:
+            return
+        now = time.monotonic()
+        claimed = [(message, now) for message in found]
+        first, last = self._ends()
+        if first is not None and not self.queue.holds(first):
+            # Of a life of this consumer that is over.
+            _drained(self._ready)
+        elif last is not None and found[0].priority < last.priority:
+            # What is more urgent goes before what was claimed earlier.
+            claimed = sorted(_drained(self._ready) + claimed, key=lambda each: each[0].priority)
+        self._ready.extend(claimed)
+        self._claimed(found)
+
+    def _ends(self) -> tuple[Message | None, Message | None]:
+        try:
+            return self._ready[0][0], self._ready[-1][0]
+        except IndexError:
+            return None, None
+
+    def _give_back(self, *, draining: bool) -> None:
+        if not draining:
+            self._mean, self._most_ahead = max(self._mean, HORIZON_SECONDS), 0
+        self.release_ready()
+
+    def _release(self, messages: Sequence[Message]) -> None:
+        queue = self.queue
+        try:
+            self._threads.insist(lambda: _settle(queue, queue.release, messages))
+        except Exception:
+            raise
+        except BaseException:
+            # A task that was stopped: who stopped it gives them back.
+            self._ready.extend((message, 0.0) for message in messages)
+            raise
+
+    def _take_finished(self) -> list[Message]:
+        with self._changed:
+            finished, self._finished, self._finished_at = self._finished, [], math.inf
+            self._acking = finished
+        return finished
+
+    def _wait(self, now: float, *, idle: bool) -> None:
+        left = min(self._finished_at + ACK_SECONDS, self._stale_at()) - now
+        if not idle:
+            with self._changed:
+                if not self._stirred:
+                    self._changed.wait(None if left == math.inf else max(0.0, left))
+            return
+        self._idle = True
+        try:
+            self._parts.wakeups.listen()
+            arrivals, seen = self._parts.arrivals, self._seen or 0
+            left = min(left, self._look_at - now)
+            if arrivals.wait(seen, left, until=lambda: self._stirred):
+                self._pause = self._bounds[0]
+        finally:
+            self._idle = False
+
+    def _rest(self) -> None:
+        # Others may claim for the free threads meanwhile.
+        self.asked_at = time.monotonic()
+        ends_at = self.asked_at + self._backoff.pause()
+        with self._changed:
+            while not self._ended and (left := ends_at - time.monotonic()) > 0:
+                self._changed.wait(left)
+
+
+def _is_last_try(message: Message) -> bool:
+    return message.attempt >= message.max_attempts
+
+
+def _drained(items: deque[T], most: float = math.inf) -> list[T]:
+    # One by one, since others may take some at the same time.
+    taken: list[T] = []
+    with contextlib.suppress(IndexError):
+        while len(taken) < most:
+            taken.append(items.popleft())
+    return taken
+
+
+def _settle(
+    queue: Queue, act: Callable[[Sequence[Message]], object], messages: Sequence[Message]
+) -> None:
+    """Ack or release; a message that cannot be settled spoils none beside it.
+
+    Raises:
+        DatabaseUnavailable, QueueSchemaMismatch, ServiceClosed: as their names say.
+    """
+    unsettled = [message for message in messages if not message.settled]
+    held = [message for message in unsettled if queue.holds(message)]
+    if len(held) < len(unsettled):
+        lost = len(unsettled) - len(held)
+        _log.warning("Queue %s: expired with %d messages in hand.", queue.name, lost)
+    try:
+        if held:
+            act(held)
+    except ClaimLost as error:
+        _log.warning("Queue %s: %s", queue.name, error)
+    except (DatabaseUnavailable, QueueSchemaMismatch, ServiceClosed):
+        raise
+    except QueueError as error:
+        if len(held) == 1:
+            _log.warning("Queue %s: left to the lease's end: %s", queue.name, error)
+            return
+        for message in held:
+            _settle(queue, act, [message])

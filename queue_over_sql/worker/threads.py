@@ -1,0 +1,208 @@
+"""The threads of a worker: each runs handlers, and gets their messages from the supplies."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from queue_over_sql.backoff import Backoff, OutageLog
+from queue_over_sql.errors import DatabaseUnavailable, QueueError, ServiceClosed
+from queue_over_sql.worker.handlers import HandlerRun
+from queue_over_sql.worker.supply import FIRST_RECONNECT, LAST_RECONNECT, Supply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from queue_over_sql.catalog import ServiceParts
+    from queue_over_sql.database.runtime import Event
+    from queue_over_sql.message import Message
+
+
+_log = logging.getLogger(__name__)
+
+# How long a transactional handler's connection is kept while no message comes.
+_KEPT_SECONDS = 0.1
+
+
+class HandlerThreads:
+    """What the threads of one worker share.
+
+    Args:
+        parts: of the service.
+        draining: is set once no more messages are begun.
+        concurrency: how many threads there are.
+        each: whether a thread waits for the ack of its message before it begins another.
+    """
+
+    def __init__(
+        self, parts: ServiceParts, draining: Event, concurrency: int, *, each: bool
+    ) -> None:
+        self.concurrency = concurrency
+        self.supplies: list[Supply] = []
+        self.free = 0
+        """How many threads wait for a message."""
+        self._parts = parts
+        self._draining = draining
+        self._each = each
+        self._filled = parts.connections.runtime.condition()
+        self._outage = OutageLog("The worker")
+
+    def handle(self, index: int) -> None:
+        """Run handlers, those of several queues in turn, until the worker drains."""
+        runs: dict[Supply, HandlerRun] = {}
+        order = deque(self.supplies)
+        order.rotate(-index)
+        try:
+            while not self.draining:
+                for supply in order:
+                    if taken := supply.take():
+                        break
+                else:
+                    self._await_message(order, runs)
+                    continue
+                self._handle_safely(supply, taken, runs)
+                self._parts.connections.runtime.let_others_run()
+                # Its next message comes after those of the others.
+                while order[-1] is not supply:
+                    order.rotate(-1)
+        finally:
+            _close(runs)
+
+    def _handle_safely(
+        self, supply: Supply, taken: list[Message], runs: dict[Supply, HandlerRun]
+    ) -> None:
+        finished: list[Message] = []
+        began = time.monotonic()
+        try:
+            finished = self._run_of(supply, runs).handle(taken)
+        except ServiceClosed:
+            self.drain()
+        except QueueError as error:
+            _log.warning("Queue %s: %s", supply.handler.queue, error)
+        except Exception:  # noqa: BLE001 - whatever it is
+            # A thread that died unseen would leave a worker that looks well and does nothing.
+            _log.exception("Queue %s: the worker goes on after an error.", supply.handler.queue)
+        finally:
+            supply.ended(taken, finished)
+        if self._each and finished:
+            with self._being_free():
+                supply.await_acks(finished)
+        supply.note_time(time.monotonic() - began)
+
+    def _run_of(self, supply: Supply, runs: dict[Supply, HandlerRun]) -> HandlerRun:
+        if len(runs) > 1:
+            _close_unused(runs)
+        queue, run = supply.queue, runs.get(supply)
+        if run is not None and run.queue is queue:
+            return run
+        if run is not None:
+            run.close()
+        run = HandlerRun(supply.handler, queue, self._parts.connections, self.insist)
+        runs[supply] = run
+        return run
+
+    def _await_message(self, order: Iterable[Supply], runs: dict[Supply, HandlerRun]) -> None:
+        with self._being_free():
+            if not self._comes_ready(order, _KEPT_SECONDS if runs else None):
+                _close(runs)
+                self._comes_ready(order, None)
+
+    def _comes_ready(self, order: Iterable[Supply], seconds: float | None) -> bool:
+        with self._filled:
+            while not (self.draining or any(supply.ready for supply in order)):
+                # Each time: another thread may have taken what this one was woken for.
+                for supply in order:
+                    supply.stir()
+                if not self._filled.wait(seconds):
+                    return False
+        return True
+
+    @contextlib.contextmanager
+    def _being_free(self) -> Iterator[None]:
+        with self._filled:
+            self.free += 1
+        try:
+            yield
+        finally:
+            with self._filled:
+                self.free -= 1
+
+    @property
+    def share(self) -> float:
+        """How many of them each supply with messages may count on."""
+        return self.concurrency / max(1, sum(each.found for each in self.supplies))
+
+    @property
+    def draining(self) -> bool:
+        """Whether no more messages are begun."""
+        return self._draining.is_set()
+
+    def drain(self) -> None:
+        """Begin no more messages."""
+        self._draining.set()
+        self.wake()
+
+    def wake(self) -> None:
+        """Have all of them, and their supplies, look whether the worker drains."""
+        with self._filled:
+            self._filled.notify_all()
+        for supply in self.supplies:
+            supply.stir()
+
+    def ask(self, supply: Supply) -> None:
+        """Set how many messages a supply shall claim, so that no two claim for one thread.
+
+        Of two that would, the one goes first that claimed longest ago.
+        """
+        with self._filled:
+            others = [each for each in self.supplies if each is not supply]
+            free = max(0, self.free - sum(each.reserved for each in others))
+            earlier = [each for each in others if each.asked_at < supply.asked_at]
+            before = [each for each in earlier if each.waiting and each.wanted(free)]
+            if before:
+                free = 0
+            elif not (free or supply.ready) and any(each.is_ahead for each in others):
+                # Quick handlers of other queues never let a thread be free.
+                free = 1
+            supply.ask_for(free)
+        for each in before:
+            each.stir()
+
+    def filled(self, supply: Supply) -> None:
+        """A supply has claimed; others may claim for the threads that are left."""
+        with self._filled:
+            self._filled.notify(supply.reserved)
+            left = self.free > supply.reserved
+        for each in self.supplies:
+            if each is not supply and (left or each.looks()):
+                each.stir()
+
+    def insist(self, act: Callable[[], None]) -> None:
+        """Do it, however often the database goes away; gives up only when told to stop."""
+        backoff = Backoff(FIRST_RECONNECT, LAST_RECONNECT)
+        while True:
+            try:
+                act()
+            except DatabaseUnavailable as error:
+                self._outage.began(error)
+                if self._draining.wait(backoff.pause()):
+                    raise
+            else:
+                self._outage.ended()
+                return
+
+
+def _close_unused(runs: dict[Supply, HandlerRun]) -> None:
+    long_ago = time.monotonic() - _KEPT_SECONDS
+    for supply, run in list(runs.items()):
+        if run.used_at < long_ago:
+            runs.pop(supply).close()
+
+
+def _close(runs: dict[Supply, HandlerRun]) -> None:
+    for run in runs.values():
+        run.close()
+    runs.clear()
