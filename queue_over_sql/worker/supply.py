@@ -191,11 +191,15 @@ class Supply:
         if first or (self._each and finished):
             self.stir()
 
-    def await_acks(self, finished: Sequence[Message]) -> None:
-        """Wait until these are acked, or lost."""
+    def await_acks(self, finished: Sequence[Message], seconds: float = math.inf) -> None:
+        """Wait until these are acked, or lost, at most for so long."""
+        ends_at = time.monotonic() + seconds
         with self._changed:
             while not self._over and self._acks_any(finished):
-                self._changed.wait()
+                left = ends_at - time.monotonic()
+                if left <= 0:
+                    return
+                self._changed.wait(None if left == math.inf else left)
 
     def _acks_any(self, messages: Sequence[Message]) -> bool:
         unacked = set(map(id, [*self._finished, *self._acking]))
@@ -249,11 +253,12 @@ class Supply:
                 self._changed.notify_all()
 
     def _step_safely(self) -> None:
+        last = self._ended
         try:
             self._step()
         except ServiceClosed:
             self._threads.drain()
-            self._ended = True
+            last = self._ended = True
         except QueueSchemaMismatch as error:
             _log.warning("Queue %s is opened anew: %s", self.handler.queue, error)
             self._parts.catalog.forget(self.handler.queue)
@@ -269,7 +274,7 @@ class Supply:
             self._rest()
         else:
             return
-        if self._ended:
+        if last:
             # Left to the leases' end.
             _drained(self._ready)
             self._take_finished()
@@ -373,11 +378,16 @@ class Supply:
                 except QueueError as error:
                     _log.info("Queue %s: %s", queue.name, error)
             self._threads.insist(lambda: _settle(queue, queue.ack, finished))
+        except (DatabaseUnavailable, QueueSchemaMismatch):
+            if not self._each:
+                # Once more at the end, or to the queue that is opened anew.
+                self._put_back(finished)
+            raise
         except Exception:
             raise
         except BaseException:
             # A task that was stopped: who stopped it acks them.
-            self._finished[:0] = finished
+            self._put_back(finished)
             raise
         finally:
             with self._changed:
@@ -388,6 +398,11 @@ class Supply:
         if count:
             self._threads.insist(lambda: found.extend(queue.consume(count, where=where)))
         return found
+
+    def _put_back(self, finished: Sequence[Message]) -> None:
+        with self._changed:
+            self._finished = [each for each in finished if not each.settled] + self._finished
+            self._finished_at = time.monotonic()
 
     def _note_look(self, found: Sequence[Message], seen: int) -> None:
         if not found:
@@ -449,7 +464,8 @@ class Supply:
         if not idle:
             with self._changed:
                 if not self._stirred:
-                    self._changed.wait(None if left == math.inf else max(0.0, left))
+                    # What another has reserved and does not get lapses after so long.
+                    self._changed.wait(min(HORIZON_SECONDS, max(0.0, left)))
             return
         self._idle = True
         try:
@@ -466,7 +482,9 @@ class Supply:
         self.asked_at = time.monotonic()
         ends_at = self.asked_at + self._backoff.pause()
         with self._changed:
-            while not self._ended and (left := ends_at - time.monotonic()) > 0:
+            while (left := ends_at - time.monotonic()) > 0:
+                if self._ended or (self._each and self._finished):
+                    return
                 self._changed.wait(left)
 
 

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 from queue_over_sql.backoff import Backoff, OutageLog
 from queue_over_sql.errors import DatabaseUnavailable, QueueError, ServiceClosed
 from queue_over_sql.worker.handlers import HandlerRun
-from queue_over_sql.worker.supply import FIRST_RECONNECT, LAST_RECONNECT, Supply
+from queue_over_sql.worker.supply import (
+    FIRST_RECONNECT,
+    HORIZON_SECONDS,
+    LAST_RECONNECT,
+    Supply,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -89,12 +94,13 @@ class HandlerThreads:
             supply.ended(taken, finished)
         if self._each and finished:
             with self._being_free():
-                supply.await_acks(finished)
+                supply.await_acks(finished, HORIZON_SECONDS)
+            supply.await_acks(finished)
         supply.note_time(time.monotonic() - began)
 
     def _run_of(self, supply: Supply, runs: dict[Supply, HandlerRun]) -> HandlerRun:
         if len(runs) > 1:
-            _close_unused(runs)
+            _close_unused(runs, supply)
         queue, run = supply.queue, runs.get(supply)
         if run is not None and run.queue is queue:
             return run
@@ -195,10 +201,10 @@ class HandlerThreads:
                 return
 
 
-def _close_unused(runs: dict[Supply, HandlerRun]) -> None:
+def _close_unused(runs: dict[Supply, HandlerRun], used: Supply) -> None:
     long_ago = time.monotonic() - _KEPT_SECONDS
     for supply, run in list(runs.items()):
-        if run.used_at < long_ago:
+        if supply is not used and run.used_at < long_ago:
             runs.pop(supply).close()
 
 
