@@ -15,6 +15,7 @@ from scripts.benchmarks import (
     spark_stream,
     spark_write,
     wakeups,
+    worker_sharing,
     workloads_page,
 )
 from scripts.benchmarks.harness import was_run
@@ -22,6 +23,7 @@ from scripts.benchmarks.plots import images
 
 SECTIONS = {
     "workloads": workloads_page.section,
+    "worker_sharing": worker_sharing.section,
     "wakeups": wakeups.section,
     "archived_history": archived_history.section,
     "ageing_backlog": ageing_backlog.section,

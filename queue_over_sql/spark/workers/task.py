@@ -88,7 +88,7 @@ def _work(
     if takes and parts_of(service).connections.dialect.skip_locked:
         return Taking(service, queue, plan, counters, function)
     worker = service.worker(
-        concurrency=plan.concurrency, batch=plan.batch, poll_interval=plan.poll_interval
+        concurrency=plan.concurrency, prefetch=plan.batch, poll_interval=plan.poll_interval
     )
     worker.handle(
         queue.name,
