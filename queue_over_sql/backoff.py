@@ -19,21 +19,34 @@ _log = logging.getLogger(__name__)
 class Backoff:
     """Pauses that grow by a factor from the first, in seconds, to the last one.
 
-    Each is cut at random by up to half, so that many who failed together do not come back together.
+    Each is multiplied by a random number of ``spread``, so that many who began together do not come
+    back together.
     """
 
-    def __init__(self, first: float, last: float, *, factor: float = 2.0) -> None:
-        self._first, self._last, self._factor = first, last, factor
+    def __init__(
+        self,
+        first: float,
+        last: float,
+        *,
+        factor: float = 2.0,
+        spread: tuple[float, float] = (0.5, 1.0),
+    ) -> None:
+        self._first, self._last, self._factor, self._spread = first, last, factor, spread
         self._next = first
 
     def pause(self) -> float:
         """The next pause in seconds, to be slept by the caller."""
         now, self._next = self._next, min(self._last, self._next * self._factor)
-        return now * random.uniform(0.5, 1.0)  # noqa: S311 - spreads, guards nothing
+        return now * random.uniform(*self._spread)  # noqa: S311 - spreads, guards nothing
 
     def reset(self) -> None:
         """Begin with the first pause again, after a try that worked."""
         self._next = self._first
+
+
+def look_pauses(first: float, last: float) -> Backoff:
+    """Pauses between looks at an empty queue, from the shortest to the longest, in seconds."""
+    return Backoff(first, last, factor=1.5, spread=(0.75, 1.25))
 
 
 class OutageLog:

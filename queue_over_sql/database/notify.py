@@ -6,7 +6,6 @@ import contextlib
 import logging
 import math
 import os
-import random
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -164,22 +163,17 @@ class WakeUps:
                 start = self._connections.runtime.start
                 self._running = start("queue-over-sql-wake-ups", self._run)
 
-    def await_next_look(
-        self, seen: int, pause: float, bounds: tuple[float, float], left: float = math.inf
-    ) -> float:
-        """Sleep until something arrives or it is time to look again; returns the next pause.
+    def await_next_look(self, seen: int, pauses: Backoff, left: float = math.inf) -> None:
+        """Sleep until something arrives or it is time to look again.
 
         Args:
             seen: the count of arrivals before the look that found nothing.
-            pause: about how many seconds to sleep at most.
-            bounds: the shortest and the longest pause.
+            pauses: between the looks; see ``look_pauses``.
             left: seconds after which nobody wants to look any more.
         """
         self.listen()
-        # Jitter keeps those who met once from meeting again in step.
-        jittered = pause * random.uniform(0.75, 1.25)  # noqa: S311
-        burst = self._arrivals.wait(seen, min(left, jittered))
-        return bounds[0] if burst else min(bounds[1], pause * 1.5)
+        if self._arrivals.wait(seen, min(left, pauses.pause())):
+            pauses.reset()
 
     def stop(self) -> None:
         """Watch no more."""

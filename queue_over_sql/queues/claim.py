@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from queue_over_sql import store
+from queue_over_sql.backoff import look_pauses
 from queue_over_sql.dialects.requests import wanted
 from queue_over_sql.durations import to_microseconds, to_timedelta
 from queue_over_sql.errors import DatabaseRefused, DatabaseUnavailable, QueueError
@@ -68,7 +69,7 @@ class Claimer:
             seconds = to_timedelta(wait, "wait", zero=True).total_seconds()
         matching = None if where is None else as_where(where)
         deadline = time.monotonic() + seconds
-        arrivals, pause = self._context.arrivals, FIRST_POLL
+        arrivals, pauses = self._context.arrivals, look_pauses(FIRST_POLL, LAST_POLL)
         unreadable: set[int] = set()
         while True:
             seen = arrivals.count
@@ -80,13 +81,12 @@ class Claimer:
                 if messages or unreadable.issuperset(row.id for row in rows):
                     return messages
                 unreadable.update(row.id for row in rows)
-                pause = FIRST_POLL
+                pauses.reset()
                 continue
             left = deadline - time.monotonic()
             if left <= 0:
                 return []
-            bounds = (FIRST_POLL, LAST_POLL)
-            pause = self._context.wakeups.await_next_look(seen, pause, bounds, left)
+            self._context.wakeups.await_next_look(seen, pauses, left)
 
     def claim(
         self, count: int, lease: Duration | None, where: Where | None = None

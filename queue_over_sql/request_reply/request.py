@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql.backoff import OutageLog
+from queue_over_sql.backoff import OutageLog, look_pauses
 from queue_over_sql.durations import Duration, to_timedelta
 from queue_over_sql.errors import (
     DatabaseUnavailable,
@@ -178,7 +178,7 @@ class Request:
         return reply
 
     def _wait(self, inbox: ReplyBox) -> Message | None:
-        deadline, pause = time.monotonic() + self.seconds, FIRST_LOOK
+        deadline, pauses = time.monotonic() + self.seconds, look_pauses(FIRST_LOOK, LAST_LOOK)
         outage = OutageLog("A request")
         arrivals = self.context.arrivals
         while True:
@@ -195,8 +195,7 @@ class Request:
             left = deadline - time.monotonic()
             if reply is not None or left <= 0:
                 return reply
-            bounds = (FIRST_LOOK, LAST_LOOK)
-            pause = self.context.wakeups.await_next_look(seen, pause, bounds, left)
+            self.context.wakeups.await_next_look(seen, pauses, left)
 
     def _give_up(self, inbox: ReplyBox) -> Message:
         """Withdraw the request, or take the reply that came at the last moment.

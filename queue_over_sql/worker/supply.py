@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import random
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from queue_over_sql.backoff import Backoff
+from queue_over_sql.backoff import Backoff, look_pauses
 from queue_over_sql.errors import (
     ClaimLost,
     DatabaseUnavailable,
@@ -25,7 +24,7 @@ from queue_over_sql.errors import (
 from queue_over_sql.message import payload_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from queue_over_sql.catalog import ServiceParts
     from queue_over_sql.message import Message
@@ -124,7 +123,6 @@ class Supply:
             self._claimed = keeper.holding(lambda: self.queue, self._in_hand)
         self._prefetch = prefetch
         self._each = each
-        self._bounds = bounds
         # Claimed and not begun, with the moment of the claim; then those of the running calls.
         self._ready: deque[tuple[Message, float]] = deque()
         self._calls: dict[int, list[Message]] = {}
@@ -137,7 +135,7 @@ class Supply:
         self._most_ahead = 0
         # The count of arrivals before a look that found nothing, and when to look again.
         self._seen: int | None = None
-        self._pause, self._look_at = bounds[0], 0.0
+        self._pauses, self._look_at = look_pauses(*bounds), 0.0
         self._idle = self._stirred = self._ended = self._over = False
         self._backoff = Backoff(FIRST_RECONNECT, LAST_RECONNECT)
         self._changed = parts.connections.runtime.condition()
@@ -260,7 +258,11 @@ class Supply:
             self._threads.drain()
             last = self._ended = True
         except QueueSchemaMismatch as error:
-            _log.warning("Queue %s is opened anew: %s", self.handler.queue, error)
+            _log.warning(
+                "Queue %s: its definition changed; the worker opens it again: %s",
+                self.handler.queue,
+                error,
+            )
             self._parts.catalog.forget(self.handler.queue)
             self._rest()
         except QueueError as error:
@@ -368,8 +370,7 @@ class Supply:
 
     def _exchanged(self, count: int) -> list[Message]:
         queue, where = self.queue, self.handler.where
-        finished = self._take_finished()
-        try:
+        with self._acking_finished() as finished:
             if finished and count and all(map(queue.holds, finished)):
                 try:
                     return queue.exchange(finished, count, where=where)
@@ -378,40 +379,40 @@ class Supply:
                 except QueueError as error:
                     _log.info("Queue %s: %s", queue.name, error)
             self._threads.insist(lambda: _settle(queue, queue.ack, finished))
-        except (DatabaseUnavailable, QueueSchemaMismatch):
-            if not self._each:
-                # Once more at the end, or to the queue that is opened anew.
-                self._put_back(finished)
-            raise
-        except Exception:
-            raise
-        except BaseException:
-            # A task that was stopped: who stopped it acks them.
-            self._put_back(finished)
-            raise
-        finally:
-            with self._changed:
-                self._acking = []
-                if self._each:
-                    self._changed.notify_all()
         found: list[Message] = []
         if count:
             self._threads.insist(lambda: found.extend(queue.consume(count, where=where)))
         return found
 
-    def _put_back(self, finished: Sequence[Message]) -> None:
-        with self._changed:
-            self._finished = [each for each in finished if not each.settled] + self._finished
-            self._finished_at = time.monotonic()
+    @contextlib.contextmanager
+    def _acking_finished(self) -> Iterator[list[Message]]:
+        """What is to be acked; it stays to be acked where that fails and may be done later."""
+        acking = self._take_finished()
+        later: list[Message] = []
+        try:
+            yield acking
+        except BaseException as error:
+            outage = isinstance(error, DatabaseUnavailable | QueueSchemaMismatch)
+            # A task that was stopped is no Exception: who stopped it acks them.
+            if not isinstance(error, Exception) or (outage and not self._each):
+                later = [message for message in acking if not message.settled]
+            raise
+        finally:
+            with self._changed:
+                self._acking = []
+                if later:
+                    self._finished = later + self._finished
+                    self._finished_at = time.monotonic()
+                if self._each:
+                    self._changed.notify_all()
 
     def _note_look(self, found: Sequence[Message], seen: int) -> None:
         if not found:
-            # Jitter keeps those who met once from meeting again in step.
-            self._look_at = time.monotonic() + self._pause * random.uniform(0.75, 1.25)  # noqa: S311
-            self._pause = min(self._bounds[1], self._pause * 1.5)
+            self._look_at = time.monotonic() + self._pauses.pause()
             self._seen = seen
             return
-        self._seen, self._pause = None, self._bounds[0]
+        self._seen = None
+        self._pauses.reset()
         most = max(2 * self._most_ahead, self._threads.concurrency * self._size)
         size = max(1, sum(map(payload_size, found)))
         self._most_ahead = min(most, MOST_AHEAD, _MOST_BYTES * len(found) // size)
@@ -446,11 +447,10 @@ class Supply:
         queue = self.queue
         try:
             self._threads.insist(lambda: _settle(queue, queue.release, messages))
-        except Exception:
-            raise
-        except BaseException:
-            # A task that was stopped: who stopped it gives them back.
-            self._ready.extend((message, 0.0) for message in messages)
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                # A task was stopped: who stopped it gives them back.
+                self._ready.extend((message, 0.0) for message in messages)
             raise
 
     def _take_finished(self) -> list[Message]:
@@ -473,7 +473,7 @@ class Supply:
             arrivals, seen = self._parts.arrivals, self._seen or 0
             left = min(left, self._look_at - now)
             if arrivals.wait(seen, left, until=lambda: self._stirred):
-                self._pause = self._bounds[0]
+                self._pauses.reset()
         finally:
             self._idle = False
 
