@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Table
     from sqlalchemy.orm import Session
 
-    from queue_over_sql.message import MessageRow
     from queue_over_sql.queues.context import QueueContext
     from queue_over_sql.request_reply.reply_queues import ReplyQueues
     from queue_over_sql.settings import EffectiveSettings
@@ -103,13 +102,14 @@ class QueueCore:
         """Remove messages inside the caller's transaction; see ``Queue.take``."""
         wanted = as_where(where)
 
-        def act(target: Connection) -> list[MessageRow]:
+        def act(target: Connection) -> list[Message]:
             # Only what does not fit its kind has to know the time.
             now = store.server_now(target, self.context.sql) if self.context.kinds else 0
-            disposition = partial(self.decoder.disposition, now=now)
-            return self.claimer.take(target, count, disposition=disposition, where=wanted)
+            decode = partial(self.decoder.taken, now=now)
+            done = self.decoder.done
+            return self.claimer.take(target, count, decode=decode, done=done, where=wanted)
 
-        return self.decoder.messages(self.context.run_on(connection, act, atomic=True))
+        return self.context.run_on(connection, act, atomic=True)
 
     def take_columns(self, count: int, connection: Connection) -> list[RecordBatch] | None:
         """As ``take``, but as Arrow columns with payloads as they are stored.

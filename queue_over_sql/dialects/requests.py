@@ -255,6 +255,26 @@ def read_rows(
     return [_message_row(row, _own_values(tables, row, converters)) for row in rows]
 
 
+def read_taken_rows(
+    connection: Connection, sql: StatementCache, rows: Iterable[Sequence[Any]]
+) -> list[MessageRow]:
+    """As ``read_rows``, of messages that are delivered without a claim."""
+    tables: QueueTables = sql.subject
+    converters = sql.own_converters(connection.dialect) if tables.own_columns else ()
+    return [
+        MessageRow._make(
+            (
+                *row[:_ATTEMPT],
+                row[_ATTEMPT] + 1,
+                *row[_ATTEMPT + 1 : _CORE],
+                _own_values(tables, row, converters) if converters else _NO_COLUMNS,
+                *_TAKEN,
+            )
+        )
+        for row in rows
+    ]
+
+
 def read_archive_rows(
     connection: Connection, sql: StatementCache, rows: Iterable[Sequence[Any]]
 ) -> list[MessageRow]:
@@ -287,6 +307,7 @@ def stamped_row(
 
 _NO_COLUMNS: dict[str, Any] = {}
 _NOT_ARCHIVED = (None, None, False)
+_TAKEN = (None, None, True)
 
 
 def _message_row(values: Sequence[Any], columns: dict[str, Any]) -> MessageRow:

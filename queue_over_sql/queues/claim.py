@@ -243,23 +243,24 @@ class Claimer:
         connection: Connection,
         count: int,
         *,
-        disposition: Callable[[MessageRow], Disposition],
+        decode: Callable[[MessageRow], Message | Disposition],
+        done: Disposition,
         where: Where | None,
-    ) -> list[MessageRow]:
-        """Remove messages inside the caller's transaction, each as ``disposition`` says."""
+    ) -> list[Message]:
+        """Remove messages inside the caller's transaction; see ``store.take``."""
         count = check_whole("count", count)
-        rows: list[MessageRow] = []
+        messages: list[Message] = []
         for level in range(self._context.settings.priorities):
-            while left := count - len(rows):
+            while left := count - len(messages):
                 sql, values = self._context.sql, wanted(level, left)
                 found, taken = store.take(
-                    connection, sql, values, disposition=disposition, where=where
+                    connection, sql, values, decode=decode, done=done, where=where
                 )
-                rows += taken
+                messages += taken
                 # Else there may be more: not all that were found could be handed out.
                 if found < left:
                     break
-        return rows
+        return messages
 
     def take_columns(
         self, connection: Connection, count: int, *, keep: bool

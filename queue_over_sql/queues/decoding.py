@@ -83,20 +83,28 @@ class Decoder:
                 self._give_back(row, error)
         return messages
 
-    def disposition(self, row: MessageRow, now: int) -> Disposition:
-        """What becomes of a taken message: done, or buried or set aside where it is unreadable."""
+    @property
+    def done(self) -> Disposition:
+        """What becomes of a taken message that can be read."""
+        settings = self._context.settings
+        return Disposition(settings.archive == "all", settings.dedup_us)
+
+    def taken(self, row: MessageRow, now: int) -> Message | Disposition:
+        """The message of a taken row; buried or set aside where it is unreadable."""
+        try:
+            return decoded(self._context, row, self._settler)
+        except UNDECODABLE as error:
+            return self._disposition(row, now, error)
+
+    def _disposition(self, row: MessageRow, now: int, error: Exception) -> Disposition:
         settings = self._context.settings
         keep_dead, dedup = settings.archive != "none", settings.dedup_us
-        try:
-            decoded(self._context, row, self._settler)
-        except UnfitPayload as error:
+        if isinstance(error, UnfitPayload):
             reason = self._reason(row, error)
             message = decoded_plainly(self._context, row, self._settler)
             waits = deferral(message, reason, now, settings.kind_timeout)
             return Disposition(keep_dead, dedup, None if waits else reason, waits)
-        except UNDECODABLE as error:
-            return Disposition(keep_dead, dedup, self._reason(row, error))
-        return Disposition(settings.archive == "all", dedup)
+        return Disposition(keep_dead, dedup, self._reason(row, error))
 
     def _give_back(self, row: MessageRow, error: Exception) -> None:
         reason = self._reason(row, error)

@@ -5,22 +5,22 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql.dialects.requests import Settlement, read_rows
+from queue_over_sql.dialects.requests import Settlement, read_taken_rows
 from queue_over_sql.dialects.statements import archive, claim, settle
 from queue_over_sql.dialects.statements import existing as adopted
 from queue_over_sql.dialects.statements.parameters import MAX_IDS, batches, bucket_of, id_values
-from queue_over_sql.message import Claim, Outcome
+from queue_over_sql.message import AGE, Claim, Outcome
 from queue_over_sql.store import registry
 from queue_over_sql.store.keys import remember_locked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from sqlalchemy import Connection
 
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.dialects.requests import ClaimRequest, Where
-    from queue_over_sql.message import MessageRow
+    from queue_over_sql.message import Message, MessageRow
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.store.settle import Aside
 
@@ -90,35 +90,49 @@ def take(
     sql: StatementCache,
     values: Mapping[str, Any],
     *,
-    disposition: Callable[[MessageRow], Disposition],
+    decode: Callable[[MessageRow], Message | Disposition],
+    done: Disposition,
     where: Where | None,
-) -> tuple[int, list[MessageRow]]:
-    """Remove the oldest messages in the caller's transaction, which holds their row locks.
+) -> tuple[int, list[Message]]:
+    """Remove the oldest messages of a level in the caller's transaction, which holds their locks.
 
-    Those that cannot be handed out are buried or set aside in the same transaction.
+    Args:
+        connection: of the caller.
+        sql: the queue's statements.
+        values: of the level, and how many.
+        decode: makes the message of a row, or says what becomes of one that cannot be read.
+        done: what becomes of the others.
+        where: only messages that match.
 
     Returns:
-        How many there were, and those that can be handed out.
+        How many there were, and the messages that can be handed out, oldest first.
     """
     sql.subject.dialect.lock_for_writing(connection, sql)
-    rows = read_rows(connection, sql, sql.get(claim.pick_rows, where).run(connection, values).all())
-    dispositions = [(row, disposition(row)) for row in rows]
-    end_locked(connection, sql, dispositions)
-    handed_out = [row for row, end in dispositions if end.error is None and end.aside is None]
-    taken = [row._replace(attempt_count=row.attempt_count + 1, listed=True) for row in handed_out]
-    return len(rows), oldest_first(taken)
+    found = sql.get(claim.pick_rows, where).run(connection, values).all()
+    rows = sorted(read_taken_rows(connection, sql, found), key=AGE)
+    messages: list[Message] = []
+    handed_out: list[MessageRow] = []
+    unreadable: dict[Disposition, list[MessageRow]] = {}
+    for row in rows:
+        decoded = decode(row)
+        if isinstance(decoded, Disposition):
+            unreadable.setdefault(decoded, []).append(row)
+        else:
+            messages.append(decoded)
+            handed_out.append(row)
+    if handed_out:
+        end_locked(connection, sql, [(done, handed_out)])
+    end_locked(connection, sql, unreadable.items())
+    return len(rows), messages
 
 
 def end_locked(
     connection: Connection,
     sql: StatementCache,
-    dispositions: Sequence[tuple[MessageRow, Disposition]],
+    groups: Iterable[tuple[Disposition, Sequence[MessageRow]]],
 ) -> None:
-    """End messages that this transaction has locked, and nobody holds, as is said of each."""
-    groups: dict[Disposition, list[MessageRow]] = {}
-    for row, disposition in dispositions:
-        groups.setdefault(disposition, []).append(row)
-    for end, same in groups.items():
+    """End messages that this transaction has locked, and nobody holds, as is said of each group."""
+    for end, same in groups:
         if end.aside is not None:
             for row in same:
                 values = id_values([row.id]) | end.aside.values()

@@ -96,5 +96,8 @@ def dead_letter_unknown(
     wanted = {"p_priority": level, "p_due_for": due_for, "p_count": limit, "p_edits": ANY_EDITS}
     found: Sequence[Any] = sql.get(unknown).run(connection, wanted).all()
     rows = read_rows(connection, sql, found)
-    end_locked(connection, sql, [(row, disposition(row)) for row in rows])
+    groups: dict[Disposition, list[MessageRow]] = {}
+    for row in rows:
+        groups.setdefault(disposition(row), []).append(row)
+    end_locked(connection, sql, groups.items())
     return len(rows)
