@@ -9,11 +9,18 @@ from typing import Annotated
 import typer
 
 from queue_over_sql import Worker
-from queue_over_sql.cli.options import RUNNING_PANEL, ConsumerTimeoutOption, argument, duration
+from queue_over_sql.cli.options import (
+    RUNNING_PANEL,
+    ConsumerTimeoutOption,
+    argument,
+    duration,
+    number,
+)
 from queue_over_sql.cli.output import LAYOUT, printable
 from queue_over_sql.cli.session import URL_VARIABLE, Commands, Session
 from queue_over_sql.cli.signals import stop_on_signals
 from queue_over_sql.cli.values import import_object
+from queue_over_sql.cli.worker_processes import SUPERVISED, stop_without_supervisor, supervise
 from queue_over_sql.dialects.engines import hide_passwords
 
 LogLevelOption = Annotated[
@@ -39,17 +46,29 @@ def worker(
             "importable. Without a colon the object is named worker.",
         ),
     ],
+    processes: Annotated[
+        int, number("Run the Worker in so many processes, and restart those that die.")
+    ] = 1,
     log_level: LogLevelOption = "info",
+    supervised: Annotated[
+        bool, typer.Option(SUPERVISED, hidden=True, help="Stop when standard input ends.")
+    ] = False,
 ) -> None:
     """Run a Worker of yours until SIGTERM or Ctrl-C, which finish the messages at hand.
 
     A second signal stops at once. The Worker brings its own database; --url, where given, is put
-    into QUEUE_OVER_SQL_URL before your module is imported.
+    into QUEUE_OVER_SQL_URL before your module is imported. With --processes, this process passes
+    signals on; if it is killed, the others finish their messages and stop.
     """
-    start_logging(log_level)
+    several = processes > 1
+    start_logging(log_level, show_process=several or supervised)
     if session.connection.url is not None:
         os.environ[URL_VARIABLE] = session.connection.url
+    if several:
+        raise typer.Exit(supervise(["worker", target, "--log-level", log_level], processes))
     found = load_worker(target)
+    if supervised:
+        stop_without_supervisor(found.stop)
     logger.info("Worker %s runs in process %s.", target, os.getpid())
     found.run(signals=True)
     logger.info("Worker %s has stopped.", target)
@@ -100,12 +119,14 @@ class LogFormatter(logging.Formatter):
         return printable(hide_passwords(super().format(record)), keep=LAYOUT)
 
 
-def start_logging(level: str) -> None:
+def start_logging(level: str, *, show_process: bool = False) -> None:
     """Log to standard error from `level` on; a usage error for a level that is none."""
     if level.lower() not in LEVELS:
         raise typer.BadParameter(f"{level!r} is none of {', '.join(LEVELS)}")
     handler = logging.StreamHandler()
-    handler.setFormatter(LogFormatter("%(asctime)s %(levelname)-7s %(name)s  %(message)s"))
+    process = "%(process)d " if show_process else ""
+    form = f"%(asctime)s {process}%(levelname)-7s %(name)s  %(message)s"
+    handler.setFormatter(LogFormatter(form))
     logging.basicConfig(level=LEVELS[level.lower()], handlers=[handler], force=True)
     # Its line per job and run says nothing that ours do not.
     logging.getLogger("apscheduler").setLevel(logging.WARNING)

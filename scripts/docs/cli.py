@@ -61,7 +61,7 @@ def render() -> str:
     parts = [HEAD, _prose(root.help), *_parameters(root.params), *_exit_codes()]
     for name, command in all_commands(root):
         parts += [f"## {name}", f"```\n{_usage(name, command)}\n```", _prose(command.help)]
-        parts += _parameters(command.params)
+        parts += _parameters([p for p in command.params if not getattr(p, "hidden", False)])
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
 
 

@@ -1,0 +1,145 @@
+"""`worker --processes N`: several processes, restarted when they die, ended together."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from queue_over_sql.testing.plugin import TestDatabase
+from tests.cli.command_line import run, started, succeed
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.default_on("sqlite", "postgresql")
+
+MODULE = """
+import os, time
+from pathlib import Path
+from queue_over_sql import QueueService
+
+service = QueueService(os.environ["QUEUE_OVER_SQL_URL"], consumer_timeout=3, reaper_interval=0.2)
+worker = service.worker(concurrency=1)
+
+@worker.handle("jobs")
+def handle(message):
+    with Path(f"calls-{os.getpid()}").open("a") as file:
+        file.write(f"{message.payload}\\n")
+    while message.payload < 0 and not Path("go").exists():
+        time.sleep(0.01)
+"""
+
+
+def starts(log: Path) -> list[int]:
+    """The processes that the supervisor started, oldest first."""
+    return [int(number) for number in re.findall(r"Process (\d+) starts", log.read_text())]
+
+
+def handled(folder: Path) -> dict[int, list[int]]:
+    """What each process has begun to handle."""
+    return {
+        int(path.name.removeprefix("calls-")): list(map(int, path.read_text().split()))
+        for path in folder.glob("calls-*")
+    }
+
+
+def all_handled(folder: Path, count: int) -> Callable[[], bool]:
+    """Whether each of so many messages was handled, wherever."""
+    return lambda: set(range(count)) <= {n for calls in handled(folder).values() for n in calls}
+
+
+def is_alive(number: int) -> bool:
+    """Whether there is such a process, and no zombie."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.chaos
+def test_a_killed_process_is_replaced_and_nothing_is_lost(
+    database: TestDatabase, tmp_path: Path
+) -> None:
+    """kill -9 of a process costs no message; SIGTERM ends all of them with code 0."""
+    (tmp_path / "my_jobs.py").write_text(MODULE)
+    succeed("create", "jobs", url=database.url)
+    # Each of the two holds one of these, so that both are known to have begun.
+    succeed("publish", "jobs", url=database.url, stdin="-1\n-2\n")
+    log = tmp_path / "worker.log"
+    command = ("worker", "my_jobs", "--processes", "2")
+    with started(*command, url=database.url, log=log, cwd=tmp_path) as process:
+        eventually(lambda: len(handled(tmp_path)) == 2, "both processes handle a message")
+        killed, other = starts(log)
+        os.kill(killed, signal.SIGKILL)
+        eventually(lambda: len(starts(log)) == 3, "another process starts")
+        (tmp_path / "go").touch()
+        succeed("publish", "jobs", url=database.url, stdin="\n".join(map(str, range(50))))
+        eventually(all_handled(tmp_path, 50), "all messages are handled")
+        eventually(lambda: run("peek", "jobs", url=database.url).out == "", "the queue is empty")
+        process.send_signal(signal.SIGTERM)
+        assert 0 == process.wait(30), log.read_text()
+    twice = [n for calls in handled(tmp_path).values() for n in calls if n < 0]
+    said = log.read_text()
+    assert {
+        "killed": f"Process {killed} died: signal 9" in said,
+        "drained": f"Process {other} ended: exit code 0" in said,
+        "delivered again": 3,
+        "alive": [],
+    } == {
+        "killed": True,
+        "drained": True,
+        "delivered again": len(twice),
+        "alive": [number for number in starts(log) if is_alive(number)],
+    }
+
+
+@pytest.mark.chaos
+@pytest.mark.engines("sqlite")
+def test_processes_end_with_a_killed_supervisor(sqlite_url: str, tmp_path: Path) -> None:
+    """kill -9 of the supervisor: the processes finish their messages and stop."""
+    (tmp_path / "my_jobs.py").write_text(MODULE)
+    succeed("create", "jobs", url=sqlite_url)
+    succeed("publish", "jobs", url=sqlite_url, stdin="-1\n-2\n")
+    log = tmp_path / "worker.log"
+    command = ("worker", "my_jobs", "--processes", "2")
+    with started(*command, url=sqlite_url, log=log, cwd=tmp_path) as process:
+        eventually(lambda: len(handled(tmp_path)) == 2, "both processes handle a message")
+        process.kill()
+        process.wait(30)
+        (tmp_path / "go").touch()
+        numbers = starts(log)
+        eventually(lambda: not any(map(is_alive, numbers)), "both processes end")
+    assert ("", 2) == (run("peek", "jobs", url=sqlite_url).out, len(numbers))
+
+
+@pytest.mark.chaos
+@pytest.mark.engines("sqlite")
+def test_a_second_signal_stops_all_processes_at_once(sqlite_url: str, tmp_path: Path) -> None:
+    """Handlers that never end hold nobody up; their messages are there for others."""
+    (tmp_path / "my_jobs.py").write_text(MODULE)
+    succeed("create", "jobs", url=sqlite_url)
+    succeed("publish", "jobs", url=sqlite_url, stdin="-1\n-2\n")
+    log = tmp_path / "worker.log"
+    command = ("worker", "my_jobs", "--processes", "2")
+    with started(*command, url=sqlite_url, log=log, cwd=tmp_path, group=True) as process:
+        eventually(lambda: len(handled(tmp_path)) == 2, "both processes handle a message")
+        # As Ctrl-C does: to the whole group, which must reach each process once.
+        os.killpg(process.pid, signal.SIGINT)
+        eventually(lambda: log.read_text().count("finishing what runs") == 2, "both drain")
+        os.killpg(process.pid, signal.SIGINT)
+        assert 0 == process.wait(30), log.read_text()
+    assert {"-1", "-2"} == set(run("consume", "jobs", "--count", "2", url=sqlite_url).out.split())
+
+
+@pytest.mark.engines("sqlite")
+def test_a_worker_that_cannot_start_is_not_started_for_ever(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    """A wrong path and a missing queue end the command, with the exit code of one process."""
+    (tmp_path / "my_jobs.py").write_text(MODULE)
+    for target, code, reason in (("nothing", 2, "no module"), ("my_jobs", 3, "no queue 'jobs'")):
+        ended = run("worker", target, "--processes", "2", url=sqlite_url, cwd=tmp_path)
+        assert (code, True) == (ended.exit_code, reason in ended.err), ended.err
