@@ -36,6 +36,16 @@ class Proxy:
             for link in self._links:
                 link.silent = True
 
+    def end_at_server(self) -> None:
+        """Let the server notice that silent clients are gone, as keepalives do; they hear nothing.
+
+        It rolls back what they had begun. Until then it keeps the locks of their transactions.
+        """
+        with self._lock:
+            for link in self._links:
+                if link.silent:
+                    link.end_at_server()
+
     def recover(self) -> None:
         """Serve new connections; those of the silence stay silent."""
         with self._lock:
@@ -73,6 +83,11 @@ class _Link:
         for source, sink in ((client, server), (server, client)):
             source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
+
+    def end_at_server(self) -> None:
+        """Disconnect the server's end."""
+        with contextlib.suppress(OSError):
+            self._ends[1].shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Disconnect both ends."""
