@@ -17,12 +17,14 @@ from multiprocessing.connection import Connection as Pipe
 from statistics import mean, median
 from typing import Any, Concatenate, Final, ParamSpec
 
+from rich.progress import Progress
+
 from queue_over_sql import Message, Queue, QueueService
 from queue_over_sql.queues import claim as claiming
 from queue_over_sql.queues.low_watermark import LowWatermark
 from queue_over_sql.service import parts_of
 from queue_over_sql.testing.servers import DEFAULT_ENGINES
-from scripts.benchmarks.harness import ENGINES, run_alone
+from scripts.benchmarks.harness import ENGINES, progress_bar, run_alone, write_result
 
 BYTES: Final = 200
 _EMPTY = len(json.dumps({"n": 1_000_000, "fill": ""}, separators=(",", ":")))
@@ -278,6 +280,28 @@ class Parser(argparse.ArgumentParser):
         given = {k: v for k, v in vars(options).items() if k not in {"quick", "markdown"}}
         words = [f"--{key.replace('_', '-')} {value}" for key, value in given.items()]
         return f"python -m scripts.benchmarks.{name} {' '.join(words)}"
+
+    def measure_each(
+        self,
+        name: str,
+        options: argparse.Namespace,
+        sizes: dict[str, Any],
+        measure: Callable[[str, Progress], dict[str, Any]],
+    ) -> None:
+        """Measure one engine after the other, and write the result after each.
+
+        Args:
+            name: of the benchmark.
+            options: as given.
+            sizes: what the result file says beside what was measured.
+            measure: gets an engine and the progress bar; what it returns goes to the result file.
+        """
+        result: dict[str, Any] = {**sizes, "engines": {}}
+        with progress_bar() as progress:
+            for engine in options.engines.split(","):
+                result["engines"][engine] = measure(engine, progress)
+                path = write_result(name, self.command(name, options), result)
+                progress.print(f"{engine} is in {path}")
 
 
 class _Raw(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):

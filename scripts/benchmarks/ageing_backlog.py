@@ -30,9 +30,7 @@ from scripts.benchmarks.harness import (
     TITLES,
     databases_of,
     origin_of,
-    progress_bar,
     read_result,
-    write_result,
 )
 
 NAME = "ageing_backlog"
@@ -195,14 +193,12 @@ def main() -> None:
     if options.markdown:
         print(section(), end="")
         return
-    result: dict[str, Any] = {"rounds": options.rounds, "engines": {}}
-    with progress_bar() as progress:
-        for engine in options.engines.split(","):
-            more = [options.largest] if options.largest and engine in LARGEST else []
-            measured = measure(engine, numbers(options.sizes) + more, options.rounds, progress)
-            result["engines"][engine] = measured
-            path = write_result(NAME, parser.command(NAME, options), result)
-            progress.print(f"{engine} is in {path}")
+
+    def one(engine: str, progress: Progress) -> dict[str, Any]:
+        more = [options.largest] if options.largest and engine in LARGEST else []
+        return measure(engine, numbers(options.sizes) + more, options.rounds, progress)
+
+    parser.measure_each(NAME, options, {"rounds": options.rounds}, one)
     print(section())
 
 

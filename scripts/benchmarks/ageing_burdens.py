@@ -34,9 +34,7 @@ from scripts.benchmarks.harness import (
     TITLES,
     databases_of,
     origin_of,
-    progress_bar,
     read_result,
-    write_result,
 )
 
 NAME = "ageing_burdens"
@@ -207,12 +205,12 @@ def main() -> None:
         name: options.archived if name == "archived" else options.burden
         for name in options.burdens.split(",")
     }
-    result: dict[str, Any] = {"rounds": options.rounds, "engines": {}}
-    with progress_bar() as progress:
-        for engine in options.engines.split(","):
-            result["engines"][engine] = measure(engine, burdens, options.rounds, progress)
-            path = write_result(NAME, parser.command(NAME, options), result)
-            progress.print(f"{engine} is in {path}")
+    parser.measure_each(
+        NAME,
+        options,
+        {"rounds": options.rounds},
+        lambda engine, progress: measure(engine, burdens, options.rounds, progress),
+    )
     print(section())
 
 

@@ -47,9 +47,7 @@ from scripts.benchmarks.harness import (
     TITLES,
     databases_of,
     origin_of,
-    progress_bar,
     read_result,
-    write_result,
 )
 
 NAME = "ageing_horizon"
@@ -370,16 +368,14 @@ def main() -> None:
         numbers(options.consumers),
         options.limit,
     )
-    result: dict[str, Any] = {"limit": options.limit, "engines": {}}
     options.states = f"'{options.states}'"
-    with progress_bar() as progress:
-        for engine in options.engines.split(","):
-            messages = plan.messages or MESSAGES.get(engine, OTHERS)
-            mine = replace(plan, messages=messages, step=plan.step or max(1, messages // 20))
-            result["engines"][engine] = measure(engine, mine, progress)
-            # After each of them, so that a long run that is broken off has something to show.
-            path = write_result(NAME, parser.command(NAME, options), result)
-            progress.print(f"{engine} is in {path}")
+
+    def one(engine: str, progress: Progress) -> dict[str, Any]:
+        messages = plan.messages or MESSAGES.get(engine, OTHERS)
+        mine = replace(plan, messages=messages, step=plan.step or max(1, messages // 20))
+        return measure(engine, mine, progress)
+
+    parser.measure_each(NAME, options, {"limit": options.limit}, one)
     print(section())
 
 

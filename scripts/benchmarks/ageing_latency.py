@@ -37,9 +37,7 @@ from scripts.benchmarks.harness import (
     TITLES,
     databases_of,
     origin_of,
-    progress_bar,
     read_result,
-    write_result,
 )
 
 NAME = "ageing_latency"
@@ -244,12 +242,10 @@ def main() -> None:
         return
     rates, consumers = numbers(options.rates), numbers(options.consumers)
     plan = Plan(rates, consumers, options.seconds, options.rounds)
-    result: dict[str, Any] = {"seconds": options.seconds, "rounds": options.rounds, "engines": {}}
-    with progress_bar() as progress:
-        for engine in options.engines.split(","):
-            result["engines"][engine] = measure(engine, plan, progress)
-            path = write_result(NAME, parser.command(NAME, options), result)
-            progress.print(f"{engine} is in {path}")
+    sizes = {"seconds": options.seconds, "rounds": options.rounds}
+    parser.measure_each(
+        NAME, options, sizes, lambda engine, progress: measure(engine, plan, progress)
+    )
     print(section())
 
 

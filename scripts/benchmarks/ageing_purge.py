@@ -13,7 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Final
 
@@ -29,9 +29,7 @@ from scripts.benchmarks.harness import (
     NewDatabase,
     databases_of,
     origin_of,
-    progress_bar,
     read_result,
-    write_result,
 )
 
 NAME = "ageing_purge"
@@ -215,17 +213,9 @@ def main() -> None:
         print(section(), end="")
         return
     plan = Plan(options.messages, options.seconds, options.rounds)
-    result: dict[str, Any] = {
-        "messages": plan.messages,
-        "seconds": plan.seconds,
-        "rounds": plan.rounds,
-        "engines": {},
-    }
-    with progress_bar() as progress:
-        for engine in options.engines.split(","):
-            result["engines"][engine] = measure(engine, plan, progress)
-            path = write_result(NAME, parser.command(NAME, options), result)
-            progress.print(f"{engine} is in {path}")
+    parser.measure_each(
+        NAME, options, asdict(plan), lambda engine, progress: measure(engine, plan, progress)
+    )
     print(section())
 
 

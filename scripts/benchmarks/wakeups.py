@@ -31,9 +31,7 @@ from scripts.benchmarks.harness import (
     TITLES,
     databases_of,
     origin_of,
-    progress_bar,
     read_result,
-    write_result,
 )
 
 NAME: Final = "wakeups"
@@ -161,12 +159,13 @@ def main() -> None:
     if options.markdown:
         print(section(), end="")
         return
-    result: dict[str, Any] = {"rounds": options.rounds, "engines": {}}
     processes = numbers(options.processes)
-    with progress_bar() as progress:
-        for engine in progress.track(options.engines.split(",")):
-            result["engines"][engine] = measure(engine, options.rounds, options.count, processes)
-    write_result(NAME, parser.command(NAME, options), result)
+    parser.measure_each(
+        NAME,
+        options,
+        {"rounds": options.rounds},
+        lambda engine, _: measure(engine, options.rounds, options.count, processes),
+    )
     print(section())
 
 

@@ -11,7 +11,6 @@ the workers wait for them.
 from __future__ import annotations
 
 import random
-import threading
 import time
 from contextlib import ExitStack
 from statistics import median
@@ -19,13 +18,12 @@ from typing import Any, Final, NamedTuple
 
 from queue_over_sql import Message, Queue, QueueService
 from scripts.benchmarks.ageing import Helper, helpers_of, parser_of, version_of
+from scripts.benchmarks.contenders.ours import run_until_idle
 from scripts.benchmarks.harness import (
     TITLES,
     databases_of,
     origin_of,
-    progress_bar,
     read_result,
-    write_result,
 )
 
 NAME: Final = "worker_sharing"
@@ -59,17 +57,10 @@ def work(queue: Queue, url: str, threads: int) -> list[Call]:
             time.sleep(message.payload["seconds"])
             calls.append(Call(message.payload["number"], began, time.monotonic()))
 
-        watch = threading.Thread(target=_stop_when_idle, args=(worker.stop, calls), daemon=True)
-        watch.start()
-        worker.run()
+        run_until_idle(
+            worker, lambda: calls[-1].ended if calls else None, _READY + _PATIENCE, _PATIENCE
+        )
     return calls
-
-
-def _stop_when_idle(stop: Any, calls: list[Call]) -> None:
-    begun = time.monotonic()
-    while time.monotonic() - (calls[-1].ended if calls else begun + _READY) < _PATIENCE:
-        time.sleep(0.1)
-    stop()
 
 
 def handled(helpers: list[Helper], queue: Queue, url: str, threads: int, takes: list[float]) -> Any:
@@ -150,16 +141,8 @@ def main() -> None:
     if options.markdown:
         print(section(), end="")
         return
-    result: dict[str, Any] = {
-        "rounds": options.rounds,
-        "short": options.short,
-        "long": options.long,
-        "engines": {},
-    }
-    with progress_bar() as progress:
-        for engine in progress.track(options.engines.split(",")):
-            result["engines"][engine] = measure(engine, options.rounds, options.short, options.long)
-    write_result(NAME, parser.command(NAME, options), result)
+    sizes = {"rounds": options.rounds, "short": options.short, "long": options.long}
+    parser.measure_each(NAME, options, sizes, lambda engine, _: measure(engine, **sizes))
     print(section())
 
 

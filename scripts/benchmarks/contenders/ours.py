@@ -121,13 +121,8 @@ class Ours(Contender):
                 worker.stop()
 
         worker.handle(QUEUE, transactional=transactional)(note)
-        ended = threading.Event()
-        watch = threading.Thread(target=_stop_when_idle, args=(worker, seen, ended))
-        watch.start()
         begun = time.monotonic()
-        worker.run()
-        ended.set()
-        watch.join()
+        run_until_idle(worker, lambda: seen[-1][1] if seen else None, PATIENCE, PATIENCE)
         last = max((moment for _, moment in seen), default=begun)
         return last - begun, [number for number, _ in seen]
 
@@ -169,13 +164,32 @@ class Ours(Contender):
         self._service.stop()
 
 
-def _stop_when_idle(worker: Worker, seen: list[tuple[int, float]], ended: threading.Event) -> None:
-    """Stop a worker that has had no message for a while."""
-    begun = time.monotonic()
-    while not ended.wait(0.05):
-        if time.monotonic() - (seen[-1][1] if seen else begun) > PATIENCE:
-            worker.stop()
-            return
+def run_until_idle(
+    worker: Worker, last: Callable[[], float | None], first_patience: float, patience: float
+) -> None:
+    """Run a worker until it has had no message for a while, in seconds.
+
+    Args:
+        worker: that has its handlers.
+        last: when it had its last message, or None before the first.
+        first_patience: how long it waits for the first one.
+        patience: how long it waits for another.
+    """
+    ended, begun = threading.Event(), time.monotonic()
+
+    def watch() -> None:
+        while not ended.wait(0.05):
+            at = last()
+            due = begun + first_patience if at is None else at + patience
+            if time.monotonic() > due:
+                worker.stop()
+                return
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    worker.run()
+    ended.set()
+    watching.join()
 
 
 if __name__ == "__main__":
