@@ -145,6 +145,7 @@ class AsyncWorker(Proxy[Worker]):
         lease_keepalive: bool = True,
         batch: int | None = None,
         where: ColumnElement[bool] | None = None,
+        commit_every: int = 1,
     ) -> Callable[[F], F]:
         """Make a coroutine function the handler of a queue.
 
@@ -156,11 +157,14 @@ class AsyncWorker(Proxy[Worker]):
             batch: call the function with a list of up to so many messages.
             where: only messages that match this SQLAlchemy condition on the queue's ``table``.
                 With it a queue may have several handlers; what matches none of them stays.
+            commit_every: for ``transactional``: how many messages share a transaction; see
+                ``Worker.handle``.
 
         Raises:
             TypeError: the function is a plain one, ``where`` is no condition, or ``queue`` no
                 queue.
-            ValueError: the queue has a handler already, and not all of them have a ``where``.
+            ValueError: the queue has a handler already, and not all of them have a ``where``; or
+                ``commit_every`` is for a handler that is not transactional, or has a ``batch``.
         """
         name = name_of(queue)
         register = self._sync.handle(
@@ -169,6 +173,7 @@ class AsyncWorker(Proxy[Worker]):
             lease_keepalive=lease_keepalive,
             batch=batch,
             where=where,
+            commit_every=commit_every,
         )
 
         def decorate(function: F) -> F:

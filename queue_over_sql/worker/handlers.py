@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from queue_over_sql.errors import ClaimLost, DatabaseUnavailable, QueueError
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement
+    from sqlalchemy import ColumnElement, Connection
 
     from queue_over_sql.database.connections import Connections
     from queue_over_sql.message import Message
@@ -36,6 +36,7 @@ class Handler:
     lease_keepalive: bool
     batch: int | None
     where: ColumnElement[bool] | None = None
+    commit_every: int = 1
 
 
 class HandlerStopped(asyncio.CancelledError):
@@ -79,15 +80,69 @@ class HandlerRun:
             _log.warning("Queue %s: expired; the rest is others' work.", self.queue.name)
         if not held:
             return []
-        finished = self._call(held)
+        together = len(held) > 1 and not self._handler.batch
+        finished = self._call_for_each(held) if together else self._call(held)
         self.used_at = time.monotonic()
         return finished
 
+    def _call_for_each(self, messages: list[Message]) -> list[Message]:
+        """Call it for each message, in one transaction; if that fails, in one for each."""
+        failed: dict[Message, BaseException] = {}
+        committed = False
+        try:
+            self._in_transaction(
+                messages, lambda connection: self._call_in_savepoints(connection, messages, failed)
+            )
+            committed = True
+        except asyncio.CancelledError:
+            self._give_back(messages)
+            raise
+        except Exception as error:  # noqa: BLE001 - what it is shows when they are handled alone
+            _log.info("Queue %s: messages are handled one by one: %s", self.queue.name, error)
+        if not committed:
+            self._call_one_by_one(messages)
+            return []
+        for message, reason in failed.items():
+            self._failed([message], reason)
+        return []
+
+    def _call_in_savepoints(
+        self, connection: Connection, messages: list[Message], failed: dict[Message, BaseException]
+    ) -> list[Message]:
+        """Those of the messages that did not fail; ``failed`` gets the others."""
+        for message in messages:
+            savepoint = connection.begin_nested()
+            try:
+                _refuse_awaitable(self._handler.function(message, connection))
+            except BaseException as error:
+                # It raises where the whole transaction is gone, as after a deadlock on MySQL.
+                savepoint.rollback()
+                if isinstance(error, HandlerStopped):
+                    raise
+                message.settled = False
+                failed[message] = error
+            else:
+                savepoint.commit()
+        return [message for message in messages if message not in failed]
+
+    def _call_one_by_one(self, messages: list[Message]) -> None:
+        for index, message in enumerate(messages):
+            try:
+                self._call([message])
+            except HandlerStopped:
+                self._give_back(messages[index + 1 :])
+                raise
+
     def _call(self, messages: list[Message]) -> list[Message]:
         argument: Any = messages if self._handler.batch else messages[0]
+
+        def act(connection: Connection) -> list[Message]:
+            _refuse_awaitable(self._handler.function(argument, connection))
+            return messages
+
         try:
             if self._handler.transactional:
-                self._call_in_transaction(argument, messages)
+                self._in_transaction(messages, act)
                 return []
             _refuse_awaitable(self._handler.function(argument))
         except _NotCalled as error:
@@ -97,30 +152,23 @@ class HandlerRun:
         except HandlerStopped:
             self._give_back(messages)
             raise
-        except ClaimLost as error:
-            _log.warning("Queue %s: %s", self.queue.name, error)
-            self._fail([m for m in messages if m not in error.messages], error)
-            return []
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
-            _log.warning(
-                "The handler of queue %s failed for %s.",
-                self.queue.name,
-                ", ".join(map(repr, messages)),
-                exc_info=error,
-            )
-            self._fail(messages, error)
+            self._failed(messages, error)
             return []
         return [message for message in messages if not message.settled]
 
-    def _call_in_transaction(self, argument: Any, messages: list[Message]) -> None:
+    def _in_transaction(
+        self, messages: list[Message], act: Callable[[Connection], list[Message]]
+    ) -> None:
+        """Act, and ack in the same transaction what it returns."""
         called = returned = False
         try:
             with self._connections.transaction(self._connection) as connection:
                 self._connections.reach(connection)
                 called = True
-                _refuse_awaitable(self._handler.function(argument, connection))
+                finished = act(connection)
                 returned = True
-                unsettled = [message for message in messages if not message.settled]
+                unsettled = [message for message in finished if not message.settled]
                 if unsettled:
                     self.queue.ack(unsettled, connection=connection)
         except BaseException as error:
@@ -133,7 +181,17 @@ class HandlerRun:
                 raise HandlerStopped from error
             raise
 
-    def _fail(self, messages: Sequence[Message], error: BaseException) -> None:
+    def _failed(self, messages: Sequence[Message], error: BaseException) -> None:
+        if isinstance(error, ClaimLost):
+            _log.warning("Queue %s: %s", self.queue.name, error)
+            messages = [message for message in messages if message not in error.messages]
+        else:
+            _log.warning(
+                "The handler of queue %s failed for %s.",
+                self.queue.name,
+                ", ".join(map(repr, messages)),
+                exc_info=error,
+            )
         if not messages:
             return
 

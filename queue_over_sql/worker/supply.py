@@ -166,7 +166,12 @@ class Supply:
 
     def take(self) -> list[Message]:
         """What one call of the handler gets; empty where there is nothing."""
-        taken = [message for message, _ in _drained(self._ready, self._size)]
+        size = self._size
+        if self.handler.commit_every > 1:
+            # The other threads get their share of what is at hand.
+            share = len(self._ready) // self._threads.concurrency
+            size = max(1, min(self.handler.commit_every, share))
+        taken = [message for message, _ in _drained(self._ready, size)]
         if taken:
             self._calls[id(taken)] = taken
             if self._seen is None and not self._stirred and self._is_low():
@@ -203,8 +208,10 @@ class Supply:
         unacked = set(map(id, [*self._finished, *self._acking]))
         return not unacked.isdisjoint(map(id, messages))
 
-    def note_time(self, took: float) -> None:
-        """Count the seconds from one call to the next in the mean."""
+    def note_time(self, taken: Sequence[Message], took: float) -> None:
+        """Count the seconds that a thread took for these messages in the mean."""
+        if self.handler.commit_every > 1:
+            took /= len(taken)
         self._mean = took if self._mean == math.inf else self._mean + (took - self._mean) * _WEIGHT
 
     def stir(self) -> None:

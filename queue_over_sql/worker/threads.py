@@ -96,7 +96,7 @@ class HandlerThreads:
             with self._being_free():
                 supply.await_acks(finished, HORIZON_SECONDS)
             supply.await_acks(finished)
-        supply.note_time(time.monotonic() - began)
+        supply.note_time(taken, time.monotonic() - began)
 
     def _run_of(self, supply: Supply, runs: dict[Supply, HandlerRun]) -> HandlerRun:
         if len(runs) > 1:

@@ -77,6 +77,7 @@ class Worker:
         lease_keepalive: bool = True,
         batch: int | None = None,
         where: ColumnElement[bool] | None = None,
+        commit_every: int = 1,
     ) -> Callable[[F], F]:
         """Make a function the handler of a queue.
 
@@ -88,11 +89,16 @@ class Worker:
             batch: call the function with a list of up to so many messages.
             where: only messages that match this SQLAlchemy condition on the queue's ``table``.
                 With it a queue may have several handlers; what matches none of them stays.
+            commit_every: for ``transactional``: handle up to so many of the messages at hand in one
+                transaction. Each has a savepoint, so that one that fails takes nothing of the
+                others with it. If the transaction fails as a whole, each is handled once more, in
+                a transaction of its own.
 
         Raises:
             TypeError: the function is asynchronous, ``where`` is no condition, or ``queue`` no
                 queue.
-            ValueError: the queue has a handler already, and not all of them have a ``where``.
+            ValueError: the queue has a handler already, and not all of them have a ``where``; or
+                ``commit_every`` is for a handler that is not transactional, or has a ``batch``.
         """
         name = name_of(queue)
         others = [handler for handler in self._handlers if handler.queue == name]
@@ -108,6 +114,12 @@ class Worker:
             check_condition(where)
         if batch is not None:
             batch = check_whole("batch", batch)
+        if check_whole("commit_every", commit_every) > 1 and (batch or not transactional):
+            msg = (
+                "commit_every is for transactional=True without batch: a batch is one call in one "
+                "transaction"
+            )
+            raise ValueError(msg)
 
         def register(function: F) -> F:
             if is_asynchronous(function):
@@ -117,7 +129,7 @@ class Worker:
                 )
                 raise TypeError(msg)
             self._handlers.append(
-                Handler(name, function, transactional, lease_keepalive, batch, where)
+                Handler(name, function, transactional, lease_keepalive, batch, where, commit_every)
             )
             return function
 

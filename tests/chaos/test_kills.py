@@ -93,6 +93,33 @@ def test_a_message_that_kills_its_consumers_ends_in_the_archive(
         assert [f"harmless-{n}" for n in range(3)] == sorted(archived_tokens(sql, "done"))
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_a_killed_worker_repeats_only_what_it_finished_last(
+    make_service: MakeService, database: TestDatabase, sql: Engine, crew: Crew
+) -> None:
+    """It claims ahead and acks behind: the last few are handled again, and no message is left."""
+    queue = make_service().create_queue("jobs")
+    tokens = [f"{number:04}" for number in range(3_000)]
+    queue.publish_many([{"token": token} for token in tokens])
+    arguments = worker.Arguments(
+        database.url, str(crew.journals), concurrency=1, seconds=0.001, consumer_timeout=4.0
+    )
+    victim = crew.spawn(arguments)
+    victim.expect("ready")
+    eventually(lambda: len(crew.account().tokens("finished")) > 500, "it is at work")
+    victim.kill()
+    before = crew.account().tokens("finished")
+    crew.spawn(arguments).expect("ready")
+    eventually(lambda: not live_tokens(sql), "the other has done the rest", within=60)
+
+    finished = crew.account().tokens("finished")
+    again = repeated(finished)
+    assert set(tokens) == set(finished)
+    assert before[len(before) - len(again) :] == again
+    # What it may have in hand: 25 ms of calls that take 1 ms or more, and as many finished ones.
+    assert len(again) <= 60
+
+
 def numbers_by_writer(tokens: Iterable[str]) -> dict[str, list[int]]:
     """The running numbers of each publisher's tokens, in order."""
     found: dict[str, list[int]] = defaultdict(list)

@@ -63,7 +63,7 @@ def is_alive(number: int) -> bool:
 def test_a_killed_process_is_replaced_and_nothing_is_lost(
     database: TestDatabase, tmp_path: Path
 ) -> None:
-    """kill -9 of a process costs no message; SIGTERM ends all of them with code 0."""
+    """A process that is killed costs no message; SIGTERM ends all of them with code 0."""
     (tmp_path / "my_jobs.py").write_text(MODULE)
     succeed("create", "jobs", url=database.url)
     # Each of the two holds one of these, so that both are known to have begun.
@@ -99,7 +99,7 @@ def test_a_killed_process_is_replaced_and_nothing_is_lost(
 @pytest.mark.chaos
 @pytest.mark.engines("sqlite")
 def test_processes_end_with_a_killed_supervisor(sqlite_url: str, tmp_path: Path) -> None:
-    """kill -9 of the supervisor: the processes finish their messages and stop."""
+    """When the supervisor is killed, the processes finish their messages and stop."""
     (tmp_path / "my_jobs.py").write_text(MODULE)
     succeed("create", "jobs", url=sqlite_url)
     succeed("publish", "jobs", url=sqlite_url, stdin="-1\n-2\n")

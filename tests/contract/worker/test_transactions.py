@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, event, update
 
 from tests.contract.queue_state import add_effect, archived, counts, effect_count
 from tests.contract.worker.running_worker import HandlerFailed, running
@@ -132,3 +132,73 @@ def test_a_rollback_that_fails_gives_the_connection_back(single: Worker, outside
         wait_until(lambda: outside.messages().count() == 0)
     assert seen[0].closed
     assert seen[0] is not seen[1]
+
+
+@pytest.fixture
+def sharing(make_service: MakeService, outside: Queue) -> Worker:
+    """A worker of one thread with 20 messages in hand."""
+    assert outside.name == "jobs"
+    return make_service().worker(concurrency=1, prefetch=20, poll_interval=(0.005, 0.05))
+
+
+def test_messages_that_share_a_transaction_fail_alone(
+    sharing: Worker, outside: Queue, effects_engine: Engine
+) -> None:
+    """Each effect is there once, but for those of failed attempts; commits are fewer."""
+    transactions: dict[int, object] = {}
+
+    @sharing.handle("jobs", transactional=True, commit_every=10)
+    def work(message: Message, connection: Connection) -> None:
+        transactions[message.payload] = connection.get_transaction()
+        add_effect(connection, message.payload * 10 + message.attempt)
+        if message.payload in {3, 17}:
+            raise HandlerFailed("after the effect")
+        if message.payload == 5 and message.attempt == 1:
+            # The database refuses it: an effect like this is there.
+            add_effect(connection, message.payload * 10 + message.attempt)
+
+    outside.publish_many(list(range(20)))
+    with running(sharing):
+        wait_until(lambda: counts(outside) == (0, 0, 2))
+    assert {
+        "effects": 18,
+        "dead": [(3, 3), (17, 3)],
+        "shared": True,
+    } == {
+        "effects": effect_count(effects_engine),
+        "dead": [(message.payload, message.attempt) for message in archived(outside)],
+        "shared": transactions[0] is transactions[4],
+    }
+
+
+def test_a_shared_transaction_that_fails_is_done_again_one_by_one(
+    sharing: Worker, outside: Queue, effects_engine: Engine
+) -> None:
+    """A message whose claim is lost costs the others nothing; its effect is not there twice."""
+    calls: list[int] = []
+    live = outside.table
+
+    @sharing.handle("jobs", transactional=True, commit_every=10)
+    def work(message: Message, connection: Connection) -> None:
+        calls.append(message.payload)
+        add_effect(connection, message.payload * 10 + message.attempt)
+        if message.payload == 7 and calls.count(7) == 1:
+            lost = update(live).where(live.c.id == message.id).values(consumer_round=0)
+            connection.execute(lost)
+
+    outside.publish_many(list(range(10)))
+    with running(sharing):
+        wait_until(lambda: counts(outside) == (0, 0, 0))
+    # As many as were in hand with it.
+    assert (10, 2, 2) == (effect_count(effects_engine), calls.count(6), calls.count(7))
+
+
+@pytest.mark.engines("sqlite")
+def test_commit_every_is_for_single_messages_in_transactions(sharing: Worker) -> None:
+    """Elsewhere it would do nothing, and is refused."""
+    wrong: tuple[dict[str, Any], ...] = ({}, {"transactional": True, "batch": 2})
+    for options in wrong:
+        with pytest.raises(ValueError, match="commit_every is for transactional=True without"):
+            sharing.handle("jobs", commit_every=2, **options)
+    with pytest.raises(ValueError, match="commit_every"):
+        sharing.handle("jobs", transactional=True, commit_every=0)
