@@ -85,6 +85,11 @@ def _work(
     return Workload(name, title, "work", 8_000, 50, processes, arguments=arguments)
 
 
+def _tasks(tasks: int) -> Workload:
+    title = f"asyncio worker, {tasks:,} tasks, handler that awaits 5 ms"
+    return Workload(f"tasks_{tasks}", title, "tasks", 20_000, 200, arguments=(("tasks", tasks),))
+
+
 def _many(count: int, one: str, plural: str = "s") -> str:
     return f"{count} {one}{plural if count > 1 else ''}"
 
@@ -106,6 +111,7 @@ WORKLOADS: Final[Sequence[Workload]] = (
         only=(OURS,),
     ),
     _work("transactional", "worker, 4 threads, transactional handler", 4, within=True),
+    *[_tasks(n) for n in (100, 1_000)],
     *[
         _work(f"work_p{n}", f"worker, {n} processes of 1 thread", 1, processes=n)
         for n in _CONCURRENCY

@@ -95,8 +95,8 @@ class Limit(Contender):
         return self.until_empty(consume, batch, count)
 
     def take(self, batch: int, count: int) -> list[int]:
-        """Select for update and delete, with one commit."""
-        return self.until_empty(self._consumer.take, batch, count)
+        """Select for update and delete, with one commit, which is the caller's and so durable."""
+        return self.until_empty(self._session(durable=True).take, batch, count)
 
     def work(self, threads: int, count: int, transactional: bool) -> tuple[float, list[int]]:
         """One by one on a connection of each thread: exchange, or take where transactional."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import threading
@@ -13,8 +14,15 @@ from typing import Any
 from sqlalchemy import event, make_url
 
 from queue_over_sql import Message, QueueService, Worker
+from queue_over_sql.aio import AsyncMessage, AsyncQueueService
 from queue_over_sql.service import parts_of
-from scripts.benchmarks.contenders.serving import PATIENCE, Contender, number_of, serve
+from scripts.benchmarks.contenders.serving import (
+    HANDLER_SECONDS,
+    PATIENCE,
+    Contender,
+    number_of,
+    serve,
+)
 
 QUEUE = "workloads"
 DURABILITY = {
@@ -37,6 +45,8 @@ class Ours(Contender):
         super().__init__(url)
         backend = make_url(url).get_backend_name()
         self.durability = DURABILITY.get(backend, self.durability)
+        # H2 has no asynchronous driver.
+        self.asynchronous = backend != "h2"
 
     @property
     def version(self) -> str:
@@ -123,6 +133,35 @@ class Ours(Contender):
         worker.handle(QUEUE, transactional=transactional)(note)
         begun = time.monotonic()
         run_until_idle(worker, lambda: seen[-1][1] if seen else None, PATIENCE, PATIENCE)
+        last = max((moment for _, moment in seen), default=begun)
+        return last - begun, [number for number, _ in seen]
+
+    def tasks(self, tasks: int, count: int) -> tuple[float, list[int]]:
+        """By an asynchronous worker."""
+        return asyncio.run(self._tasks(tasks, count))
+
+    async def _tasks(self, tasks: int, count: int) -> tuple[float, list[int]]:
+        seen: list[tuple[int, float]] = []
+        given = make_url(self.url)
+        async with AsyncQueueService(given.set(drivername=given.get_backend_name())) as service:
+            worker = service.worker(concurrency=tasks)
+
+            @worker.handle(QUEUE)
+            async def note(message: AsyncMessage) -> None:
+                await asyncio.sleep(HANDLER_SECONDS)
+                seen.append((number_of(message.payload), time.monotonic()))
+                if len(seen) == count:
+                    worker.stop()
+
+            async def watch() -> None:
+                while time.monotonic() - (seen[-1][1] if seen else begun) <= PATIENCE:  # noqa: ASYNC110 - a worker gives no event
+                    await asyncio.sleep(0.05)
+                worker.stop()
+
+            begun = time.monotonic()
+            watching = asyncio.create_task(watch())
+            await worker.run()
+            watching.cancel()
         last = max((moment for _, moment in seen), default=begun)
         return last - begun, [number for number, _ in seen]
 

@@ -22,7 +22,7 @@ from pgqueuer.ports.repository import EntrypointExecutionParameter
 from pgqueuer.queries import Queries
 
 from scripts.benchmarks.contenders.peer import QUEUE, SETTLING, Handled, PostgresqlPeer
-from scripts.benchmarks.contenders.serving import number_of, serve
+from scripts.benchmarks.contenders.serving import HANDLER_SECONDS, number_of, serve
 
 _CLAIM = timedelta(seconds=30)
 _BATCH = 100
@@ -40,6 +40,7 @@ class Pgqueuer(PostgresqlPeer):
         super().__init__(url)
         self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         self._handled = Handled()
+        self._pause = 0.0
 
     @property
     def version(self) -> str:
@@ -102,6 +103,14 @@ class Pgqueuer(PostgresqlPeer):
         handled = self._runner.run(self._work(threads, count))
         return handled.seconds, handled.numbers
 
+    def tasks(self, tasks: int, count: int) -> tuple[float, list[int]]:
+        """By one queue manager, which runs each job in a task; it bounds them itself."""
+        del tasks
+        self._pause = HANDLER_SECONDS
+        handled = self._runner.run(self._work(1, count))
+        self._pause = 0.0
+        return handled.seconds, handled.numbers
+
     def latency(self, count: int, ready: Callable[[], None]) -> dict[int, float]:
         """By a queue manager, which listens."""
         return self._runner.run(self._latency(count, ready)).moments
@@ -143,6 +152,8 @@ class Pgqueuer(PostgresqlPeer):
             await connection.close()
 
     async def _note(self, job: Any) -> None:
+        if self._pause:
+            await asyncio.sleep(self._pause)
         self._handled.note(job.payload)
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import procrastinate
 
 from scripts.benchmarks.contenders.peer import SETTLING, Handled, PostgresqlPeer
-from scripts.benchmarks.contenders.serving import serve
+from scripts.benchmarks.contenders.serving import HANDLER_SECONDS, serve
 
 
 class Procrastinate(PostgresqlPeer):
@@ -27,6 +27,7 @@ class Procrastinate(PostgresqlPeer):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self._handled = Handled()
+        self._pause = 0.0
         self._runner = asyncio.Runner()
         self._app = procrastinate.App(
             connector=procrastinate.PsycopgConnector(conninfo=url, min_size=1, max_size=12)
@@ -39,6 +40,8 @@ class Procrastinate(PostgresqlPeer):
         return metadata.version("procrastinate")
 
     async def _note(self, **content: Any) -> None:
+        if self._pause:
+            await asyncio.sleep(self._pause)
         self._handled.note(content)
 
     def content(self, payload: str) -> Any:
@@ -78,6 +81,13 @@ class Procrastinate(PostgresqlPeer):
         """By its worker; threads are its concurrency."""
         del transactional
         handled = self._runner.run(self._work(threads, count))
+        return handled.seconds, handled.numbers
+
+    def tasks(self, tasks: int, count: int) -> tuple[float, list[int]]:
+        """By its worker; tasks are its concurrency."""
+        self._pause = HANDLER_SECONDS
+        handled = self._runner.run(self._work(tasks, count))
+        self._pause = 0.0
         return handled.seconds, handled.numbers
 
     def latency(self, count: int, ready: Callable[[], None]) -> dict[int, float]:

@@ -17,6 +17,7 @@ load                    first, count, bytes                  seconds
 consume, take           batch, count                         seconds, numbers
 work                    threads, count, transactional,       seconds, numbers
                         batch (where it is a choice)
+tasks                   tasks, count                         seconds, numbers
 latency                 count                                ready, on a line before; received
 publish_spaced          first, count, bytes, pause           sent
 idle                    seconds                              statements, or null
@@ -24,9 +25,9 @@ remaining                                                    count
 quit
 ======================  ===================================  ======================================
 
-``consume``, ``take`` and ``work`` end when this process had `count` messages or the queue stayed
-empty, for `PATIENCE` seconds where a single look does not tell; the seconds end with the last
-message.
+``consume``, ``take``, ``work`` and ``tasks`` end when this process had `count` messages or the
+queue stayed empty, for `PATIENCE` seconds where a single look does not tell; the seconds end with
+the last message.
 
 A contender in Python is a subclass of `Contender` and a call of `serve`; what it can do is what it
 overrides. One in another language speaks the protocol itself.
@@ -44,6 +45,8 @@ from typing import IO, Any, ClassVar
 
 PATIENCE = 0.5
 """How long a queue is empty, in seconds, before one consumer of several ends."""
+HANDLER_SECONDS = 0.005
+"""How long the handler of `tasks` awaits."""
 _PAUSE = 0.002
 # Drivers quote the statement, which may have thousands of rows.
 _REASON = 1_000
@@ -69,6 +72,8 @@ class Contender:
     """Whether `publish` makes use of a batch above 1."""
     transactional: ClassVar[bool] = False
     """Whether `work` can run handlers inside the transaction that acknowledges."""
+    asynchronous: bool = True
+    """Whether `tasks`, where it is overridden, works on this database."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -139,6 +144,10 @@ class Contender:
         Returns:
             The seconds from its start to the last message, and the numbers.
         """
+        raise NotImplementedError
+
+    def tasks(self, tasks: int, count: int) -> tuple[float, list[int]]:
+        """As `work` on an event loop; the handler awaits `HANDLER_SECONDS`."""
         raise NotImplementedError
 
     def latency(self, count: int, ready: Callable[[], None]) -> dict[int, float]:
@@ -218,8 +227,10 @@ class _Serving:
 
     def _can(self) -> list[str]:
         kind = type(self._contender)
-        acts = ("publish", "load", "consume", "take", "work", "latency", "idle")
+        acts = ("publish", "load", "consume", "take", "work", "tasks", "latency", "idle")
         can = [act for act in acts if getattr(kind, act) is not getattr(Contender, act)]
+        if "tasks" in can and not self._contender.asynchronous:
+            can.remove("tasks")
         if "publish" in can and kind.batches:
             can.append("publish_many")
         if "work" in can and kind.transactional:
@@ -269,6 +280,10 @@ class _Serving:
     ) -> Answer:
         self._contender.batch = batch
         seconds, numbers = self._contender.work(threads, count, transactional)
+        return {"seconds": seconds, "numbers": numbers}
+
+    def _do_tasks(self, tasks: int, count: int) -> Answer:
+        seconds, numbers = self._contender.tasks(tasks, count)
         return {"seconds": seconds, "numbers": numbers}
 
     def _do_latency(self, count: int) -> Answer:
