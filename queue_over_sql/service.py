@@ -535,8 +535,11 @@ class QueueService:
             poll_interval: shortest and longest pause in seconds between two looks at empty queues.
         """
         if batch is not None:
+            if prefetch is not None:
+                msg = "batch= is the former name of prefetch=: give prefetch= alone"
+                raise ValueError(msg)
             warnings.warn("batch= is now prefetch=", DeprecationWarning, stacklevel=2)
-            prefetch = batch if prefetch is None else prefetch
+            prefetch = batch
         return Worker(
             self._parts,
             self._start_for_worker,

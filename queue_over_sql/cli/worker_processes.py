@@ -29,6 +29,7 @@ _STEADY_SECONDS = 30.0
 _WRONG_CALL = (ExitCode.USAGE, ExitCode.NOTHING)
 # None: it runs. The others: it was told to stop before it could drain.
 _ENDED_BY_US = (None, ExitCode.OK, ExitCode.TERMINATED, -signal.SIGTERM)
+_HOW = {1: "finish what they are handling", 2: "stop at once"}
 _log = logging.getLogger(__name__)
 
 
@@ -57,7 +58,7 @@ def _watch(processes: Sequence[_WorkerProcess], stop: Stop) -> int:
     while not all(process.is_over for process in processes):
         asked = stop.asked.is_set() + stop.now.is_set()
         if asked > passed:
-            _log.info("The worker processes finish their messages and stop.")
+            _log.info("Told to stop: the worker processes %s.", _HOW[asked])
             for process in processes:
                 process.signal(asked - passed)
             passed = asked
@@ -100,7 +101,8 @@ class _WorkerProcess:
         self.let_go()
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         if not code or not restart or code in _WRONG_CALL:
-            _log.log(logging.ERROR if code else logging.INFO, "Process %s ended: %s.", number, how)
+            level = logging.INFO if code in _ENDED_BY_US else logging.ERROR
+            _log.log(level, "Process %s ended: %s.", number, how)
             return code
         if time.monotonic() - self._began >= _STEADY_SECONDS:
             self._backoff.reset()
@@ -134,7 +136,7 @@ def stop_without_supervisor(stop: Callable[[], None]) -> None:
     def wait() -> None:
         while os.read(sys.stdin.fileno(), 1):
             pass
-        _log.warning("The supervisor is gone: this process finishes its messages and stops.")
+        _log.warning("The supervisor is gone: this process finishes what it is handling and stops.")
         stop()
 
     threading.Thread(target=wait, name="queue-over-sql-supervisor", daemon=True).start()

@@ -46,19 +46,21 @@ def worker(
             "importable. Without a colon the object is named worker.",
         ),
     ],
-    processes: Annotated[
-        int, number("Run the Worker in so many processes, and restart those that die.")
-    ] = 1,
+    processes: Annotated[int, number("Number of processes that run the Worker.")] = 1,
     log_level: LogLevelOption = "info",
     supervised: Annotated[
         bool, typer.Option(SUPERVISED, hidden=True, help="Stop when standard input ends.")
     ] = False,
 ) -> None:
-    """Run a Worker of yours until SIGTERM or Ctrl-C, which finish the messages at hand.
+    """Run your Worker until SIGTERM or Ctrl-C.
 
-    A second signal stops at once. The Worker brings its own database; --url, where given, is put
-    into QUEUE_OVER_SQL_URL before your module is imported. With --processes, this process passes
-    signals on; if it is killed, the others finish their messages and stop.
+    It then finishes the messages that it is handling and gives the others back. A second signal
+    stops at once. The Worker brings its own database; --url, where given, is put into
+    QUEUE_OVER_SQL_URL before your module is imported.
+
+    With --processes, a process that dies is started again after half a second; the pause doubles
+    up to 30 s. Its messages come back when its heartbeat ends. Signals are passed on. If this
+    process itself is killed, the others finish what they are handling and stop.
     """
     several = processes > 1
     start_logging(log_level, show_process=several or supervised)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import inspect
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import event
+from sqlalchemy.exc import InvalidRequestError
 
 from queue_over_sql.errors import ClaimLost, DatabaseUnavailable, QueueError
 
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 HandlerFunction = Callable[..., Any]
+SHARED_SECONDS = 0.05
+"""After so long a transaction that messages share begins no other message."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,11 +65,13 @@ class HandlerRun:
         queue: Queue,
         connections: Connections,
         insist: Callable[[Callable[[], None]], None],
+        draining: Callable[[], bool],
     ) -> None:
         self._handler = handler
         self.queue = queue
         self._connections = connections
         self._insist = insist
+        self._draining = draining
         self._connection = connections.keeping() if handler.transactional else None
         self.used_at = time.monotonic()
         """When it ended its last call."""
@@ -86,47 +94,68 @@ class HandlerRun:
         return finished
 
     def _call_for_each(self, messages: list[Message]) -> list[Message]:
-        """Call it for each message, in one transaction; if that fails, in one for each."""
+        """Call it for each message, several in one transaction, until the worker drains."""
+        while messages and not self._draining():
+            messages = messages[self._call_together(messages) :]
+        self._give_back(messages)
+        return []
+
+    def _call_together(self, messages: list[Message]) -> int:
+        """Call it in one transaction, or in one for each message if that fails; for how many."""
+        begun: list[Message] = []
         failed: dict[Message, BaseException] = {}
         committed = False
+
+        def act(connection: Connection) -> list[Message]:
+            with _refusing_to_commit(connection):
+                ends_at = time.monotonic() + SHARED_SECONDS
+                for message in messages:
+                    begun.append(message)
+                    self._call_in_savepoint(connection, message, failed)
+                    if time.monotonic() >= ends_at or self._draining():
+                        break
+            return [message for message in begun if message not in failed]
+
         try:
-            self._in_transaction(
-                messages, lambda connection: self._call_in_savepoints(connection, messages, failed)
-            )
+            self._in_transaction(messages, act)
             committed = True
+        except _NotCalled as error:
+            _log.info("Queue %s: %s", self.queue.name, error.__cause__)
+            self._give_back(messages)
+            return len(messages)
         except asyncio.CancelledError:
             self._give_back(messages)
             raise
         except Exception as error:  # noqa: BLE001 - what it is shows when they are handled alone
             _log.info("Queue %s: messages are handled one by one: %s", self.queue.name, error)
-        if not committed:
-            self._call_one_by_one(messages)
-            return []
-        for message, reason in failed.items():
-            self._failed([message], reason)
-        return []
+        if committed:
+            for message, reason in failed.items():
+                self._failed([message], reason)
+        else:
+            self._call_one_by_one(begun)
+        return len(begun)
 
-    def _call_in_savepoints(
-        self, connection: Connection, messages: list[Message], failed: dict[Message, BaseException]
-    ) -> list[Message]:
-        """Those of the messages that did not fail; ``failed`` gets the others."""
-        for message in messages:
-            savepoint = connection.begin_nested()
-            try:
-                _refuse_awaitable(self._handler.function(message, connection))
-            except BaseException as error:
-                # It raises where the whole transaction is gone, as after a deadlock on MySQL.
-                savepoint.rollback()
-                if isinstance(error, HandlerStopped):
-                    raise
-                message.settled = False
-                failed[message] = error
-            else:
-                savepoint.commit()
-        return [message for message in messages if message not in failed]
+    def _call_in_savepoint(
+        self, connection: Connection, message: Message, failed: dict[Message, BaseException]
+    ) -> None:
+        savepoint = connection.begin_nested()
+        try:
+            _refuse_awaitable(self._handler.function(message, connection))
+        except BaseException as error:
+            # It raises where the whole transaction is gone, as after a deadlock on MySQL.
+            savepoint.rollback()
+            if isinstance(error, HandlerStopped):
+                raise
+            message.settled = False
+            failed[message] = error
+        else:
+            savepoint.commit()
 
     def _call_one_by_one(self, messages: list[Message]) -> None:
         for index, message in enumerate(messages):
+            if not self.queue.holds(message):
+                _log.warning("Queue %s: expired; the rest is others' work.", self.queue.name)
+                return
             try:
                 self._call([message])
             except HandlerStopped:
@@ -206,7 +235,8 @@ class HandlerRun:
         self._settle_at_last(nack)
 
     def _give_back(self, messages: Sequence[Message]) -> None:
-        self._settle_at_last(lambda: self.queue.release(list(messages)))
+        if messages:
+            self._settle_at_last(lambda: self.queue.release(list(messages)))
 
     def _settle_at_last(self, settle: Callable[[], None]) -> None:
         """Settle after an outage too; a message that cannot be settled spoils none beside it."""
@@ -226,6 +256,21 @@ def is_asynchronous(function: HandlerFunction) -> bool:
     if not inspect.isroutine(called):
         called = type(called).__call__
     return inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called)
+
+
+@contextlib.contextmanager
+def _refusing_to_commit(connection: Connection) -> Iterator[None]:
+    """Let no handler commit what others did before their messages are acked."""
+
+    def refuse(_: Connection) -> None:
+        msg = "a handler with commit_every must not commit: its transaction is others', too"
+        raise InvalidRequestError(msg)
+
+    event.listen(connection, "commit", refuse)
+    try:
+        yield
+    finally:
+        event.remove(connection, "commit", refuse)
 
 
 def _refuse_awaitable(result: object) -> None:

@@ -106,7 +106,8 @@ class HandlerThreads:
             return run
         if run is not None:
             run.close()
-        run = HandlerRun(supply.handler, queue, self._parts.connections, self.insist)
+        connections, draining = self._parts.connections, self._draining.is_set
+        run = HandlerRun(supply.handler, queue, connections, self.insist, draining)
         runs[supply] = run
         return run
 

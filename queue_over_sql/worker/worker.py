@@ -89,10 +89,10 @@ class Worker:
             batch: call the function with a list of up to so many messages.
             where: only messages that match this SQLAlchemy condition on the queue's ``table``.
                 With it a queue may have several handlers; what matches none of them stays.
-            commit_every: for ``transactional``: handle up to so many of the messages at hand in one
-                transaction. Each has a savepoint, so that one that fails takes nothing of the
-                others with it. If the transaction fails as a whole, each is handled once more, in
-                a transaction of its own.
+            commit_every: for ``transactional``: handle up to so many claimed messages in one
+                transaction, for up to 50 ms. Each has a savepoint, so that one that fails takes
+                nothing of the others with it. If the transaction fails as a whole, the function is
+                called again for each, in a transaction of its own. The function must not commit.
 
         Raises:
             TypeError: the function is asynchronous, ``where`` is no condition, or ``queue`` no

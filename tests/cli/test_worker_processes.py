@@ -28,7 +28,8 @@ worker = service.worker(concurrency=1)
 def handle(message):
     with Path(f"calls-{os.getpid()}").open("a") as file:
         file.write(f"{message.payload}\\n")
-    while message.payload < 0 and not Path("go").exists():
+    until = time.monotonic() + 60
+    while message.payload < 0 and not Path("go").exists() and time.monotonic() < until:
         time.sleep(0.01)
 """
 

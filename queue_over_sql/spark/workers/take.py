@@ -142,7 +142,7 @@ class Taking:
     def _count(self, size: int) -> int:
         plan, queue = self._plan, self._queue
         handler = Handler(queue.name, self._counted, True, plan.lease_keepalive, size)  # noqa: FBT003
-        run = HandlerRun(handler, queue, self._connections, self._insist)
+        run = HandlerRun(handler, queue, self._connections, self._insist, self._over.is_set)
         try:
             with contextlib.closing(run):
                 messages = queue.consume(size)

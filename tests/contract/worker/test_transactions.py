@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import time
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
-from sqlalchemy import Engine, event, update
+from sqlalchemy import Engine, event, select, update
 
+from queue_over_sql.worker.handlers import SHARED_SECONDS
 from tests.contract.queue_state import add_effect, archived, counts, effect_count
 from tests.contract.worker.running_worker import HandlerFailed, running
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sqlalchemy import Connection
 
     from queue_over_sql import Message, Queue
@@ -135,10 +140,11 @@ def test_a_rollback_that_fails_gives_the_connection_back(single: Worker, outside
 
 
 @pytest.fixture
-def sharing(make_service: MakeService, outside: Queue) -> Worker:
-    """A worker of one thread with 20 messages in hand."""
+def sharing(make_service: MakeService, outside: Queue) -> Iterator[Worker]:
+    """A worker of one thread with 20 messages in hand, whose transactions end by their count."""
     assert outside.name == "jobs"
-    return make_service().worker(concurrency=1, prefetch=20, poll_interval=(0.005, 0.05))
+    with mock.patch("queue_over_sql.worker.handlers.SHARED_SECONDS", math.inf):
+        yield make_service().worker(concurrency=1, prefetch=20, poll_interval=(0.005, 0.05))
 
 
 def test_messages_that_share_a_transaction_fail_alone(
@@ -191,6 +197,45 @@ def test_a_shared_transaction_that_fails_is_done_again_one_by_one(
         wait_until(lambda: counts(outside) == (0, 0, 0))
     # As many as were in hand with it.
     assert (10, 2, 2) == (effect_count(effects_engine), calls.count(6), calls.count(7))
+
+
+def test_a_handler_that_commits_shares_no_transaction(
+    sharing: Worker, outside: Queue, effects_engine: Engine
+) -> None:
+    """It would commit what others did before their acks: it is refused, and handled alone."""
+
+    @sharing.handle("jobs", transactional=True, commit_every=10)
+    def work(message: Message, connection: Connection) -> None:
+        add_effect(connection, message.payload)
+        if message.payload in {3, 4}:
+            connection.commit()
+
+    outside.publish_many(list(range(10)))
+    with running(sharing):
+        wait_until(lambda: outside.messages().count() == 0)
+    assert (10, []) == (effect_count(effects_engine), archived(outside))
+
+
+@pytest.mark.engines("sqlite")
+def test_slow_handlers_share_no_transaction(make_service: MakeService, outside: Queue) -> None:
+    """On SQLite nobody could write meanwhile, and a worker that drains would wait for them all."""
+    sharing = make_service().worker(concurrency=1, prefetch=20, poll_interval=(0.005, 0.05))
+    transactions: list[object] = []
+
+    @sharing.handle("jobs", transactional=True, commit_every=10)
+    def work(message: Message, connection: Connection) -> None:
+        connection.scalar(select(1))
+        transactions.append(connection.get_transaction())
+        time.sleep(SHARED_SECONDS)
+        if message.payload == 2:
+            sharing.stop()
+
+    outside.publish_many(list(range(10)))
+    with running(sharing):
+        wait_until(lambda: len(transactions) == 3)
+    assert len(set(map(id, transactions))) == 3
+    assert (7, 0, 0) == counts(outside)
+    assert {1} == {message.attempt for message in outside.consume(10)}
 
 
 @pytest.mark.engines("sqlite")
