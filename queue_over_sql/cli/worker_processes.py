@@ -1,10 +1,10 @@
-"""`worker --processes N`: starts worker processes, restarts those that die, passes signals on."""
+"""`worker --processes N`: starts worker processes, restarts those that die, ends them together."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 
 from queue_over_sql.backoff import Backoff
 from queue_over_sql.cli.signals import ExitCode, stop_on_signals
+from queue_over_sql.worker.worker import stop_at_once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
+    from queue_over_sql import Worker
     from queue_over_sql.cli.signals import Stop
 
 SUPERVISED = "--supervised"
@@ -25,10 +27,10 @@ FIRST_RESTART, LAST_RESTART = 0.5, 30.0
 _LOOK_SECONDS = 0.1
 # A process that ran for so long starts again after the shortest pause.
 _STEADY_SECONDS = 30.0
-# Another process would end with these, too.
+# Wrong usage, or no such queue: where the first process ends so, another would, too.
 _WRONG_CALL = (ExitCode.USAGE, ExitCode.NOTHING)
-# None: it runs. The others: it was told to stop before it could drain.
-_ENDED_BY_US = (None, ExitCode.OK, ExitCode.TERMINATED, -signal.SIGTERM)
+# None: it runs. The last one: it was told to stop before it could drain.
+_IN_ORDER = (None, ExitCode.OK, ExitCode.TERMINATED)
 _HOW = {1: "finish what they are handling", 2: "stop at once"}
 _log = logging.getLogger(__name__)
 
@@ -36,9 +38,9 @@ _log = logging.getLogger(__name__)
 def supervise(arguments: Sequence[str], count: int) -> int:
     """Run worker processes until SIGTERM or SIGINT; returns the exit code.
 
-    Signals are passed on: the first drains the processes, the second stops them at once. A process
-    that dies is started again after 0.5 s. The pause doubles up to 30 s, until one has run for
-    30 s. A process that ends by itself with exit code 0 is not started again.
+    The first signal drains the processes, the second stops them at once. A process that dies is
+    started again after 0.5 s. The pause doubles up to 30 s, until one has run for 30 s. A process
+    that ends by itself with exit code 0 is not started again.
 
     Args:
         arguments: of ``queue-over-sql`` in each process.
@@ -54,22 +56,21 @@ def supervise(arguments: Sequence[str], count: int) -> int:
 
 
 def _watch(processes: Sequence[_WorkerProcess], stop: Stop) -> int:
-    passed, result = 0, ExitCode.OK
+    told, result = 0, ExitCode.OK
     while not all(process.is_over for process in processes):
-        asked = stop.asked.is_set() + stop.now.is_set()
-        if asked > passed:
-            _log.info("Told to stop: the worker processes %s.", _HOW[asked])
+        asked = 2 if stop.now.is_set() else int(stop.asked.is_set() or result in _WRONG_CALL)
+        if asked > told:
+            _log.info("The worker processes %s.", _HOW[asked])
             for process in processes:
-                process.signal(asked - passed)
-            passed = asked
+                process.tell(asked - told)
+            told = asked
         for process in processes:
-            code = process.look(restart=not passed)
-            if code in _WRONG_CALL:
+            code = process.look(restart=not told)
+            if code in _WRONG_CALL and process.is_over:
                 result = ExitCode(code)
-                stop.asked.set()
-            elif passed and code not in _ENDED_BY_US:
+            elif told and code not in _IN_ORDER:
                 result = result or ExitCode.FAILED
-        (stop.now if passed else stop.asked).wait(_LOOK_SECONDS)
+        time.sleep(_LOOK_SECONDS)
     return result
 
 
@@ -81,7 +82,8 @@ class _WorkerProcess:
         self._backoff = Backoff(FIRST_RESTART, LAST_RESTART)
         self._running: subprocess.Popen[bytes] | None = None
         self._began = 0.0
-        self._start_at: float | None = 0.0
+        self._start_at: float | None = None
+        self._starts = 0
         self._start()
 
     @property
@@ -100,43 +102,61 @@ class _WorkerProcess:
         number = self._running.pid
         self.let_go()
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        if not code or not restart or code in _WRONG_CALL:
-            level = logging.INFO if code in _ENDED_BY_US else logging.ERROR
+        final = code in _WRONG_CALL and self._starts == 1
+        if not code or not restart or final:
+            level = logging.INFO if code in _IN_ORDER else logging.ERROR
             _log.log(level, "Process %s ended: %s.", number, how)
-            return code
-        if time.monotonic() - self._began >= _STEADY_SECONDS:
-            self._backoff.reset()
-        pause = self._backoff.pause()
-        self._start_at = time.monotonic() + pause
-        _log.error("Process %s died: %s. Another starts in %.1f s.", number, how, pause)
+        else:
+            self._start_later(f"Process {number} died: {how}")
         return code
 
-    def signal(self, times: int) -> None:
-        """Pass SIGTERM on."""
-        if self._running is not None:
-            for _ in range(times):
-                self._running.send_signal(signal.SIGTERM)
+    def tell(self, times: int) -> None:
+        """Tell it to drain; told twice, it stops at once."""
+        if self._running is not None and self._running.stdin is not None:
+            # One that has just died is noticed by the next look.
+            with contextlib.suppress(OSError):
+                os.write(self._running.stdin.fileno(), b"." * times)
 
     def let_go(self) -> None:
-        """Close what holds it: one that still runs finishes its messages and stops."""
+        """Close the pipe that holds it: a process that still runs then drains."""
         if self._running is not None and self._running.stdin is not None:
             self._running.stdin.close()
         self._running = None
 
     def _start(self) -> None:
         self._start_at, self._began = None, time.monotonic()
-        # In a group of its own: Ctrl-C reaches the supervisor alone, which passes it on once.
-        self._running = subprocess.Popen(self._command, stdin=subprocess.PIPE, process_group=0)
+        try:
+            # In a group of its own: Ctrl-C reaches the supervisor alone.
+            self._running = subprocess.Popen(self._command, stdin=subprocess.PIPE, process_group=0)
+        except OSError as error:
+            self._start_later(f"No process could be started: {error}")
+            return
+        self._starts += 1
         _log.info("Process %s starts.", self._running.pid)
 
+    def _start_later(self, reason: str) -> None:
+        if time.monotonic() - self._began >= _STEADY_SECONDS:
+            self._backoff.reset()
+        pause = self._backoff.pause()
+        self._start_at = time.monotonic() + pause
+        _log.error("%s. Another starts in %.1f s.", reason, pause)
 
-def stop_without_supervisor(stop: Callable[[], None]) -> None:
-    """Call ``stop`` once the supervisor is gone, however it died: its pipe then ends."""
+
+def obey_supervisor(worker: Worker) -> None:
+    """Drain once the supervisor says so or is gone; stop at once when it says so again."""
+    # Programs that handlers start must neither read what it says nor wait for it.
+    pipe, nothing = os.dup(sys.stdin.fileno()), os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, sys.stdin.fileno())
+    os.close(nothing)
 
     def wait() -> None:
-        while os.read(sys.stdin.fileno(), 1):
-            pass
-        _log.warning("The supervisor is gone: this process finishes what it is handling and stops.")
-        stop()
+        told = len(os.read(pipe, 2))
+        if not told:
+            _log.warning("The supervisor is gone.")
+        _log.info("This process finishes what it is handling.")
+        worker.stop()
+        if told == 2 or os.read(pipe, 1):  # noqa: PLR2004 - both at once
+            _log.warning("This process stops at once.")
+            stop_at_once(worker)
 
     threading.Thread(target=wait, name="queue-over-sql-supervisor", daemon=True).start()

@@ -20,7 +20,7 @@ from queue_over_sql.cli.output import LAYOUT, printable
 from queue_over_sql.cli.session import URL_VARIABLE, Commands, Session
 from queue_over_sql.cli.signals import stop_on_signals
 from queue_over_sql.cli.values import import_object
-from queue_over_sql.cli.worker_processes import SUPERVISED, stop_without_supervisor, supervise
+from queue_over_sql.cli.worker_processes import SUPERVISED, obey_supervisor, supervise
 from queue_over_sql.dialects.engines import hide_passwords
 
 LogLevelOption = Annotated[
@@ -70,7 +70,7 @@ def worker(
         raise typer.Exit(supervise(["worker", target, "--log-level", log_level], processes))
     found = load_worker(target)
     if supervised:
-        stop_without_supervisor(found.stop)
+        obey_supervisor(found)
     logger.info("Worker %s runs in process %s.", target, os.getpid())
     found.run(signals=True)
     logger.info("Worker %s has stopped.", target)

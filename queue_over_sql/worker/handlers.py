@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import event
-from sqlalchemy.exc import InvalidRequestError
+from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
 from queue_over_sql.errors import ClaimLost, DatabaseUnavailable, QueueError
+from queue_over_sql.queues.settle import reason_of
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection
@@ -75,6 +76,8 @@ class HandlerRun:
         self._connection = connections.keeping() if handler.transactional else None
         self.used_at = time.monotonic()
         """When it ended its last call."""
+        self.unbegun: list[Message] = []
+        """Messages of the last call that share no transaction with the others after all."""
 
     def close(self) -> None:
         """Give back the connection of a transactional handler."""
@@ -83,78 +86,47 @@ class HandlerRun:
 
     def handle(self, messages: Sequence[Message]) -> list[Message]:
         """Call the handler; returns the messages that still have to be acked."""
+        self.unbegun = []
         held = [message for message in messages if self.queue.holds(message)]
         if len(held) < len(messages):
             _log.warning("Queue %s: expired; the rest is others' work.", self.queue.name)
         if not held:
             return []
-        together = len(held) > 1 and not self._handler.batch
-        finished = self._call_for_each(held) if together else self._call(held)
+        if len(held) > 1 and not self._handler.batch:
+            self._call_together(held)
+            finished = []
+        else:
+            finished = self._call(held)
         self.used_at = time.monotonic()
         return finished
 
-    def _call_for_each(self, messages: list[Message]) -> list[Message]:
-        """Call it for each message, several in one transaction, until the worker drains."""
-        while messages and not self._draining():
-            messages = messages[self._call_together(messages) :]
-        self._give_back(messages)
-        return []
-
-    def _call_together(self, messages: list[Message]) -> int:
-        """Call it in one transaction, or in one for each message if that fails; for how many."""
-        begun: list[Message] = []
-        failed: dict[Message, BaseException] = {}
+    def _call_together(self, messages: list[Message]) -> None:
+        """Call it for each message in one transaction, or in one for each if that fails."""
+        shared = _SharedTransaction(self._handler, self._draining)
         committed = False
-
-        def act(connection: Connection) -> list[Message]:
-            with _refusing_to_commit(connection):
-                ends_at = time.monotonic() + SHARED_SECONDS
-                for message in messages:
-                    begun.append(message)
-                    self._call_in_savepoint(connection, message, failed)
-                    if time.monotonic() >= ends_at or self._draining():
-                        break
-            return [message for message in begun if message not in failed]
-
         try:
-            self._in_transaction(messages, act)
+            self._in_transaction(messages, lambda connection: shared.handle(messages, connection))
             committed = True
         except _NotCalled as error:
             _log.info("Queue %s: %s", self.queue.name, error.__cause__)
             self._give_back(messages)
-            return len(messages)
+            return
         except asyncio.CancelledError:
             self._give_back(messages)
             raise
         except Exception as error:  # noqa: BLE001 - what it is shows when they are handled alone
             _log.info("Queue %s: messages are handled one by one: %s", self.queue.name, error)
-        if committed:
-            for message, reason in failed.items():
-                self._failed([message], reason)
-        else:
-            self._call_one_by_one(begun)
-        return len(begun)
-
-    def _call_in_savepoint(
-        self, connection: Connection, message: Message, failed: dict[Message, BaseException]
-    ) -> None:
-        savepoint = connection.begin_nested()
-        try:
-            _refuse_awaitable(self._handler.function(message, connection))
-        except BaseException as error:
-            # It raises where the whole transaction is gone, as after a deadlock on MySQL.
-            savepoint.rollback()
-            if isinstance(error, HandlerStopped):
-                raise
-            message.settled = False
-            failed[message] = error
-        else:
-            savepoint.commit()
+        self.unbegun = messages[len(shared.begun) :]
+        if not committed:
+            self._call_one_by_one(shared.begun)
+            return
+        for message, reason in shared.failures.items():
+            self._nack([message], reason)
 
     def _call_one_by_one(self, messages: list[Message]) -> None:
         for index, message in enumerate(messages):
-            if not self.queue.holds(message):
-                _log.warning("Queue %s: expired; the rest is others' work.", self.queue.name)
+            if self._draining() or not self.queue.holds(message):
+                self._give_back(messages[index:])
                 return
             try:
                 self._call([message])
@@ -215,15 +187,11 @@ class HandlerRun:
             _log.warning("Queue %s: %s", self.queue.name, error)
             messages = [message for message in messages if message not in error.messages]
         else:
-            _log.warning(
-                "The handler of queue %s failed for %s.",
-                self.queue.name,
-                ", ".join(map(repr, messages)),
-                exc_info=error,
-            )
-        if not messages:
-            return
+            _log_failure(self.queue.name, messages, error)
+        if messages:
+            self._nack(messages, error)
 
+    def _nack(self, messages: Sequence[Message], error: str | BaseException) -> None:
         def nack() -> None:
             # Also of those that the handler settled: that may have been rolled back, and where it
             # was not the fence refuses.
@@ -258,19 +226,89 @@ def is_asynchronous(function: HandlerFunction) -> bool:
     return inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called)
 
 
-@contextlib.contextmanager
-def _refusing_to_commit(connection: Connection) -> Iterator[None]:
-    """Let no handler commit what others did before their messages are acked."""
+class _NotShared(Exception):
+    """These messages need transactions of their own."""
 
-    def refuse(_: Connection) -> None:
-        msg = "a handler with commit_every must not commit: its transaction is others', too"
-        raise InvalidRequestError(msg)
 
-    event.listen(connection, "commit", refuse)
-    try:
-        yield
-    finally:
-        event.remove(connection, "commit", refuse)
+class _SharedTransaction:
+    """What a handler of several messages does in one transaction, in a savepoint for each."""
+
+    def __init__(self, handler: Handler, draining: Callable[[], bool]) -> None:
+        self.begun: list[Message] = []
+        # By the text alone: an exception would keep cursors of the connection open.
+        self.failures: dict[Message, str] = {}
+        self._refused = False
+        self._handler = handler
+        self._draining = draining
+
+    def handle(self, messages: Sequence[Message], connection: Connection) -> list[Message]:
+        """Begin messages until the time is over; returns those that did not fail.
+
+        Raises:
+            _NotShared: something happened that only the message itself can be blamed for when it
+                is alone.
+        """
+        options = connection.get_execution_options()
+        ends_at = time.monotonic() + SHARED_SECONDS
+        with self._refusing_to_commit(connection):
+            for message in messages:
+                self.begun.append(message)
+                self._call(message, connection)
+                # What it set on the connection is not for the others.
+                changed = connection.get_execution_options() is not options
+                if changed or time.monotonic() >= ends_at or self._draining():
+                    break
+        return [message for message in self.begun if message not in self.failures]
+
+    def _call(self, message: Message, connection: Connection) -> None:
+        transaction = connection.get_transaction()
+        # A savepoint begins a transaction, and on SQLite that takes the only write lock.
+        undo = connection if transaction is None else connection.begin_nested()
+        try:
+            _refuse_awaitable(self._handler.function(message, connection))
+        except HandlerStopped:
+            raise
+        except BaseException as error:
+            if not _is_its_own(error):
+                raise _NotShared(str(error)) from error
+            _log_failure(self._handler.queue, [message], error)
+            self.failures[message] = reason_of(error) or ""
+            message.settled = False
+            undo.rollback()
+        else:
+            if undo is not connection:
+                undo.commit()
+        ended = transaction is not None and connection.get_transaction() is not transaction
+        if ended or self._refused:
+            msg = "a handler ended the transaction"
+            raise _NotShared(msg)
+
+    @contextlib.contextmanager
+    def _refusing_to_commit(self, connection: Connection) -> Iterator[None]:
+        """Let no handler commit what others did before their messages are acked."""
+
+        def refuse(_: Connection) -> None:
+            self._refused = True
+            msg = "a handler with commit_every must not commit"
+            raise _NotShared(msg)
+
+        event.listen(connection, "commit", refuse)
+        try:
+            yield
+        finally:
+            event.remove(connection, "commit", refuse)
+
+
+def _is_its_own(error: BaseException) -> bool:
+    """Whether a message would fail like this alone, too: not for a deadlock or a lost claim."""
+    if isinstance(error, SQLAlchemyError):
+        return isinstance(error, IntegrityError | DataError)
+    return not isinstance(error, QueueError | _NotShared)
+
+
+def _log_failure(queue: str, messages: Sequence[Message], error: BaseException) -> None:
+    names = ", ".join(map(repr, messages))
+    _log.warning("The handler of queue %s failed for %s.", queue, names, exc_info=error)
 
 
 def _refuse_awaitable(result: object) -> None:

@@ -178,20 +178,24 @@ class Supply:
                 self.stir()
         return taken
 
-    def ended(self, taken: list[Message], finished: Sequence[Message]) -> None:
+    def ended(
+        self, taken: list[Message], finished: Sequence[Message], unbegun: Sequence[Message] = ()
+    ) -> None:
         """Note what became of a call.
 
         Args:
             taken: what the handler got.
             finished: those of them that have to be acked.
+            unbegun: those that it was not called for; they have waited for long enough.
         """
+        self._ready.extendleft((message, 0.0) for message in reversed(unbegun))
         with self._changed:
             first = bool(finished) and not self._finished
             self._finished += finished
             if first:
                 self._finished_at = time.monotonic()
         del self._calls[id(taken)]
-        if first or (self._each and finished):
+        if first or unbegun or (self._each and finished):
             self.stir()
 
     def await_acks(self, finished: Sequence[Message], seconds: float = math.inf) -> None:

@@ -80,9 +80,11 @@ class HandlerThreads:
         self, supply: Supply, taken: list[Message], runs: dict[Supply, HandlerRun]
     ) -> None:
         finished: list[Message] = []
+        run: HandlerRun | None = None
         began = time.monotonic()
         try:
-            finished = self._run_of(supply, runs).handle(taken)
+            run = self._run_of(supply, runs)
+            finished = run.handle(taken)
         except ServiceClosed:
             self.drain()
         except QueueError as error:
@@ -91,7 +93,7 @@ class HandlerThreads:
             # A thread that died unseen would leave a worker that looks well and does nothing.
             _log.exception("Queue %s: the worker goes on after an error.", supply.handler.queue)
         finally:
-            supply.ended(taken, finished)
+            supply.ended(taken, finished, run.unbegun if run is not None else ())
         if self._each and finished:
             with self._being_free():
                 supply.await_acks(finished, HORIZON_SECONDS)

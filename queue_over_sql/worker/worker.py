@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import time
 from typing import TYPE_CHECKING, TypeVar
 
 from queue_over_sql.errors import DatabaseUnavailable, QueueError
@@ -228,13 +229,12 @@ class Worker:
                 thread.join(0.05)
 
     def _leave(self, threads: Sequence[Running]) -> None:
-        self._abandon()
+        # Tasks can be stopped, threads cannot. Their transactions keep locks until they have ended.
         stopped = [thread for thread in threads if self._runtime.stop(thread)]
-        # They may have got messages while others were given back.
+        ends_at = time.monotonic() + _END_SECONDS
         for each in stopped:
-            each.join(_END_SECONDS)
-        if stopped:
-            self._abandon()
+            each.join(max(0.0, ends_at - time.monotonic()))
+        self._abandon()
 
     def stop(self) -> None:
         """Let handlers that run finish, then end ``run()``; may be called from any thread.
@@ -254,8 +254,7 @@ class Worker:
         name = signal.Signals(number).name
         if self._draining.is_set():
             _log.warning("%s again: stopping at once.", name)
-            self._parts.connections.watchdog.hurry()
-            self._aborting.set()
+            stop_at_once(self)
             return
         _log.info("%s: finishing what runs. Once more stops at once.", name)
         # Not wake(): its lock may be held by the very thread that this signal interrupted.
@@ -274,6 +273,16 @@ class Worker:
                         supply.handler.queue,
                         error,
                     )
+
+
+def stop_at_once(worker: Worker) -> None:
+    """As ``abort``, and leave the database less than a second for it; as a second signal does.
+
+    May be called by the handler of a signal. For the other modules of this package.
+    """
+    worker._parts.connections.watchdog.hurry()  # noqa: SLF001 - its own module
+    worker._draining.set()  # noqa: SLF001
+    worker._aborting.set()  # noqa: SLF001
 
 
 def _poll_interval(given: tuple[float, float]) -> tuple[float, float]:

@@ -127,12 +127,35 @@ def test_a_second_signal_stops_all_processes_at_once(sqlite_url: str, tmp_path: 
     command = ("worker", "my_jobs", "--processes", "2")
     with started(*command, url=sqlite_url, log=log, cwd=tmp_path, group=True) as process:
         eventually(lambda: len(handled(tmp_path)) == 2, "both processes handle a message")
-        # As Ctrl-C does: to the whole group, which must reach each process once.
+        # As Ctrl-C does: to the whole group.
         os.killpg(process.pid, signal.SIGINT)
-        eventually(lambda: log.read_text().count("finishing what runs") == 2, "both drain")
+        eventually(lambda: log.read_text().count("finishes what it is handling") == 2, "both drain")
         os.killpg(process.pid, signal.SIGINT)
         assert 0 == process.wait(30), log.read_text()
     assert {"-1", "-2"} == set(run("consume", "jobs", "--count", "2", url=sqlite_url).out.split())
+
+
+@pytest.mark.chaos
+@pytest.mark.engines("sqlite")
+def test_a_signal_to_all_processes_drains_them(sqlite_url: str, tmp_path: Path) -> None:
+    """As systemd sends it: what the supervisor says besides does not count as a second one."""
+    (tmp_path / "my_jobs.py").write_text(MODULE)
+    succeed("create", "jobs", url=sqlite_url)
+    succeed("publish", "jobs", url=sqlite_url, stdin="-1\n-2\n")
+    log = tmp_path / "worker.log"
+    command = ("worker", "my_jobs", "--processes", "2")
+    with started(*command, url=sqlite_url, log=log, cwd=tmp_path) as process:
+        eventually(lambda: len(handled(tmp_path)) == 2, "both processes handle a message")
+        for number in (*starts(log), process.pid):
+            os.kill(number, signal.SIGTERM)
+        eventually(lambda: log.read_text().count("finishes what it is handling") == 2, "both drain")
+        (tmp_path / "go").touch()
+        assert 0 == process.wait(30), log.read_text()
+    said = log.read_text()
+    assert ("", []) == (
+        run("peek", "jobs", url=sqlite_url).out,
+        [words for words in ("process stops at once", "stopping at once") if words in said],
+    )
 
 
 @pytest.mark.engines("sqlite")

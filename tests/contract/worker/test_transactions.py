@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import math
 import time
+import weakref
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
-from sqlalchemy import Engine, event, select, update
+from sqlalchemy import Engine, event, select, text, update
 
+from queue_over_sql import DatabaseUnavailable
 from queue_over_sql.worker.handlers import SHARED_SECONDS
 from tests.contract.queue_state import add_effect, archived, counts, effect_count
 from tests.contract.worker.running_worker import HandlerFailed, running
@@ -155,8 +159,8 @@ def test_messages_that_share_a_transaction_fail_alone(
 
     @sharing.handle("jobs", transactional=True, commit_every=10)
     def work(message: Message, connection: Connection) -> None:
-        transactions[message.payload] = connection.get_transaction()
         add_effect(connection, message.payload * 10 + message.attempt)
+        transactions[message.payload] = connection.get_transaction()
         if message.payload in {3, 17}:
             raise HandlerFailed("after the effect")
         if message.payload == 5 and message.attempt == 1:
@@ -197,6 +201,72 @@ def test_a_shared_transaction_that_fails_is_done_again_one_by_one(
         wait_until(lambda: counts(outside) == (0, 0, 0))
     # As many as were in hand with it.
     assert (10, 2, 2) == (effect_count(effects_engine), calls.count(6), calls.count(7))
+
+
+def test_what_a_handler_does_to_its_transaction_costs_no_other(
+    sharing: Worker, outside: Queue, effects_engine: Engine
+) -> None:
+    """It rolls back, sets options, or fails with an error that others may have caused."""
+    calls: list[int] = []
+    options: dict[int, object] = {}
+
+    @sharing.handle("jobs", transactional=True, commit_every=20)
+    def work(message: Message, connection: Connection) -> None:
+        calls.append(message.payload)
+        options[message.payload] = connection.get_execution_options().get("mine")
+        add_effect(connection, message.payload * 10 + message.attempt)
+        if message.payload == 3:
+            connection.rollback()
+            raise HandlerFailed("after a rollback of its own")
+        if message.payload == 9:
+            connection.execution_options(mine=True)
+        if message.payload == 14 and calls.count(14) == 1:
+            raise DatabaseUnavailable("a deadlock with another's message")
+
+    outside.publish_many(list(range(20)))
+    with running(sharing):
+        wait_until(lambda: counts(outside) == (0, 0, 1))
+    assert {
+        "effects": 19,
+        "dead": [(3, 3)],
+        "options": [],
+        "calls of 14": 2,
+    } == {
+        "effects": effect_count(effects_engine),
+        "dead": [(message.payload, message.attempt) for message in archived(outside)],
+        "options": [number for number, found in options.items() if found],
+        "calls of 14": calls.count(14),
+    }
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("a reference is counted alike on a loop")
+def test_a_failure_in_a_shared_transaction_keeps_no_cursor(
+    sharing: Worker, outside: Queue, effects_engine: Engine
+) -> None:
+    """An open one would keep the connection in its old snapshot."""
+    assert effects_engine is not None
+    results: list[weakref.ref[object]] = []
+
+    @sharing.handle("jobs", transactional=True, commit_every=10)
+    def work(message: Message, connection: Connection) -> None:
+        add_effect(connection, message.payload * 10 + message.attempt)
+        result = connection.execute(text("SELECT 1 UNION SELECT 2"))
+        results.append(weakref.ref(result))
+        result.fetchone()
+        raise HandlerFailed("before the second row")
+
+    outside.publish_many(list(range(5)))
+    # What is logged keeps the exception, and so its frames, for the report of this test.
+    silent = mock.patch.object(logging.getLogger("queue_over_sql"), "disabled", new=True)
+    handlers = logging.getLogger("queue_over_sql.worker.handlers")
+    gc.disable()
+    try:
+        with silent, mock.patch.object(handlers, "disabled", new=True), running(sharing):
+            wait_until(lambda: counts(outside) == (0, 0, 5))
+    finally:
+        gc.enable()
+    assert [] == [result() for result in results if result() is not None]
 
 
 def test_a_handler_that_commits_shares_no_transaction(
