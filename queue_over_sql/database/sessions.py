@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from queue_over_sql.dialects.compiled import go_direct
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -38,6 +40,8 @@ class KeptConnection:
         self._seen = 0
         self._opened_at = self._left_at = 0.0
         self._options: Mapping[str, Any] = {}
+        # Listeners that are known to be our own.
+        self._ours: list[Any] = []
 
     def take(self) -> Connection:
         """The connection that was kept, or a new one; ``leave`` or its ``close()`` ends its use."""
@@ -49,16 +53,28 @@ class KeptConnection:
         self._seen = self._breaks()
         self._opened_at = time.monotonic()
         connection = self._connect()
+        go_direct(connection, within_transactions=True)
         self._options = connection.get_execution_options()
         return connection
 
     def leave(self, connection: Connection) -> None:
         """Keep it for the next transaction, or give it back to the pool."""
         as_it_was = not connection.closed and connection.get_execution_options() == self._options
-        if as_it_was and not _is_followed(connection.engine):
+        if as_it_was and not self._is_followed(connection.engine):
             self._kept, self._left_at = connection, time.monotonic()
         else:
             connection.close()
+
+    def _is_followed(self, engine: Engine) -> bool:
+        """Whether others than we want to know of each new use of a connection, or of its end."""
+        pool: Any = engine.pool.dispatch
+        listeners = [*pool.checkout, *pool.checkin, *pool.reset, *engine.dispatch.engine_connect]
+        if listeners != self._ours:
+            package = __name__.partition(".")[0]
+            if any(not str(each.__module__).startswith(f"{package}.") for each in listeners):
+                return True
+            self._ours = listeners
+        return False
 
     def _is_good(self, kept: Connection) -> bool:
         now = time.monotonic()
@@ -86,14 +102,6 @@ def committing(connection: Connection) -> Iterator[Connection]:
         finally:
             _close(connection)
         raise
-
-
-def _is_followed(engine: Engine) -> bool:
-    """Whether others than we want to know of each new use of a connection, or of its end."""
-    pool: Any = engine.pool.dispatch
-    listeners = (*pool.checkout, *pool.checkin, *pool.reset, *engine.dispatch.engine_connect)
-    package = __name__.partition(".")[0]
-    return any(not str(each.__module__).startswith(f"{package}.") for each in listeners)
 
 
 def _close(connection: Connection) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 from sqlalchemy import Connection, CursorResult, Dialect
-from sqlalchemy.exc import MultipleResultsFound, NoResultFound
+from sqlalchemy.exc import DBAPIError, MultipleResultsFound, NoResultFound
 from sqlalchemy.sql import ClauseElement
 from sqlalchemy.types import TypeEngine
 
@@ -68,11 +68,13 @@ class DriverCalls:
 
     numbered = False
     """Whether it takes parameters as ``CompiledStatement.numbered`` has them."""
+    within_transactions = False
+    """Whether SQLAlchemy has to know of the transactions in which they run."""
     # What a cursor has where there are rows.
     _tells_rows = "description"
 
     def __init__(self, connection: Connection) -> None:
-        self._raw: Any = connection.connection.dbapi_connection
+        self.raw: Any = connection.connection.dbapi_connection
         self._dialect = connection.dialect
         self._dispatch: Any = connection.engine.dispatch
         self._driver_error = connection.dialect.loaded_dbapi.Error
@@ -83,8 +85,7 @@ class DriverCalls:
     @property
     def followed(self) -> bool:
         """Whether somebody listens to the statements of this engine, or of all engines."""
-        dispatch = self._dispatch
-        return bool(dispatch.before_cursor_execute or dispatch.after_cursor_execute)
+        return _is_followed(self._dispatch)
 
     def execute(self, statement: str, parameters: Any) -> DriverResult:
         """Execute a text as the driver takes it."""
@@ -103,7 +104,7 @@ class DriverCalls:
                 cursor.close()
         except self._driver_error as error:
             self._give_up(cursor)
-            lost = self._dialect.is_disconnect(cast("Any", error), self._raw, None)
+            lost = self._dialect.is_disconnect(cast("Any", error), self.raw, None)
             raise translated(
                 statement, error, self._driver_error, self._dialect, lost=lost
             ) from error
@@ -117,7 +118,7 @@ class DriverCalls:
         return result
 
     def _cursor(self) -> Any:
-        return self._raw.cursor()
+        return self.raw.cursor()
 
     def _give_up(self, cursor: Any) -> None:
         # One whose connection is gone refuses even that.
@@ -145,13 +146,13 @@ class PsycopgCalls(DriverCalls):
         self._raw_cursor = RawCursor
 
     def _cursor(self) -> Any:
-        return self._raw_cursor(self._raw)
+        return self._raw_cursor(self.raw)
 
 
 def direct_calls(connection: Connection) -> DriverCalls | None:
-    """The calls of a connection that goes direct; None of any other."""
+    """The calls of a connection that commits by itself and goes direct; None of any other."""
     calls: DriverCalls | None = connection.get_execution_options().get(DIRECT)
-    return None if calls is None or calls.followed else calls
+    return None if calls is None or calls.within_transactions or calls.followed else calls
 
 
 def run_text(
@@ -164,8 +165,10 @@ def run_text(
     return calls.execute(statement, parameters)
 
 
-def go_direct(connection: Connection) -> None:
-    """Let the texts of a connection that commits by itself go straight to its driver.
+def go_direct(connection: Connection, *, within_transactions: bool = False) -> None:
+    """Let the texts of a connection of our own go straight to its driver.
+
+    It commits by itself, or has transactions of which SQLAlchemy knows.
 
     Whoever follows the statements of all engines, as tracers do, or has had them logged when the
     connection was opened, sees ours, too: then they go SQLAlchemy's way.
@@ -175,6 +178,7 @@ def go_direct(connection: Connection) -> None:
     dialect = connection.dialect
     raw = dialect.driver == "psycopg" and not dialect.is_async
     calls = PsycopgCalls(connection) if raw else DriverCalls(connection)
+    calls.within_transactions = within_transactions
     connection.execution_options(**{DIRECT: calls})
 
 
@@ -211,9 +215,16 @@ class CompiledStatement:
         calls = connection.get_execution_options().get(DIRECT)
         if calls is None or calls.followed:
             return connection.exec_driver_sql(*self.on(connection.dialect).bound(values))
-        found: DriverResult = calls.execute(
-            *(self.numbered(values) if calls.numbered else self.bound(values))
-        )
+        if calls.within_transactions and not _has_begun(connection, calls.raw):
+            return connection.exec_driver_sql(*self.bound(values))
+        try:
+            found: DriverResult = calls.execute(
+                *(self.numbered(values) if calls.numbered else self.bound(values))
+            )
+        except DBAPIError as error:
+            if error.connection_invalidated and calls.within_transactions:
+                connection.invalidate(error)
+            raise
         return found
 
     def on(self, dialect: Dialect) -> CompiledStatement:
@@ -271,6 +282,23 @@ class CompiledStatement:
             return f"${order.setdefault(found[1], len(order) + 1)}"
 
         return _PYFORMAT.sub(number, self.text), _picker(tuple(order))
+
+
+def _is_followed(dispatch: Any) -> bool:
+    """Whether somebody listens to statements."""
+    return bool(dispatch.before_cursor_execute or dispatch.after_cursor_execute)
+
+
+def _has_begun(connection: Connection, raw: Any) -> bool:
+    """Begin a transaction where there is none; False where SQLAlchemy has to say what is wrong."""
+    if connection.closed or connection.invalidated or _is_followed(connection.dispatch):
+        return False
+    if connection.connection.dbapi_connection is not raw:
+        return False
+    transaction, nested = connection.get_transaction(), connection.get_nested_transaction()
+    if transaction is None:
+        transaction = connection.begin()
+    return transaction.is_active and (nested is None or nested.is_active)
 
 
 Builder = Callable[..., "ClauseElement"]
