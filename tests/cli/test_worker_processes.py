@@ -21,7 +21,7 @@ import os, time
 from pathlib import Path
 from queue_over_sql import QueueService
 
-service = QueueService(os.environ["QUEUE_OVER_SQL_URL"], consumer_timeout=3, reaper_interval=0.2)
+service = QueueService(os.environ["QUEUE_OVER_SQL_URL"], consumer_timeout=6, reaper_interval=0.2)
 worker = service.worker(concurrency=1)
 
 @worker.handle("jobs")
@@ -82,17 +82,17 @@ def test_a_killed_process_is_replaced_and_nothing_is_lost(
         eventually(lambda: run("peek", "jobs", url=database.url).out == "", "the queue is empty")
         process.send_signal(signal.SIGTERM)
         assert 0 == process.wait(30), log.read_text()
-    twice = [n for calls in handled(tmp_path).values() for n in calls if n < 0]
+    held = [n for calls in handled(tmp_path).values() for n in calls if n < 0]
     said = log.read_text()
     assert {
         "killed": f"Process {killed} died: signal 9" in said,
         "drained": f"Process {other} ended: exit code 0" in said,
-        "delivered again": 3,
+        "delivered again": True,
         "alive": [],
     } == {
         "killed": True,
         "drained": True,
-        "delivered again": len(twice),
+        "delivered again": len(held) > 2 and set(held) == {-1, -2},
         "alive": [number for number in starts(log) if is_alive(number)],
     }
 
