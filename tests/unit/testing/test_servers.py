@@ -27,6 +27,7 @@ from queue_over_sql.testing.servers import (
     url_variable,
 )
 from queue_over_sql.testing.servers.process import find_binary, folder_variable, free_port
+from tests.waiting import eventually
 
 PRIVATE = pytest.mark.parametrize("engine", SERVER_ENGINES)
 
@@ -58,11 +59,12 @@ def test_data_and_port_outlast_a_stop_and_a_kill(server: TestServer) -> None:
     server.start()
     after_stop = read(server.url)
     server.kill()
-    down_again = accepts(server.url)
+    # PostgreSQL's other processes listen until they notice that the first one is gone.
+    eventually(lambda: not accepts(server.url), "nobody listens any more")
     server.start()
 
     assert (False, [42]) == (down, after_stop)
-    assert (False, [42]) == (down_again, read(server.url))
+    assert [42] == read(server.url)
 
 
 @PRIVATE
