@@ -66,7 +66,7 @@ class KeptConnection:
             connection.close()
 
     def _is_followed(self, engine: Engine) -> bool:
-        """Whether others than we want to know of each new use of a connection, or of its end."""
+        # Others than we may want to know of each new use of a connection, or of its end.
         pool: Any = engine.pool.dispatch
         listeners = [*pool.checkout, *pool.checkin, *pool.reset, *engine.dispatch.engine_connect]
         if listeners != self._ours:

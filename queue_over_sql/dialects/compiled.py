@@ -85,7 +85,8 @@ class DriverCalls:
     @property
     def followed(self) -> bool:
         """Whether somebody listens to the statements of this engine, or of all engines."""
-        return _is_followed(self._dispatch)
+        dispatch = self._dispatch
+        return bool(dispatch.before_cursor_execute or dispatch.after_cursor_execute)
 
     def execute(self, statement: str, parameters: Any) -> DriverResult:
         """Execute a text as the driver takes it."""
@@ -284,14 +285,13 @@ class CompiledStatement:
         return _PYFORMAT.sub(number, self.text), _picker(tuple(order))
 
 
-def _is_followed(dispatch: Any) -> bool:
-    """Whether somebody listens to statements."""
-    return bool(dispatch.before_cursor_execute or dispatch.after_cursor_execute)
-
-
+# Begins a transaction where there is none. False where SQLAlchemy has to say what is wrong, or has
+# to tell those who listen to this one connection.
 def _has_begun(connection: Connection, raw: Any) -> bool:
-    """Begin a transaction where there is none; False where SQLAlchemy has to say what is wrong."""
-    if connection.closed or connection.invalidated or _is_followed(connection.dispatch):
+    listeners: Any = connection.dispatch
+    if listeners.before_cursor_execute or listeners.after_cursor_execute:
+        return False
+    if connection.closed or connection.invalidated:
         return False
     if connection.connection.dbapi_connection is not raw:
         return False

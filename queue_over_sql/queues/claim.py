@@ -69,7 +69,7 @@ class Claimer:
             seconds = to_timedelta(wait, "wait", zero=True).total_seconds()
         matching = None if where is None else as_where(where)
         deadline = time.monotonic() + seconds
-        arrivals, pauses = self._context.arrivals, look_pauses(FIRST_POLL, LAST_POLL)
+        arrivals, pauses = self._context.arrivals, None
         unreadable: set[int] = set()
         while True:
             seen = arrivals.count
@@ -81,11 +81,12 @@ class Claimer:
                 if messages or unreadable.issuperset(row.id for row in rows):
                     return messages
                 unreadable.update(row.id for row in rows)
-                pauses.reset()
+                pauses = None
                 continue
             left = deadline - time.monotonic()
             if left <= 0:
                 return []
+            pauses = pauses or look_pauses(FIRST_POLL, LAST_POLL)
             self._context.wakeups.await_next_look(seen, pauses, left)
 
     def claim(

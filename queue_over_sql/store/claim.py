@@ -131,7 +131,7 @@ def end_locked(
     sql: StatementCache,
     groups: Iterable[tuple[Disposition, Sequence[MessageRow]]],
 ) -> None:
-    """End messages that this transaction has locked, and nobody holds, as is said of each group."""
+    """End unclaimed messages that this transaction has locked, each group by its disposition."""
     for end, same in groups:
         if end.aside is not None:
             for row in same:

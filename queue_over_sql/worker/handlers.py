@@ -101,7 +101,6 @@ class HandlerRun:
         return finished
 
     def _call_together(self, messages: list[Message]) -> None:
-        """Call it for each message in one transaction, or in one for each if that fails."""
         shared = _SharedTransaction(self._handler, self._draining)
         committed = False
         try:
@@ -161,7 +160,6 @@ class HandlerRun:
     def _in_transaction(
         self, messages: list[Message], act: Callable[[Connection], list[Message]]
     ) -> None:
-        """Act, and ack in the same transaction what it returns."""
         called = returned = False
         try:
             with self._connections.transaction(self._connection) as connection:
@@ -285,8 +283,7 @@ class _SharedTransaction:
 
     @contextlib.contextmanager
     def _refusing_to_commit(self, connection: Connection) -> Iterator[None]:
-        """Let no handler commit what others did before their messages are acked."""
-
+        # It would commit what others did before their messages are acked.
         def refuse(_: Connection) -> None:
             self._refused = True
             msg = "a handler with commit_every must not commit"
@@ -300,7 +297,7 @@ class _SharedTransaction:
 
 
 def _is_its_own(error: BaseException) -> bool:
-    """Whether a message would fail like this alone, too: not for a deadlock or a lost claim."""
+    # A deadlock or a lost claim may be the others' doing.
     if isinstance(error, SQLAlchemyError):
         return isinstance(error, IntegrityError | DataError)
     return not isinstance(error, QueueError | _NotShared)

@@ -397,7 +397,6 @@ class Supply:
 
     @contextlib.contextmanager
     def _acking_finished(self) -> Iterator[list[Message]]:
-        """What is to be acked; it stays to be acked where that fails and may be done later."""
         acking = self._take_finished()
         later: list[Message] = []
         try:

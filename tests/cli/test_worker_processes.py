@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -60,19 +62,26 @@ def is_alive(number: int) -> bool:
         return False
 
 
+@contextmanager
+def two_at_work(url: str, folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """Two processes that handle a message each, until the file `go` is there; with their log."""
+    (folder / "my_jobs.py").write_text(MODULE)
+    succeed("create", "jobs", url=url)
+    # Each of the two holds one of these, so that both are known to have begun.
+    succeed("publish", "jobs", url=url, stdin="-1\n-2\n")
+    log = folder / "worker.log"
+    command = ("worker", "my_jobs", "--processes", "2")
+    with started(*command, url=url, log=log, cwd=folder, group=True) as process:
+        eventually(lambda: len(handled(folder)) == 2, "both processes handle a message")
+        yield process, log
+
+
 @pytest.mark.chaos
 def test_a_killed_process_is_replaced_and_nothing_is_lost(
     database: TestDatabase, tmp_path: Path
 ) -> None:
     """A process that is killed costs no message; SIGTERM ends all of them with code 0."""
-    (tmp_path / "my_jobs.py").write_text(MODULE)
-    succeed("create", "jobs", url=database.url)
-    # Each of the two holds one of these, so that both are known to have begun.
-    succeed("publish", "jobs", url=database.url, stdin="-1\n-2\n")
-    log = tmp_path / "worker.log"
-    command = ("worker", "my_jobs", "--processes", "2")
-    with started(*command, url=database.url, log=log, cwd=tmp_path) as process:
-        eventually(lambda: len(handled(tmp_path)) == 2, "both processes handle a message")
+    with two_at_work(database.url, tmp_path) as (process, log):
         killed, other = starts(log)
         os.kill(killed, signal.SIGKILL)
         eventually(lambda: len(starts(log)) == 3, "another process starts")
@@ -101,13 +110,7 @@ def test_a_killed_process_is_replaced_and_nothing_is_lost(
 @pytest.mark.engines("sqlite")
 def test_processes_end_with_a_killed_supervisor(sqlite_url: str, tmp_path: Path) -> None:
     """When the supervisor is killed, the processes finish their messages and stop."""
-    (tmp_path / "my_jobs.py").write_text(MODULE)
-    succeed("create", "jobs", url=sqlite_url)
-    succeed("publish", "jobs", url=sqlite_url, stdin="-1\n-2\n")
-    log = tmp_path / "worker.log"
-    command = ("worker", "my_jobs", "--processes", "2")
-    with started(*command, url=sqlite_url, log=log, cwd=tmp_path) as process:
-        eventually(lambda: len(handled(tmp_path)) == 2, "both processes handle a message")
+    with two_at_work(sqlite_url, tmp_path) as (process, log):
         process.kill()
         process.wait(30)
         (tmp_path / "go").touch()
@@ -119,14 +122,8 @@ def test_processes_end_with_a_killed_supervisor(sqlite_url: str, tmp_path: Path)
 @pytest.mark.chaos
 @pytest.mark.engines("sqlite")
 def test_a_second_signal_stops_all_processes_at_once(sqlite_url: str, tmp_path: Path) -> None:
-    """Handlers that never end hold nobody up; their messages are there for others."""
-    (tmp_path / "my_jobs.py").write_text(MODULE)
-    succeed("create", "jobs", url=sqlite_url)
-    succeed("publish", "jobs", url=sqlite_url, stdin="-1\n-2\n")
-    log = tmp_path / "worker.log"
-    command = ("worker", "my_jobs", "--processes", "2")
-    with started(*command, url=sqlite_url, log=log, cwd=tmp_path, group=True) as process:
-        eventually(lambda: len(handled(tmp_path)) == 2, "both processes handle a message")
+    """The command does not wait for its handlers; their messages go back to the queue."""
+    with two_at_work(sqlite_url, tmp_path) as (process, log):
         # As Ctrl-C does: to the whole group.
         os.killpg(process.pid, signal.SIGINT)
         eventually(lambda: log.read_text().count("finishes what it is handling") == 2, "both drain")
@@ -139,13 +136,7 @@ def test_a_second_signal_stops_all_processes_at_once(sqlite_url: str, tmp_path: 
 @pytest.mark.engines("sqlite")
 def test_a_signal_to_all_processes_drains_them(sqlite_url: str, tmp_path: Path) -> None:
     """As systemd sends it: what the supervisor says besides does not count as a second one."""
-    (tmp_path / "my_jobs.py").write_text(MODULE)
-    succeed("create", "jobs", url=sqlite_url)
-    succeed("publish", "jobs", url=sqlite_url, stdin="-1\n-2\n")
-    log = tmp_path / "worker.log"
-    command = ("worker", "my_jobs", "--processes", "2")
-    with started(*command, url=sqlite_url, log=log, cwd=tmp_path) as process:
-        eventually(lambda: len(handled(tmp_path)) == 2, "both processes handle a message")
+    with two_at_work(sqlite_url, tmp_path) as (process, log):
         for number in (*starts(log), process.pid):
             os.kill(number, signal.SIGTERM)
         eventually(lambda: log.read_text().count("finishes what it is handling") == 2, "both drain")

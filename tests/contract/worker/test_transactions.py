@@ -288,7 +288,7 @@ def test_a_handler_that_commits_shares_no_transaction(
 
 @pytest.mark.engines("sqlite")
 def test_slow_handlers_share_no_transaction(make_service: MakeService, outside: Queue) -> None:
-    """On SQLite nobody could write meanwhile, and a worker that drains would wait for them all."""
+    """A long transaction would block all writers of SQLite, and a drain would wait for it."""
     sharing = make_service().worker(concurrency=1, prefetch=20, poll_interval=(0.005, 0.05))
     transactions: list[object] = []
 

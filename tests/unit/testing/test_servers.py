@@ -60,7 +60,7 @@ def test_data_and_port_outlast_a_stop_and_a_kill(server: TestServer) -> None:
     after_stop = read(server.url)
     server.kill()
     # PostgreSQL's other processes listen until they notice that the first one is gone.
-    eventually(lambda: not accepts(server.url), "nobody listens any more")
+    eventually(lambda: not accepts(server.url), "the port is closed")
     server.start()
 
     assert (False, [42]) == (down, after_stop)
