@@ -69,6 +69,15 @@ use_pgbouncer() {
   export QUEUE_OVER_SQL_TEST_PGBOUNCER_BIN QUEUE_OVER_SQL_TEST_PGBOUNCER_OLDER_BIN
 }
 
+# ensure_pgbouncer: fetch both versions unless the environment names them.
+ensure_pgbouncer() {
+  if [ -z "${QUEUE_OVER_SQL_TEST_PGBOUNCER_BIN:-}" ]; then
+    fetch_pgbouncer || fail "PgBouncer could not be fetched: install it, and name its folder in \
+QUEUE_OVER_SQL_TEST_PGBOUNCER_BIN"
+  fi
+  use_pgbouncer
+}
+
 # ensure_servers ENGINE…: install what is missing; fail with what to install where this may not.
 ensure_servers() {
   local engine packages=()

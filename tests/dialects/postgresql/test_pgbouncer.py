@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     MakePooler = Callable[..., PgBouncer]
 
-pytestmark = [pytest.mark.engines("postgresql"), pytest.mark.full]
+pytestmark = pytest.mark.engines("postgresql")
 
 PATIENCE = 30.0
 # More than two handlers in transactions hold: what they do beside needs one more.
@@ -257,6 +257,7 @@ def test_consumers_share_two_sessions(make_pooler: MakePooler, pooled: dict[str,
     assert list(range(count)) == sorted(done)
 
 
+@pytest.mark.full
 def test_a_waiting_consumer_polls(make_pooler: MakePooler, pooled: dict[str, Any]) -> None:
     """It does not listen where a notification may go to anybody, and looks again in time."""
     pooler = make_pooler(size=SESSIONS, **pooled)
@@ -343,6 +344,7 @@ def test_session_mode_is_as_no_pooler(make_pooler: MakePooler, follows: int) -> 
         assert [] == answer(other, LEFT)
 
 
+@pytest.mark.full
 def test_session_mode_without_a_session_to_spare(make_pooler: MakePooler) -> None:
     """Where the only session is taken nobody waits for a second one to look at it."""
     pooler = make_pooler("session", size=1)
