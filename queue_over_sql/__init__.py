@@ -48,6 +48,7 @@ from queue_over_sql.errors import (
 )
 from queue_over_sql.existing_tables.queue import AdoptedQueue
 from queue_over_sql.message import Message, Outcome, Publication, Published, PublishOutcome, Status
+from queue_over_sql.observer import MessageFacts, Observer
 from queue_over_sql.queue import Queue
 from queue_over_sql.queues.admin import QueueStats
 from queue_over_sql.queues.archive import Archive
@@ -100,7 +101,9 @@ __all__ = [
     "InvalidQueueName",
     "LiveSelection",
     "Message",
+    "MessageFacts",
     "NoRetry",
+    "Observer",
     "Outcome",
     "PayloadInvalid",
     "PayloadTooLarge",

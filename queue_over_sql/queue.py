@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -12,11 +13,12 @@ from queue_over_sql import store
 from queue_over_sql.durations import Duration
 from queue_over_sql.errors import QueueError
 from queue_over_sql.message import Message, Publication, Published, claim_of
+from queue_over_sql.observer import facts_of
 from queue_over_sql.queues.admin import QueueStats, change_record, count_messages
 from queue_over_sql.queues.archive import Archive
 from queue_over_sql.queues.claim import Claimer
 from queue_over_sql.queues.decoding import Decoder, as_where
-from queue_over_sql.queues.publish import Publisher
+from queue_over_sql.queues.publish import ObservedPublisher, Publisher
 from queue_over_sql.queues.recovery import Recovery
 from queue_over_sql.queues.selection import LiveSelection
 from queue_over_sql.queues.settle import Settlements, as_list, mark_settled
@@ -62,12 +64,16 @@ class QueueCore:
     ) -> None:
         self.context = context
         self.publisher = publisher(context)
+        verbs: Publisher | ObservedPublisher = self.publisher
+        if context.observer is not None:
+            verbs = ObservedPublisher(self.publisher, context.name, context.observer)
+        self.publish, self.publish_many, self.load = verbs.publish, verbs.publish_many, verbs.load
         self.settlements = settlements = Settlements(context, self.came_back)
         self.recovery = Recovery(context)
         self.decoder = Decoder(context, self, settlements.defer)
         self.claimer = Claimer(context, self.decoder, self.recovery)
         self.reply_box = ReplyBox(context, self.publisher, self)
-        self.requests = Requests(context, self.publisher, settlements, reply_queues)
+        self.requests = Requests(context, self.publish, settlements, reply_queues)
         self.ack, self.nack, self.release = settlements.ack, settlements.nack, settlements.release
         self.reject, self.extend = settlements.reject, settlements.extend
         self.reply = self.requests.reply
@@ -89,12 +95,15 @@ class QueueCore:
             # Some are not ours to ack, so nothing may be claimed: this acks the others and raises.
             settlements.ack(messages)
         settlements.guard(messages)
+        began = time.monotonic()
         settled, rows = self.claimer.exchange(
             count, lease, groups, keep=settlements.keeps_finished, where=wanted
         )
         mark_settled(messages)
+        if self.context.observer is not None:
+            settlements.tell_done(messages, settled)
         settlements.refuse(messages, settled)
-        return self.claimer.decoded(rows) or self.claimer.consume(count, lease, 0.0, where)
+        return self.claimer.decoded(rows, began) or self.claimer.consume(count, lease, 0.0, where)
 
     def take(
         self, count: int, connection: Connection | Session, where: ColumnElement[bool] | None
@@ -109,7 +118,13 @@ class QueueCore:
             done = self.decoder.done
             return self.claimer.take(target, count, decode=decode, done=done, where=wanted)
 
-        return self.context.run_on(connection, act, atomic=True)
+        began, observer = time.monotonic(), self.context.observer
+        messages = self.context.run_on(connection, act, atomic=True)
+        if observer is not None and messages:
+            name, seconds = self.context.name, time.monotonic() - began
+            observer.claimed(name, facts_of(messages), seconds)
+            observer.settled(name, "done", [message.id for message in messages])
+        return messages
 
     def take_columns(self, count: int, connection: Connection) -> list[RecordBatch] | None:
         """As ``take``, but as Arrow columns with payloads as they are stored.
@@ -233,7 +248,7 @@ class Queue:
             lease=lease,
             columns=columns,
         )
-        return self._core.publisher.publish(publication, on_conflict, connection)
+        return self._core.publish(publication, on_conflict, connection)
 
     def publish_many(
         self,
@@ -255,7 +270,7 @@ class Queue:
         Raises:
             DuplicateKey and the others of ``publish``: nothing was published.
         """
-        return self._core.publisher.publish_many(items, on_conflict, connection)
+        return self._core.publish_many(items, on_conflict, connection)
 
     def load(
         self,
@@ -278,7 +293,7 @@ class Queue:
             DuplicateKey and the others of ``publish``: the batches before were published, nothing
                 of the one that failed.
         """
-        return self._core.publisher.load(items, batch_size, progress)
+        return self._core.load(items, batch_size, progress)
 
     # -- consume
 

@@ -8,6 +8,7 @@ a twentieth of the time is spent here.
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING, Final
 
 from queue_over_sql.backoff import OutageLog, RateLimit
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from queue_over_sql.catalog import ServiceParts
+    from queue_over_sql.observer import Observer
     from queue_over_sql.queue import Queue
 
 _log = logging.getLogger(__name__)
@@ -33,6 +35,7 @@ class Reaper:
         expired_consumers: lists the ids of those whose heartbeat is overdue.
         forget_consumer: removes the registration of one of them.
         chores: what else there is to do at each interval.
+        observer: told of each pass.
     """
 
     def __init__(
@@ -41,11 +44,13 @@ class Reaper:
         expired_consumers: Callable[[], list[str]],
         forget_consumer: Callable[[str], None],
         chores: Sequence[Callable[[], ReaperReport]] = (),
+        observer: Observer | None = None,
     ) -> None:
         self._queues = queues
         self._expired_consumers = expired_consumers
         self._forget_consumer = forget_consumer
         self._chores = chores
+        self._observer = observer
         # The scheduler keeps the interval; here is only what a costly pass adds to it.
         self._rate_limit = RateLimit(0.0, ready=True)
         self._outage = OutageLog("The reaper")
@@ -60,6 +65,7 @@ class Reaper:
             DatabaseUnavailable: it was cut short; the next pass goes on.
             QueueError: a queue could not be served; all the others were.
         """
+        began = time.monotonic()
         # Only who was dead before the pass may be forgotten after it: all it held is back then.
         dead = self._expired_consumers()
         report = ReaperReport(consumers=len(dead))
@@ -80,8 +86,9 @@ class Reaper:
             raise failure
         for consumer_id in dead:
             self._forget_consumer(consumer_id)
-        if report != ReaperReport():
-            _log.info("Reaper: %s", report)
+        _log.log(logging.DEBUG if report == ReaperReport() else logging.INFO, "Reaper: %s", report)
+        if self._observer is not None:
+            self._observer.reaped(report, time.monotonic() - began)
         return report
 
     def run_if_due(self) -> None:

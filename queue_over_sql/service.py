@@ -22,6 +22,7 @@ from queue_over_sql.errors import (
     TopicNotFound,
 )
 from queue_over_sql.existing_tables.queue import AdoptedQueue, RowPublisher
+from queue_over_sql.observer import Observer, as_observers
 from queue_over_sql.queue import Queue, QueueCore, core_of
 from queue_over_sql.queues.context import QueueContext
 from queue_over_sql.queues.recovery import ReaperReport
@@ -50,6 +51,7 @@ from queue_over_sql.sql_api import SqlApi
 from queue_over_sql.store import consumers as registrations
 from queue_over_sql.topics import Topic
 from queue_over_sql.topics import store as topic_store
+from queue_over_sql.worker.handlers import Middleware
 from queue_over_sql.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -82,6 +84,7 @@ class QueueService:
         retry_policies: names and classes of your own retry policies, the same on every server. A
             queue stores the name and the arguments of its policy. A service that does not know the
             name logs it and uses ``ExponentialBackoff()``.
+        observer: one ``Observer`` or several, which are told what this service does.
 
     Raises:
         TypeError, ValueError: an argument has no sensible value.
@@ -99,6 +102,7 @@ class QueueService:
         reaper_interval: Duration = 1.0,
         notify: bool = True,
         retry_policies: Mapping[str, type[Any]] | None = None,
+        observer: Observer | Sequence[Observer] | None = None,
     ) -> None:
         settings = ServiceSettings(
             schema=schema,
@@ -118,7 +122,7 @@ class QueueService:
         arrivals = Arrivals(runtime)
         wakeups = WakeUps(connections, arrivals, catalog.has_opened, enabled=notify)
         self._parts = parts = ServiceParts(
-            settings, connections, catalog, consumer, arrivals, wakeups
+            settings, connections, catalog, consumer, arrivals, wakeups, as_observers(observer)
         )
         self._topics: dict[str, Topic] = {}
         self._reply_queues = ReplyQueues(ReplyBoxesOfCatalog(parts), consumer, settings)
@@ -139,6 +143,7 @@ class QueueService:
                 StagedWriteCleanup(parts).run_if_due,
                 self._maintain,
             ],
+            observer=parts.observer,
         )
 
     @property
@@ -521,6 +526,7 @@ class QueueService:
         ack: str = "batch",
         batch: int | None = None,
         poll_interval: tuple[float, float] = (0.01, 1.0),
+        middleware: Sequence[Middleware] = (),
     ) -> Worker:
         """Make a worker; give it handlers with ``@worker.handle(queue)``.
 
@@ -533,6 +539,13 @@ class QueueService:
                 ``"each"`` acks each one before its thread begins another.
             batch: deprecated; the former name of ``prefetch``.
             poll_interval: shortest and longest pause in seconds between two looks at empty queues.
+            middleware: functions that are called around each handler, the first one outermost:
+                ``function(message, call)`` gets what the handler gets, and runs it by ``call()``.
+                What it raises counts as the handler's failure. On an event loop they are coroutine
+                functions, which await ``call()``.
+
+        Raises:
+            TypeError, ValueError: an argument has no sensible value.
         """
         if batch is not None:
             if prefetch is not None:
@@ -547,6 +560,7 @@ class QueueService:
             prefetch=prefetch,
             ack=ack,
             poll_interval=poll_interval,
+            middleware=middleware,
         )
 
     # -- inner
@@ -566,6 +580,7 @@ class QueueService:
             arrivals=self._parts.arrivals,
             wakeups=self._parts.wakeups,
             kinds=kinds,
+            observer=self._parts.observer,
         )
         if tables.has_payloads:
             return Queue(QueueCore(context, self._reply_queues))

@@ -32,10 +32,11 @@ from queue_over_sql.schedules import Schedule, Schedules
 from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.sql_api import SqlApi
 from queue_over_sql.topics import Topic
-from queue_over_sql.worker.handlers import HandlerStopped, is_asynchronous
+from queue_over_sql.worker.handlers import HandlerStopped, awaited_within, is_asynchronous
 from queue_over_sql.worker.worker import Worker
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import tzinfo
     from types import TracebackType
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from queue_over_sql.aio.queue import CallersConnection
     from queue_over_sql.database.runtime import Runtime
+    from queue_over_sql.observer import Observer
     from queue_over_sql.settings import QueueSettings
 
 
@@ -183,7 +185,7 @@ class AsyncWorker(Proxy[Worker]):
                     "plain one would block the event loop; call it by asyncio.to_thread in one"
                 )
                 raise TypeError(msg)
-            register(self._bridge(function))
+            register(self._bridge(awaited_within(self._sync.middleware, function)))
             return function
 
         return decorate
@@ -258,7 +260,7 @@ class AsyncQueueService(Proxy[QueueService]):
 
     Args:
         database: an SQLAlchemy URL, as text or object, or an ``AsyncEngine``, which is not altered.
-        schema, table_prefix, consumer_name, reaper_interval, notify, retry_policies: see
+        schema, table_prefix, consumer_name, reaper_interval, notify, retry_policies, observer: see
             ``QueueService``.
         consumer_timeout: see there, too; a loop that is blocked for longer loses what it holds.
         max_connections: how many acts may run on the database at once; the tasks beyond wait for
@@ -282,6 +284,7 @@ class AsyncQueueService(Proxy[QueueService]):
         reaper_interval: Duration = 1.0,
         notify: bool = True,
         retry_policies: Mapping[str, type[Any]] | None = None,
+        observer: Observer | Sequence[Observer] | None = None,
         max_connections: int = 10,
     ) -> None:
         super().__init__(
@@ -295,6 +298,7 @@ class AsyncQueueService(Proxy[QueueService]):
                 reaper_interval=reaper_interval,
                 notify=notify,
                 retry_policies=retry_policies,
+                observer=observer,
             )
         )
 

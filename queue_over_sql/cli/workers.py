@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -33,6 +35,9 @@ from queue_over_sql.worker.worker import stop_at_once
 LogLevelOption = Annotated[
     str,
     typer.Option(metavar="debug|info|warning|error", help="How much is logged to standard error."),
+]
+LogFormatOption = Annotated[
+    str, typer.Option(metavar="text|json", help="Log lines for people, or one JSON object a line.")
 ]
 LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error")}
 logger = logging.getLogger(__name__)
@@ -67,6 +72,7 @@ def worker(
     ],
     processes: Annotated[int, number("Number of processes that run the Worker.")] = 1,
     log_level: LogLevelOption = "info",
+    log_format: LogFormatOption = "text",
     supervised: Annotated[
         bool, typer.Option(SUPERVISED, hidden=True, help="Stop when standard input ends.")
     ] = False,
@@ -82,11 +88,12 @@ def worker(
     process itself is killed, the others finish what they are handling and stop.
     """
     several = processes > 1
-    start_logging(log_level, show_process=several or supervised)
+    start_logging(log_level, log_format, show_process=several or supervised)
     if session.connection.url is not None:
         os.environ[URL_VARIABLE] = session.connection.url
     if several:
-        raise typer.Exit(supervise(["worker", target, "--log-level", log_level], processes))
+        options = ["--log-level", log_level, "--log-format", log_format]
+        raise typer.Exit(supervise(["worker", target, *options], processes))
     found = load_worker(target)
     if supervised:
         obey_supervisor(found)
@@ -115,6 +122,7 @@ def reaper(
     interval: Annotated[float, duration("Time between two looks.", show_default="1s")] = 1.0,
     consumer_timeout: ConsumerTimeoutOption = 30.0,
     log_level: LogLevelOption = "info",
+    log_format: LogFormatOption = "text",
 ) -> None:
     """Run the reaper as a daemon until SIGTERM or Ctrl-C.
 
@@ -122,7 +130,7 @@ def reaper(
     attempts, prunes archives, and publishes the messages of schedules. Every started service does
     the same: the daemon is for deployments whose consumers come and go. Any number may run.
     """
-    start_logging(log_level)
+    start_logging(log_level, log_format)
     service = session.service(
         consumer_name="reaper", consumer_timeout=consumer_timeout, reaper_interval=interval
     )
@@ -140,14 +148,46 @@ class LogFormatter(logging.Formatter):
         return printable(hide_passwords(super().format(record)), keep=LAYOUT)
 
 
-def start_logging(level: str, *, show_process: bool = False) -> None:
-    """Log to standard error from `level` on; a usage error for a level that is none."""
+class JsonLogFormatter(logging.Formatter):
+    """Writes a record as one line of JSON, with its extra fields; shows no password of a URL.
+
+    The fields are ``time`` (ISO 8601, UTC), ``level``, ``logger``, ``message``, ``process``, those
+    of ``extra``, and ``exception`` with the traceback.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The finished line."""
+        fields = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            "process": record.process,
+        }
+        fields |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        shown = {
+            name: hide_passwords(value) if isinstance(value, str) else value
+            for name, value in fields.items()
+        }
+        return json.dumps(shown, default=str)
+
+
+# What each record has: all others are of `extra`.
+_STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime"}
+
+
+def start_logging(level: str, form: str = "text", *, show_process: bool = False) -> None:
+    """Log to standard error from `level` on; a usage error for a level or form that is none."""
     if level.lower() not in LEVELS:
         raise typer.BadParameter(f"{level!r} is none of {', '.join(LEVELS)}")
-    handler = logging.StreamHandler()
+    if form not in {"text", "json"}:
+        raise typer.BadParameter(f"{form!r} is none of text, json")
     process = "%(process)d " if show_process else ""
-    form = f"%(asctime)s {process}%(levelname)-7s %(name)s  %(message)s"
-    handler.setFormatter(LogFormatter(form))
+    text = LogFormatter(f"%(asctime)s {process}%(levelname)-7s %(name)s  %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLogFormatter() if form == "json" else text)
     logging.basicConfig(level=LEVELS[level.lower()], handlers=[handler], force=True)
     # Its line per job and run says nothing that ours do not.
     logging.getLogger("apscheduler").setLevel(logging.WARNING)

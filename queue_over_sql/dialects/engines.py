@@ -52,6 +52,8 @@ _POOL: Mapping[str, Any] = {
     "pool_size": 8,
     "max_overflow": -1,
     "pool_pre_ping": True,
+    # Errors end in logs, which get nothing of a payload.
+    "hide_parameters": True,
 }
 # A server that vanished without a word must not hold a heartbeat for longer than it can last.
 _CONNECT_SECONDS: Final = 10
@@ -174,7 +176,7 @@ class EngineForm:
         in_memory = _in_memory(url)
         options: dict[str, Any] = {"connect_args": {"check_same_thread": False, "timeout": 0}}
         if in_memory:
-            options["poolclass"] = StaticPool
+            options |= {"poolclass": StaticPool, "hide_parameters": True}
         else:
             options |= {"poolclass": self.pool, **_POOL}
         engine = self.create(url, **options)

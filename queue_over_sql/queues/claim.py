@@ -14,6 +14,7 @@ from queue_over_sql.dialects.requests import wanted
 from queue_over_sql.durations import to_microseconds, to_timedelta
 from queue_over_sql.errors import DatabaseRefused, DatabaseUnavailable, QueueError
 from queue_over_sql.message import AGE
+from queue_over_sql.observer import facts_of
 from queue_over_sql.queues.decoding import as_where
 from queue_over_sql.queues.low_watermark import LowWatermark
 from queue_over_sql.settings import check_whole
@@ -73,9 +74,10 @@ class Claimer:
         unreadable: set[int] = set()
         while True:
             seen = arrivals.count
+            began = time.monotonic()
             rows = self.claim(count, lease, matching)
             if rows:
-                messages = self.decoded(rows)
+                messages = self.decoded(rows, began)
                 # What could not be read was given back on the spot: it must not hide the others,
                 # nor keep us here for ever where it comes back at once.
                 if messages or unreadable.issuperset(row.id for row in rows):
@@ -117,13 +119,17 @@ class Claimer:
             raise
         return rows
 
-    def decoded(self, rows: Sequence[MessageRow]) -> list[Message]:
-        """The messages of claimed rows, without those that cannot be read."""
+    def decoded(self, rows: Sequence[MessageRow], began: float) -> list[Message]:
+        """The messages of rows whose claim began then, without those that cannot be read."""
         try:
-            return self._decoder.messages(rows)
+            messages = self._decoder.messages(rows)
         except BaseException:
             self.abandon(rows)
             raise
+        observer = self._context.observer
+        if observer is not None and messages:
+            observer.claimed(self._context.name, facts_of(messages), time.monotonic() - began)
+        return messages
 
     def _once(self, rows: Sequence[MessageRow], first: int) -> list[MessageRow]:
         """Merge two looks, of which the first claimed so many: in order, and each message once.

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from queue_over_sql.database.connections import Connections
     from queue_over_sql.database.notify import Arrivals, WakeUps
     from queue_over_sql.dialects.base import QueueDialect
+    from queue_over_sql.observer import Observers
     from queue_over_sql.payloads.types import Kinds
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.settings import EffectiveSettings, ServiceSettings
@@ -61,9 +62,11 @@ class QueueContext:
         arrivals: Arrivals,
         wakeups: WakeUps,
         kinds: Kinds | None = None,
+        observer: Observers | None = None,
     ) -> None:
         self.name = tables.queue
         self.kinds = kinds
+        self.observer = observer
         if kinds is not None:
             tables = dataclasses.replace(tables, known_kinds=kinds.names)
         self.tables = tables

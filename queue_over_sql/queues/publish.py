@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql import store
 from queue_over_sql.durations import instant_to_microseconds, to_microseconds
 from queue_over_sql.errors import DatabaseRefused, DuplicateKey, shown
-from queue_over_sql.message import Publication, Published
+from queue_over_sql.message import Publication, Published, PublishOutcome
 from queue_over_sql.payloads import codec as payloads
 from queue_over_sql.queues.column_values import own_value
 from queue_over_sql.schema.system_tables import KEY_LENGTH, KIND_LENGTH
@@ -18,13 +19,14 @@ from queue_over_sql.settings import check_choice, check_function, check_whole
 from queue_over_sql.store import NewMessage, PlainMessages, PlainPayloads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator
+    from collections.abc import Callable, Container, Iterator, Sequence
     from datetime import datetime
 
     from sqlalchemy import Connection
     from sqlalchemy.orm import Session
 
     from queue_over_sql.durations import Duration
+    from queue_over_sql.observer import Observers
     from queue_over_sql.queues.context import QueueContext
 
 
@@ -196,6 +198,80 @@ class Publisher:
             raise TypeError(msg)
         values = {name: own_value(columns[name], value, dialect) for name, value in given.items()}
         return {name: values.get(name) for name in own}
+
+
+class ObservedPublisher:
+    """Publishes through another publisher, and tells the observers of the service."""
+
+    def __init__(self, publisher: Publisher, queue: str, observer: Observers) -> None:
+        self._publisher = publisher
+        self._queue = queue
+        self._observer = observer
+
+    def publish(
+        self,
+        publication: Publication,
+        on_conflict: str,
+        connection: Connection | Session | None,
+    ) -> Published:
+        """Publish one message; see ``Queue.publish``."""
+        began, observer = time.monotonic(), self._observer
+        with observer.publishing(self._queue, 1) as headers:
+            if headers:
+                publication = with_headers(publication, headers)
+            published = self._publisher.publish(publication, on_conflict, connection)
+            if is_new(published):
+                observer.published(self._queue, 1, time.monotonic() - began, [published.id])
+        return published
+
+    def publish_many(
+        self,
+        items: Iterable[Any],
+        on_conflict: str,
+        connection: Connection | Session | None,
+    ) -> list[Published]:
+        """Publish many messages, all or none; see ``Queue.publish_many``."""
+        began = time.monotonic()
+        items = items if isinstance(items, list) else list(as_items(items))
+        with self._observer.publishing(self._queue, len(items)) as headers:
+            if headers:
+                items = [with_headers(as_publication(item), headers) for item in items]
+            published = self._publisher.publish_many(items, on_conflict, connection)
+            self._tell(published, began)
+        return published
+
+    def load(
+        self, items: Iterable[Any], batch_size: int, progress: Callable[[int], None] | None
+    ) -> int:
+        """Publish in bulk, one transaction per batch; see ``Queue.load``."""
+        began = time.monotonic()
+        with self._observer.publishing(self._queue, 0) as headers:
+            if headers:
+                given = as_items(items)
+                items = (with_headers(as_publication(item), headers) for item in given)
+            count = self._publisher.load(items, batch_size, progress)
+            self._observer.published(self._queue, count, time.monotonic() - began, ())
+        return count
+
+    def _tell(self, published: Sequence[Published], began: float) -> None:
+        ids = [each.id for each in published if is_new(each)]
+        if ids:
+            self._observer.published(self._queue, len(ids), time.monotonic() - began, ids)
+
+
+def is_new(published: Published) -> bool:
+    """Whether a publish put something new into the queue."""
+    # By identity: to hash a member takes longer.
+    outcome = published.outcome
+    return outcome is PublishOutcome.CREATED or outcome is PublishOutcome.REPLACED
+
+
+def with_headers(publication: Publication, headers: Mapping[str, Any]) -> Publication:
+    """A publication with these headers, which win over its own of the same names."""
+    own = publication.headers
+    if not headers or not (own is None or isinstance(own, Mapping)):
+        return publication
+    return dataclasses.replace(publication, headers={**(own or {}), **headers})
 
 
 def encode_options(publication: Publication, priorities: int) -> dict[str, Any]:

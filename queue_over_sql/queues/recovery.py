@@ -160,28 +160,42 @@ class Recovery:
         if not context.run(partial(look, limit=1)):
             return report
         while True:
-            found, done = context.run(
+            found, done, buried = context.run(
                 lambda c: self._batch(c, look(c, limit=BATCH), reason), atomic=True
             )
             report += done
+            if buried:
+                self._note_dead(buried, reason)
             # What was found but not changed belongs to a transaction that is settling it now.
             if found < BATCH or done == ReaperReport():
                 return report
 
     def _batch(
         self, connection: Connection, dead: Sequence[DeadClaim], reason: str
-    ) -> tuple[int, ReaperReport]:
+    ) -> tuple[int, ReaperReport, list[int]]:
         spent = [claim for claim in dead if claim.out_of_attempts]
         others = [claim for claim in dead if not claim.out_of_attempts]
-        buried = sum(
-            len(self._settlements.dead_letter(connection, settlement))
-            for settlement in _settlements(spent, f"out of attempts: {reason}")
-        )
+        buried: list[int] = []
+        for settlement in _settlements(spent, f"out of attempts: {reason}"):
+            buried += self._settlements.dead_letter(connection, settlement)
         restored = sum(
             len(store.restore(connection, self._context.sql, settlement))
             for settlement in _settlements(others, reason)
         )
-        return len(dead), ReaperReport(restored=restored, buried=buried)
+        return len(dead), ReaperReport(restored=restored, buried=len(buried)), sorted(buried)
+
+    def _note_dead(self, ids: Sequence[int], reason: str) -> None:
+        context = self._context
+        for message_id in ids:
+            _log.error(
+                "Message %d of queue %s is dead, out of attempts: %s",
+                message_id,
+                context.name,
+                reason,
+                extra={"queue": context.name, "message_id": message_id},
+            )
+        if context.observer is not None:
+            context.observer.dead_lettered(context.name, ids, f"out of attempts: {reason}")
 
 
 def _settlements(dead: Sequence[DeadClaim], reason: str) -> Iterator[Settlement]:

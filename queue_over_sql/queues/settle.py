@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql import store
 from queue_over_sql.durations import MICROSECOND, instant_to_microseconds, to_microseconds
@@ -21,6 +21,7 @@ from queue_over_sql.message import (
     lease_runs_at,
     note_lease,
 )
+from queue_over_sql.observer import log_fields
 from queue_over_sql.payloads import codec as payloads
 from queue_over_sql.queues.decoding import deferral
 from queue_over_sql.retry import ExponentialBackoff
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 # Long enough for a stack trace, short enough not to bloat the table.
 _LONGEST_ERROR = 20_000
+# What observers are told of messages that are over, and of those of which the log says nothing.
+_ENDINGS: Final = ("done", "rejected")
+_QUIET: Final = ("done", "released")
+_DEAD: Final = {"failed": "is dead, out of attempts,", "rejected": "was rejected"}
 
 
 class Settlements:
@@ -63,7 +68,7 @@ class Settlements:
         context = self._context
         keep = context.settings.archive == "all"
         act = store.finish(context.sql, self.grouped(messages), keep=keep)
-        self._settle(messages, act, connection, ends=True)
+        self._settle(messages, act, connection, "done")
 
     def nack(
         self,
@@ -80,12 +85,6 @@ class Settlements:
             m.id: self.delay_after(m.attempt, m.max_attempts, reason, explicit) for m in messages
         }
         groups = self.grouped(messages, Outcome.FAILED, reason, apart=delays)
-        for message in messages:
-            if delays[message.id] is None:
-                last, allowed = message.attempt, message.max_attempts
-                _log.warning(
-                    "%r is given up after attempt %d of %d: %s", message, last, allowed, reason
-                )
         sql = self._context.sql
 
         def fail(target: Connection, settlement: Settlement) -> set[int]:
@@ -96,7 +95,8 @@ class Settlements:
 
         atomic = None in delays.values() or not store.updates_at_once(sql, groups)
         act = store.each(groups, fail, atomic=atomic or connection is not None)
-        self._settle(messages, act, connection)
+        became = {id_: "failed" if wait is None else "retried" for id_, wait in delays.items()}
+        self._settle(messages, act, connection, became, reason)
         if any(wait == 0 for wait in delays.values()):
             self._came_back(None)
 
@@ -110,7 +110,7 @@ class Settlements:
         act = store.give_back(self._context.sql, self.grouped(messages))
         if connection is not None:
             act = act._replace(atomic=True)
-        self._settle(messages, act, connection)
+        self._settle(messages, act, connection, "released")
         self._came_back(None)
 
     def defer(self, message: Message, reason: str) -> None:
@@ -129,7 +129,8 @@ class Settlements:
                 return self.dead_letter(target, settlement)
             return store.set_aside(target, sql, settlement, waits)
 
-        self._settle([message], store.each(groups, defer), None)
+        became = "failed" if waits is None else "retried"
+        self._settle([message], store.each(groups, defer), None, {message.id: became}, reason)
 
     def reject(
         self,
@@ -139,8 +140,10 @@ class Settlements:
     ) -> None:
         """Dead-letter messages for good; see ``Queue.reject``."""
         messages = as_list(messages)
-        groups = self.grouped(messages, Outcome.REJECTED, reason_of(reason, "reason"))
-        self._settle(messages, store.each(groups, self.dead_letter), connection, ends=True)
+        kept = reason_of(reason, "reason")
+        groups = self.grouped(messages, Outcome.REJECTED, kept)
+        act = store.each(groups, self.dead_letter)
+        self._settle(messages, act, connection, "rejected", kept)
 
     def dead_letter(self, connection: Connection, settlement: Settlement) -> set[int]:
         """Move messages to the archive as dead letters, or count them where there is none."""
@@ -154,13 +157,14 @@ class Settlements:
         if gone:
             registry.count_discarded(connection, tables, len(gone))
             for message_id in sorted(gone):
-                _log.warning(
+                _log.error(
                     "Message %d of queue %s is dead (%s: %s) and was discarded, because the queue "
                     "has archive='none'.",
                     message_id,
                     tables.queue,
                     settlement.outcome,
                     settlement.error,
+                    extra={"queue": tables.queue, "message_id": message_id},
                 )
         return gone
 
@@ -185,7 +189,7 @@ class Settlements:
             return extended
 
         try:
-            self._settle(messages, store.each(groups, extend), connection, stays=True)
+            self._settle(messages, store.each(groups, extend), connection, None)
         finally:
             for message in _newest(messages):
                 if message.id in expiries:
@@ -263,9 +267,8 @@ class Settlements:
         messages: Sequence[Message],
         act: Act[set[int]],
         connection: Connection | Session | None,
-        *,
-        ends: bool = False,
-        stays: bool = False,
+        outcome: str | Mapping[int, str] | None,
+        reason: str | None = None,
     ) -> None:
         """Run an act on claimed messages, and raise for those that it did not touch.
 
@@ -273,10 +276,12 @@ class Settlements:
             messages: that it is about.
             act: returns the ids of those that were still held.
             connection: the caller's own transaction, or None.
-            ends: messages that are not there after a lost answer were ended by this.
-            stays: the messages are still to be settled.
+            outcome: what observers are told, for all messages or by id. For ``done`` and
+                ``rejected`` messages that are not there after a lost answer were ended by this.
+                None where the messages are still to be settled.
+            reason: of a failure.
         """
-        context = self._context
+        context, stays = self._context, outcome is None
         try:
             self.guard(messages)
             if connection is not None:
@@ -286,16 +291,52 @@ class Settlements:
                     settled = context.run(act.do, atomic=act.atomic, repeat=False)
                 except DatabaseUnavailable:
                     settled = context.run(act.do, atomic=act.atomic)
-                    if ends:
+                    if outcome in _ENDINGS:
                         settled |= self._ended_before(messages, settled)
+            if outcome is not None and (outcome not in _QUIET or context.observer is not None):
+                self._note(messages, settled, outcome, reason)
             self.refuse(messages, settled)
-        except ClaimLost:
+        except ClaimLost as error:
+            if context.observer is not None and not stays:
+                context.observer.claim_lost(context.name, [each.id for each in error.messages])
             # Nothing more can be done with them, whoever has them now.
             if not stays:
                 mark_settled(messages)
             raise
         if not stays:
             mark_settled(messages)
+
+    def tell_done(self, messages: Sequence[Message], settled: set[int]) -> None:
+        """Tell observers which of these messages were acked, and which were lost."""
+        self._note(messages, settled, "done", None)
+        lost = [message.id for message in messages if message.id not in settled]
+        if lost and self._context.observer is not None:
+            self._context.observer.claim_lost(self._context.name, lost)
+
+    def _note(
+        self,
+        messages: Sequence[Message],
+        settled: set[int],
+        outcome: str | Mapping[int, str],
+        reason: str | None,
+    ) -> None:
+        name, observer = self._context.name, self._context.observer
+        ids: dict[str, list[int]] = {}
+        for message in _newest(messages):
+            if message.id not in settled:
+                continue
+            became = outcome if isinstance(outcome, str) else outcome[message.id]
+            ids.setdefault(became, []).append(message.id)
+            if became in _DEAD:
+                how, attempt, allowed = _DEAD[became], message.attempt, message.max_attempts
+                fields = log_fields(name, [message])
+                text = "%r %s at attempt %d of %d: %s"
+                _log.error(text, message, how, attempt, allowed, reason, extra=fields)
+        if observer is not None:
+            for became, of in ids.items():
+                observer.settled(name, became, of)
+                if became in _DEAD:
+                    observer.dead_lettered(name, of, reason)
 
     def _ended_before(self, messages: Sequence[Message], settled: set[int]) -> set[int]:
         """Messages that only our own first try can have ended, whose answer was lost.

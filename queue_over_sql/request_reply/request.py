@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from queue_over_sql.backoff import OutageLog, look_pauses
@@ -19,7 +19,7 @@ from queue_over_sql.errors import (
     RequestTimeout,
 )
 from queue_over_sql.message import CORRELATION_ID, REPLY_TO, Message, Publication, Published
-from queue_over_sql.queues.publish import refuse_options
+from queue_over_sql.queues.publish import is_new, refuse_options, with_headers
 from queue_over_sql.request_reply import store as replies
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from queue_over_sql.queues.context import QueueContext
-    from queue_over_sql.queues.publish import Publisher
     from queue_over_sql.queues.settle import Settlements
     from queue_over_sql.request_reply.reply_queues import ReplyBox, ReplyQueues
 
@@ -49,12 +48,12 @@ class Requests:
     def __init__(
         self,
         context: QueueContext,
-        publisher: Publisher,
+        publish: Callable[[Publication, str, None], Published],
         settlements: Settlements,
         reply_queues: ReplyQueues,
     ) -> None:
         self._context = context
-        self._publisher = publisher
+        self._publish = publish
         self._settlements = settlements
         self._reply_queues = reply_queues
 
@@ -67,7 +66,7 @@ class Requests:
         headers = {**own_headers, REPLY_TO: inbox.name, CORRELATION_ID: correlation_id}
         asking = dataclasses.replace(publication, headers=headers)
         with self._waiting_for(correlation_id):
-            published = self._publisher.publish(asking, "raise", None)
+            published = self._publish(asking, "raise", None)
             request = Request(
                 self._context, self._reply_queues, published.id, correlation_id, seconds
             )
@@ -80,6 +79,24 @@ class Requests:
         headers = _reply_headers(message, reply.headers)
         publication = dataclasses.replace(reply, key=message.correlation_id, headers=headers)
         box = self._box(message, connection)
+        observer = self._context.observer
+        if observer is None:
+            return self._reply(message, box, publication, connection)
+        began, name = time.monotonic(), str(message.reply_to)
+        with observer.publishing(name, 1) as headers:
+            publication = with_headers(publication, headers)
+            published = self._reply(message, box, publication, connection)
+            if is_new(published):
+                observer.published(name, 1, time.monotonic() - began, [published.id])
+        return published
+
+    def _reply(
+        self,
+        message: Message,
+        box: ReplyBox,
+        publication: Publication,
+        connection: Connection | Session | None,
+    ) -> Published:
         with self._reporting_gone(message):
             new = box.encode(publication)
 

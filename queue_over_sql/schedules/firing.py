@@ -87,6 +87,7 @@ class ScheduleFirer:
 
     def __init__(self, parts: ServiceParts) -> None:
         self._access = ScheduleAccess(parts)
+        self._observer = parts.observer
         # When to look at which schedule again, as long as it is the same.
         self._wake_at: dict[str, tuple[Version, int]] = {}
         # What was said of schedules that cannot be fired need not be said at each pass.
@@ -146,6 +147,8 @@ class ScheduleFirer:
             return None
         if fired is not None and fired.late:
             core_of(messages.queue).announce()
+        if fired is not None and fired.count and self._observer is not None:
+            self._observer.schedule_fired(name, messages.queue.name, fired.count)
         return fired
 
     def _forget_all_but(self, names: set[str]) -> None:

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import time
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -31,7 +32,7 @@ from queue_over_sql.message import ROUTING_KEY, TOPIC, Published
 from queue_over_sql.payloads import codec as payloads
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.context import callers
-from queue_over_sql.queues.publish import ON_CONFLICT, check_options
+from queue_over_sql.queues.publish import ON_CONFLICT, check_options, is_new, with_headers
 from queue_over_sql.settings import check_choice
 from queue_over_sql.store import registry
 from queue_over_sql.topics import store as topic_store
@@ -111,7 +112,28 @@ class FanOut:
         """Publish to all subscribers; see ``Topic.publish``."""
         self._parts.check_open()
         check_choice("on_conflict", on_conflict, ON_CONFLICT)
-        message = self._addressed(publication, check_routing_text("routing_key", routing_key))
+        routing_key = check_routing_text("routing_key", routing_key)
+        observer = self._parts.observer
+        if observer is None:
+            return self._published(publication, routing_key, on_conflict, connection)
+        began = time.monotonic()
+        with observer.publishing(self._topic, 1) as headers:
+            publication = with_headers(publication, headers)
+            published = self._published(publication, routing_key, on_conflict, connection)
+            for copy in published:
+                if is_new(copy):
+                    seconds = time.monotonic() - began
+                    observer.published(str(copy.queue), 1, seconds, [copy.id])
+        return published
+
+    def _published(
+        self,
+        publication: Publication,
+        routing_key: str,
+        on_conflict: str,
+        connection: Connection | Session | None,
+    ) -> list[Published]:
+        message = self._addressed(publication, routing_key)
         if connection is not None:
             return self._publish_on(connection, message, on_conflict)
         published = self._publish(message, on_conflict)

@@ -9,13 +9,14 @@ import functools
 import inspect
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import event
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
 from queue_over_sql.errors import ClaimLost, DatabaseUnavailable, QueueError
+from queue_over_sql.observer import facts_of, log_fields, log_lost
 from queue_over_sql.queues.settle import reason_of
 
 if TYPE_CHECKING:
@@ -23,12 +24,14 @@ if TYPE_CHECKING:
 
     from queue_over_sql.database.connections import Connections
     from queue_over_sql.message import Message
+    from queue_over_sql.observer import Observers
     from queue_over_sql.queue import Queue
 
 
 _log = logging.getLogger(__name__)
 
 HandlerFunction = Callable[..., Any]
+Middleware = Callable[[Any, Callable[[], Any]], Any]
 SHARED_SECONDS = 0.05
 """After so long a transaction that messages share begins no other message."""
 
@@ -182,7 +185,7 @@ class HandlerRun:
 
     def _failed(self, messages: Sequence[Message], error: BaseException) -> None:
         if isinstance(error, ClaimLost):
-            _log.warning("Queue %s: %s", self.queue.name, error)
+            log_lost(self.queue.name, error)
             messages = [message for message in messages if message not in error.messages]
         else:
             _log_failure(self.queue.name, messages, error)
@@ -196,7 +199,7 @@ class HandlerRun:
             try:
                 self.queue.nack(list(messages), error=error)
             except ClaimLost as lost:
-                _log.info("Queue %s: %s", self.queue.name, lost)
+                log_lost(self.queue.name, lost)
 
         self._settle_at_last(nack)
 
@@ -209,7 +212,7 @@ class HandlerRun:
         try:
             self._insist(settle)
         except ClaimLost as lost:
-            _log.info("Queue %s: %s", self.queue.name, lost)
+            log_lost(self.queue.name, lost)
         except QueueError as error:
             _log.warning("Queue %s: left to the lease's end: %s", self.queue.name, error)
 
@@ -222,6 +225,79 @@ def is_asynchronous(function: HandlerFunction) -> bool:
     if not inspect.isroutine(called):
         called = type(called).__call__
     return inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called)
+
+
+def check_middleware(given: Sequence[Middleware], *, asynchronous: bool) -> tuple[Middleware, ...]:
+    """Let functions that go around handlers pass.
+
+    Raises:
+        TypeError: one is no function, or not of the kind that the worker's handlers are.
+    """
+    several = (given,) if callable(given) else tuple(given)
+    for each in several:
+        if not callable(each) or is_asynchronous(each) != asynchronous:
+            kind = "coroutine functions (async def)" if asynchronous else "plain functions"
+            msg = f"middleware of this worker must be {kind}, not {each!r}"
+            raise TypeError(msg)
+    return several
+
+
+def within_middleware(
+    middleware: Sequence[Middleware], function: HandlerFunction
+) -> HandlerFunction:
+    """A handler with middleware around it, the first one outermost."""
+    for around in reversed(middleware):
+        function = functools.partial(_call_within, around, function)
+    return function
+
+
+def _call_within(around: Middleware, function: HandlerFunction, message: Any, *rest: Any) -> Any:
+    return around(message, functools.partial(function, message, *rest))
+
+
+def awaited_within(
+    middleware: Sequence[Middleware], function: Callable[..., Awaitable[Any]]
+) -> Callable[..., Awaitable[Any]]:
+    """As ``within_middleware``, of coroutine functions."""
+    for around in reversed(middleware):
+        function = functools.partial(_await_within, around, function)
+    return function
+
+
+async def _await_within(
+    around: Middleware, function: Callable[..., Awaitable[Any]], message: Any, *rest: Any
+) -> None:
+    await around(message, functools.partial(function, message, *rest))
+
+
+def watched(function: HandlerFunction, queue: str, observer: Observers | None) -> HandlerFunction:
+    """A handler of which the log, at DEBUG, and observers hear."""
+
+    def handle(argument: Any, *connection: Connection) -> Any:
+        if observer is None and not _log.isEnabledFor(logging.DEBUG):
+            return function(argument, *connection)
+        messages = argument if isinstance(argument, list) else [argument]
+        facts = facts_of(messages)
+        error: BaseException | None = None
+        began = time.monotonic()
+        try:
+            with contextlib.nullcontext() if observer is None else observer.handling(queue, facts):
+                return function(argument, *connection)
+        except BaseException as failure:
+            error = failure
+            raise
+        finally:
+            seconds = time.monotonic() - began
+            if observer is not None and not isinstance(error, HandlerStopped):
+                observer.handled(queue, facts, seconds, error)
+            if error is None:
+                names = ", ".join(map(repr, messages))
+                fields = log_fields(queue, messages)
+                _log.debug("Handled %s in %.3f s.", names, seconds, extra=fields)
+            # With its frames it would keep cursors of the connection open.
+            error = None
+
+    return handle
 
 
 class _NotShared(Exception):
@@ -305,7 +381,13 @@ def _is_its_own(error: BaseException) -> bool:
 
 def _log_failure(queue: str, messages: Sequence[Message], error: BaseException) -> None:
     names = ", ".join(map(repr, messages))
-    _log.warning("The handler of queue %s failed for %s.", queue, names, exc_info=error)
+    _log.warning(
+        "The handler of queue %s failed for %s.",
+        queue,
+        names,
+        exc_info=error,
+        extra=log_fields(queue, messages),
+    )
 
 
 def _refuse_awaitable(result: object) -> None:

@@ -22,6 +22,7 @@ from queue_over_sql.errors import (
     ServiceClosed,
 )
 from queue_over_sql.message import payload_size
+from queue_over_sql.observer import log_lost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -387,6 +388,8 @@ class Supply:
                     return queue.exchange(finished, count, where=where)
                 except ServiceClosed:
                     raise
+                except ClaimLost as error:
+                    log_lost(queue.name, error)
                 except QueueError as error:
                     _log.info("Queue %s: %s", queue.name, error)
             self._threads.insist(lambda: _settle(queue, queue.ack, finished))
@@ -528,7 +531,7 @@ def _settle(
         if held:
             act(held)
     except ClaimLost as error:
-        _log.warning("Queue %s: %s", queue.name, error)
+        log_lost(queue.name, error)
     except (DatabaseUnavailable, QueueSchemaMismatch, ServiceClosed):
         raise
     except QueueError as error:

@@ -10,11 +10,20 @@ import signal
 import time
 from typing import TYPE_CHECKING, TypeVar
 
+from queue_over_sql.database.runtime import THREADS
 from queue_over_sql.errors import DatabaseUnavailable, QueueError
 from queue_over_sql.queue import name_of
 from queue_over_sql.schema.conditions import check_condition
 from queue_over_sql.settings import check_choice, check_flag, check_whole
-from queue_over_sql.worker.handlers import Handler, HandlerFunction, is_asynchronous
+from queue_over_sql.worker.handlers import (
+    Handler,
+    HandlerFunction,
+    Middleware,
+    check_middleware,
+    is_asynchronous,
+    watched,
+    within_middleware,
+)
 from queue_over_sql.worker.lease_renewal import LeaseKeeper
 from queue_over_sql.worker.supply import Supply
 from queue_over_sql.worker.threads import HandlerThreads
@@ -55,6 +64,7 @@ class Worker:
         prefetch: int | None,
         ack: str,
         poll_interval: tuple[float, float],
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         self._start_service = start
         self._parts = parts
@@ -65,6 +75,8 @@ class Worker:
         self._bounds = _poll_interval(poll_interval)
         self._handlers: list[Handler] = []
         runtime = self._runtime = parts.connections.runtime
+        self.middleware = check_middleware(middleware, asynchronous=runtime is not THREADS)
+        """What is wrapped around each handler, the outermost first."""
         self._keeper = LeaseKeeper(runtime)
         self._draining = runtime.event()
         self._aborting = runtime.event()
@@ -129,8 +141,12 @@ class Worker:
                     "would not run, and its messages would be finished all the same"
                 )
                 raise TypeError(msg)
+            called: HandlerFunction = function
+            if self._runtime is THREADS:
+                called = within_middleware(self.middleware, called)
+            called = watched(called, name, self._parts.observer)
             self._handlers.append(
-                Handler(name, function, transactional, lease_keepalive, batch, where, commit_every)
+                Handler(name, called, transactional, lease_keepalive, batch, where, commit_every)
             )
             return function
 

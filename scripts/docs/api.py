@@ -32,6 +32,7 @@ GROUPS = (
     ("Message", ("Message", "Status", "Outcome")),
     ("Looking", ("Selection", "LiveSelection", "ArchiveSelection", "Edited", "Archive")),
     ("Worker and reaper", ("Worker", "ReaperReport")),
+    ("Observing", ("Observer", "MessageFacts")),
     ("Schedules", ("Schedules", "Schedule")),
     ("SQL for any language", ("SqlApi",)),
     (

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import event
 
-from queue_over_sql import FixedDelay
+from queue_over_sql import FixedDelay, Observer
 from queue_over_sql.aio import AsyncMessage, AsyncQueueService
 from queue_over_sql.aio.proxies import run
 from queue_over_sql.queue import core_of
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
     from pathlib import Path
 
     from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from queue_over_sql import MessageFacts
 
 
 def database(tmp_path: Path) -> str:
@@ -183,3 +188,53 @@ def test_a_service_that_the_worker_started_leaves_with_the_loop(tmp_path: Path) 
 
     asyncio.run(work())
     assert 0 == asyncio.run(registered())
+
+
+def test_middleware_and_observers_go_around_coroutines(tmp_path: Path) -> None:
+    """Each task has context variables of its own, which last from one to the other."""
+    current: contextvars.ContextVar[int] = contextvars.ContextVar("current")
+    seen: list[tuple[str, int, int]] = []
+
+    class Watching(Observer):
+        @contextlib.contextmanager
+        def handling(self, _: str, messages: Sequence[MessageFacts]) -> Iterator[None]:
+            (message,) = messages
+            token = current.set(message.id)
+            try:
+                yield
+            finally:
+                seen.append(("observer", message.id, current.get()))
+                current.reset(token)
+
+    async def around(message: AsyncMessage, call: Callable[[], Awaitable[None]]) -> None:
+        await call()
+        seen.append(("middleware", message.id, current.get()))
+
+    async def main() -> None:
+        async with AsyncQueueService(database(tmp_path), observer=Watching()) as service:
+            queue = await service.create_queue("jobs")
+            worker = service.worker(concurrency=2, middleware=[around])
+            both = asyncio.Barrier(2)
+
+            @worker.handle("jobs", transactional=True)
+            async def handle(message: AsyncMessage, _: AsyncConnection) -> None:
+                seen.append(("handler", message.id, current.get()))
+                await both.wait()
+                seen.append(("handler", message.id, current.get()))
+                worker.stop()
+
+            await queue.publish_many(range(2))
+            async with asyncio.timeout(30):
+                await worker.run()
+
+    asyncio.run(main())
+    assert all(message_id == found for _, message_id, found in seen)
+    whose = [sorted(who for who, message_id, _ in seen if message_id == each) for each in (1, 2)]
+    assert whose == [["handler", "handler", "middleware", "observer"]] * 2
+
+
+def test_plain_middleware_is_refused_on_a_loop(tmp_path: Path) -> None:
+    """It would hold up the loop."""
+    service = AsyncQueueService(database(tmp_path))
+    with pytest.raises(TypeError, match="middleware of this worker must be coroutine functions"):
+        service.worker(middleware=[lambda _, call: call()])

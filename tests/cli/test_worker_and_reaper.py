@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 
@@ -99,7 +100,28 @@ def test_reaper_leaves_no_consumer_behind(sqlite_url: str, tmp_path: Path) -> No
         assert [service.consumer_id] == [c.consumer_id for c in service.consumers()]
 
 
-def test_an_unknown_log_level_is_wrong_usage(sqlite_url: str) -> None:
-    """The levels that there are stand in the message."""
-    ended = run("reaper", "--log-level", "loud", url=sqlite_url)
-    assert (2, True) == (ended.exit_code, "warning" in ended.err)
+def test_an_unknown_log_level_or_format_is_wrong_usage(sqlite_url: str) -> None:
+    """Those that there are stand in the message."""
+    for option, given, known in (("--log-level", "loud", "warning"), ("--log-format", "x", "json")):
+        ended = run("reaper", option, given, url=sqlite_url)
+        assert (2, True) == (ended.exit_code, known in ended.err)
+
+
+def test_log_lines_are_json(database: TestDatabase, tmp_path: Path) -> None:
+    """Each is one object, with the fields of the message that it is about and the traceback."""
+    (tmp_path / "my_jobs.py").write_text(MODULE)
+    succeed("create", "jobs", "--max-attempts", "1", url=database.url)
+    succeed("publish", "jobs", url=database.url, stdin='"a/b"\n')
+    log = tmp_path / "worker.log"
+    arguments = ("worker", "my_jobs:worker", "--log-format", "json")
+    with started(*arguments, url=database.url, log=log, cwd=tmp_path) as process:
+        eventually(lambda: "is dead" in log.read_text(), "it has failed")
+        process.send_signal(signal.SIGTERM)
+        assert 0 == process.wait(30)
+    records = [json.loads(line) for line in log.read_text().splitlines()]
+    assert all({"time", "level", "logger", "message", "process"} <= each.keys() for each in records)
+    failed = next(each for each in records if "exception" in each)
+    assert ("WARNING", "jobs", 1, 1) == tuple(
+        failed[name] for name in ("level", "queue", "message_id", "attempt")
+    )
+    assert "FileNotFoundError" in failed["exception"]

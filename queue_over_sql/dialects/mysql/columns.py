@@ -139,7 +139,12 @@ def _mysqlclient(url: URL, pid: int) -> Engine | None:
     own = url.set(drivername=f"{url.get_backend_name()}+mysqldb")
     own = own.update_query_dict({"charset": str(url.query.get("charset", "utf8mb4"))})
     return create_engine(
-        own, isolation_level="AUTOCOMMIT", pool_size=1, max_overflow=-1, pool_pre_ping=True
+        own,
+        isolation_level="AUTOCOMMIT",
+        pool_size=1,
+        max_overflow=-1,
+        pool_pre_ping=True,
+        hide_parameters=True,
     )
 
 

@@ -1,0 +1,294 @@
+"""Observer: told what a service does, for metrics, traces and logs of your own."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from queue_over_sql.message import row_of
+
+if TYPE_CHECKING:
+    from queue_over_sql.errors import ClaimLost
+    from queue_over_sql.message import Message
+    from queue_over_sql.queues.recovery import ReaperReport
+
+_log = logging.getLogger(__name__)
+_SECOND = 1_000_000
+_NO_HEADERS: AbstractContextManager[dict[str, Any]] = contextlib.nullcontext({})
+
+
+class MessageFacts(NamedTuple):
+    """What an observer is told about a claimed message; never its payload.
+
+    Attributes:
+        id: of the message.
+        attempt: number of this delivery, from 1.
+        round: the round of the consumer in which it was claimed; None of a message that was taken.
+        consumer_id: who claimed it; None of a message that was taken.
+        waited: seconds from the instant at which it was due to its claim; None where that is not
+            known, as of a second attempt.
+        headers: as they were published.
+    """
+
+    id: int
+    attempt: int
+    round: int | None
+    consumer_id: str | None
+    waited: float | None
+    headers: Mapping[str, Any]
+
+
+class Observer:
+    """Told what a service does: subclass it, and override what you want to know.
+
+    Give it to ``QueueService(observer=…)``. The service calls it in the thread, or on the event
+    loop, that called the verb, so its methods must be quick and thread-safe. What they raise is
+    logged and changes nothing. A verb that was given ``connection=`` calls it when the verb is
+    done, whether or not the caller's transaction commits.
+    """
+
+    def publishing(self, queue: str, count: int) -> AbstractContextManager[Any] | None:
+        """Wrap a publish.
+
+        Args:
+            queue: name of the queue, or of the topic.
+            count: how many messages; 0 where that is not known before.
+
+        Returns:
+            A context manager that is entered before the publish and left after it, with the error
+            where there is one. It yields headers that each message gets, or None. Or no context
+            manager.
+        """
+        del queue, count
+        return None
+
+    def published(self, queue: str, count: int, seconds: float, ids: Sequence[int]) -> None:
+        """Messages were published.
+
+        Args:
+            queue: name of the queue.
+            count: how many messages are new, or have new content.
+            seconds: how long that took.
+            ids: of these messages; empty after ``load``.
+        """
+
+    def claimed(self, queue: str, messages: Sequence[MessageFacts], seconds: float) -> None:
+        """Messages were claimed or taken.
+
+        Args:
+            queue: name of the queue.
+            messages: at least one.
+            seconds: how long the claim took, without what the consumer waited before.
+        """
+
+    def handling(
+        self, queue: str, messages: Sequence[MessageFacts]
+    ) -> AbstractContextManager[Any] | None:
+        """Wrap a call of a worker's handler.
+
+        Returns:
+            A context manager that is entered before the call and left after it, with the error
+            where there is one; or none.
+        """
+        del queue, messages
+        return None
+
+    def handled(
+        self,
+        queue: str,
+        messages: Sequence[MessageFacts],
+        seconds: float,
+        error: BaseException | None,
+    ) -> None:
+        """A worker's handler ended.
+
+        Args:
+            queue: name of the queue.
+            messages: those of the call: one, unless the handler takes batches.
+            seconds: how long the handler ran.
+            error: what it raised.
+        """
+
+    def settled(self, queue: str, outcome: str, ids: Sequence[int]) -> None:
+        """Messages were settled.
+
+        Args:
+            queue: name of the queue.
+            outcome: ``done``, ``retried``, ``failed`` (out of attempts), ``rejected`` or
+                ``released``.
+            ids: of the messages.
+        """
+
+    def claim_lost(self, queue: str, ids: Sequence[int]) -> None:
+        """Messages could not be settled, because their claim was lost."""
+
+    def dead_lettered(self, queue: str, ids: Sequence[int], reason: str | None) -> None:
+        """Messages became dead letters; by a verb of this service, or by its reaper."""
+
+    def reaped(self, report: ReaperReport, seconds: float) -> None:
+        """A pass of the reaper ended, and how long it took."""
+
+    def schedule_fired(self, schedule: str, queue: str, count: int) -> None:
+        """A schedule published messages."""
+
+
+class Observers(Observer):
+    """Tells several observers, and lets none of them fail a verb."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        # What observers do not override need not be called.
+        self._told = {
+            name: [getattr(o, name) for o in observers if getattr(type(o), name) is not method]
+            for name, method in vars(Observer).items()
+            if not name.startswith("_")
+        }
+        self.wraps_publishing = bool(self._told["publishing"])
+        """Whether one of them gives headers, or measures by itself."""
+        self._complained: set[Callable[..., Any]] = set()
+
+    def publishing(self, queue: str, count: int) -> AbstractContextManager[dict[str, Any]]:
+        """Wrap a publish; yields the headers of all observers."""
+        return self._publishing(queue, count) if self.wraps_publishing else _NO_HEADERS
+
+    @contextlib.contextmanager
+    def _publishing(self, queue: str, count: int) -> Iterator[dict[str, Any]]:
+        with self._wrapped("publishing", queue, count) as yielded:
+            headers: dict[str, Any] = {}
+            for given in yielded:
+                headers.update(given or {})
+            yield headers
+
+    def handling(
+        self, queue: str, messages: Sequence[MessageFacts]
+    ) -> AbstractContextManager[object]:
+        """Wrap a call of a handler."""
+        if not self._told["handling"]:
+            return _NO_HEADERS
+        return self._wrapped("handling", queue, messages)
+
+    def published(self, queue: str, count: int, seconds: float, ids: Sequence[int]) -> None:
+        """Tell them."""
+        self._tell("published", queue, count, seconds, ids)
+
+    def claimed(self, queue: str, messages: Sequence[MessageFacts], seconds: float) -> None:
+        """Tell them."""
+        self._tell("claimed", queue, messages, seconds)
+
+    def handled(
+        self,
+        queue: str,
+        messages: Sequence[MessageFacts],
+        seconds: float,
+        error: BaseException | None,
+    ) -> None:
+        """Tell them."""
+        self._tell("handled", queue, messages, seconds, error)
+
+    def settled(self, queue: str, outcome: str, ids: Sequence[int]) -> None:
+        """Tell them."""
+        self._tell("settled", queue, outcome, ids)
+
+    def claim_lost(self, queue: str, ids: Sequence[int]) -> None:
+        """Tell them."""
+        self._tell("claim_lost", queue, ids)
+
+    def dead_lettered(self, queue: str, ids: Sequence[int], reason: str | None) -> None:
+        """Tell them."""
+        self._tell("dead_lettered", queue, ids, reason)
+
+    def reaped(self, report: ReaperReport, seconds: float) -> None:
+        """Tell them."""
+        self._tell("reaped", report, seconds)
+
+    def schedule_fired(self, schedule: str, queue: str, count: int) -> None:
+        """Tell them."""
+        self._tell("schedule_fired", schedule, queue, count)
+
+    def _tell(self, what: str, *facts: Any) -> None:
+        for tell in self._told[what]:
+            try:
+                tell(*facts)
+            except Exception:  # noqa: BLE001 - a user's observer must not fail a verb
+                self._complain(tell)
+
+    @contextlib.contextmanager
+    def _wrapped(self, what: str, *facts: Any) -> Iterator[list[Any]]:
+        entered: list[tuple[Callable[..., Any], AbstractContextManager[Any]]] = []
+        yielded = []
+        for wrap in self._told[what]:
+            try:
+                wrapper = wrap(*facts)
+                if wrapper is not None:
+                    yielded.append(wrapper.__enter__())
+                    entered.append((wrap, wrapper))
+            except Exception:  # noqa: BLE001 - as in _tell
+                self._complain(wrap)
+        try:
+            yield yielded
+        finally:
+            failure = sys.exc_info()
+            for wrap, wrapper in reversed(entered):
+                try:
+                    # Whatever it returns: an observer swallows no error.
+                    wrapper.__exit__(*failure)
+                except Exception as error:  # noqa: BLE001 - as in _tell
+                    if error is not failure[1]:
+                        self._complain(wrap)
+
+    def _complain(self, method: Callable[..., Any]) -> None:
+        if method not in self._complained:
+            self._complained.add(method)
+            _log.exception("The observer failed in %s; this is not logged again.", method)
+
+
+def as_observers(given: Any) -> Observers | None:
+    """What was given as ``observer=``; None where nothing was.
+
+    Raises:
+        TypeError: it is neither an ``Observer`` nor several.
+    """
+    if given is None:
+        return None
+    several = [given] if isinstance(given, Observer) else given
+    if not isinstance(several, list | tuple) or not all(isinstance(o, Observer) for o in several):
+        msg = f"observer must be an Observer or a list of them, not {type(given).__name__}"
+        raise TypeError(msg)
+    return Observers(several) if several else None
+
+
+def facts_of(messages: Sequence[Message]) -> list[MessageFacts]:
+    """What observers are told about claimed messages."""
+    return [_facts(message) for message in messages]
+
+
+def _facts(message: Message) -> MessageFacts:
+    row = row_of(message)
+    waited = None
+    if row.attempt_count == 1 and row.claimed_at is not None:
+        waited = max(0, row.claimed_at - row.scheduled_at) / _SECOND
+    return MessageFacts(
+        row.id, row.attempt_count, row.consumer_round, row.consumer_id, waited, message.headers
+    )
+
+
+def log_fields(queue: str, messages: Sequence[Message]) -> dict[str, Any]:
+    """The fields of a log record about messages, for ``extra``."""
+    if len(messages) != 1:
+        return {"queue": queue, "message_ids": [message.id for message in messages]}
+    message = messages[0]
+    return {
+        "queue": queue,
+        "message_id": message.id,
+        "attempt": message.attempt,
+        "round": message.consumer_round,
+        "consumer_id": message.consumer_id,
+    }
+
+
+def log_lost(queue: str, error: ClaimLost) -> None:
+    """Log, as an error, that a worker lost claims."""
+    _log.error("Queue %s: %s", queue, error, extra=log_fields(queue, error.messages))

@@ -1,0 +1,397 @@
+"""Observers hear of each verb, and fail none; middleware goes around handlers; logs have fields."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import text
+
+from queue_over_sql import ClaimLost, DuplicateKey, Observer, PayloadInvalid, Publication
+from tests.contract.queue_state import set_columns
+from tests.contract.request_reply.asking_and_answering import answering
+from tests.contract.worker.running_worker import HandlerFailed, running
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sqlalchemy import Connection, Engine
+
+    from queue_over_sql import Message, Queue, QueueService
+    from queue_over_sql.testing.plugin import MakeService
+
+pytestmark = [pytest.mark.engines("sqlite"), pytest.mark.threads("tests/aio has the loop")]
+
+
+class Recording(Observer):
+    """Writes down what it hears, without times."""
+
+    def __init__(self, headers: dict[str, Any] | None = None) -> None:
+        self.heard: list[tuple[Any, ...]] = []
+        self._headers = headers
+
+    @contextlib.contextmanager
+    def _wrap(self, *what: Any) -> Iterator[dict[str, Any] | None]:
+        self.heard.append(("begin", *what))
+        try:
+            yield self._headers
+        except BaseException as error:
+            self.heard.append(("error", *what, type(error).__name__))
+            raise
+        self.heard.append(("end", *what))
+
+    def publishing(self, queue: str, count: int) -> Any:
+        """Wrap it."""
+        return self._wrap("publishing", queue, count)
+
+    def published(self, queue: str, count: int, seconds: float, ids: Sequence[int]) -> None:
+        """Write it down."""
+        assert seconds > 0
+        self.heard.append(("published", queue, count, list(ids)))
+
+    def claimed(self, queue: str, messages: Any, seconds: float) -> None:
+        """Write it down."""
+        assert seconds > 0
+        self.heard.append(("claimed", queue, [(m.id, m.attempt) for m in messages]))
+
+    def handling(self, queue: str, messages: Any) -> Any:
+        """Wrap it."""
+        return self._wrap("handling", queue, [message.id for message in messages])
+
+    def handled(
+        self, queue: str, messages: Any, seconds: float, error: BaseException | None
+    ) -> None:
+        """Write it down."""
+        assert seconds >= 0
+        failure = None if error is None else type(error).__name__
+        self.heard.append(("handled", queue, [message.id for message in messages], failure))
+
+    def settled(self, queue: str, outcome: str, ids: Sequence[int]) -> None:
+        """Write it down."""
+        self.heard.append(("settled", queue, outcome, list(ids)))
+
+    def claim_lost(self, queue: str, ids: Sequence[int]) -> None:
+        """Write it down."""
+        self.heard.append(("claim_lost", queue, list(ids)))
+
+    def dead_lettered(self, queue: str, ids: Sequence[int], reason: str | None) -> None:
+        """Write it down."""
+        self.heard.append(("dead_lettered", queue, list(ids), reason))
+
+    def reaped(self, report: Any, seconds: float) -> None:
+        """Write it down."""
+        assert seconds > 0
+        self.heard.append(("reaped", report.restored, report.buried, report.fired))
+
+    def schedule_fired(self, schedule: str, queue: str, count: int) -> None:
+        """Write it down."""
+        self.heard.append(("schedule_fired", schedule, queue, count))
+
+    def told(self, *kinds: str) -> list[tuple[Any, ...]]:
+        """What it heard of these kinds since it was asked last, without what wraps it."""
+        found = [fact for fact in self.heard if fact[0] in kinds or not kinds]
+        self.heard.clear()
+        return [fact for fact in found if kinds or fact[0] not in {"begin", "end"}]
+
+
+@pytest.fixture
+def observer() -> Recording:
+    """Gives each message a header."""
+    return Recording({"trace": "t1"})
+
+
+@pytest.fixture
+def service(make_service: MakeService, observer: Recording) -> QueueService:
+    """A service that it observes."""
+    return make_service(observer=observer)
+
+
+@pytest.fixture
+def queue(service: QueueService) -> Queue:
+    """The queue ``jobs`` of it."""
+    return service.create_queue("jobs", max_attempts=2, archive="all")
+
+
+def test_publishing(queue: Queue, observer: Recording) -> None:
+    """What is new is told with its ids; what failed is only seen by what wraps it."""
+    one = queue.publish("a", key="k").id
+    assert observer.heard == [
+        ("begin", "publishing", "jobs", 1),
+        ("published", "jobs", 1, [one]),
+        ("end", "publishing", "jobs", 1),
+    ]
+    observer.heard.clear()
+    with pytest.raises(DuplicateKey):
+        queue.publish("b", key="k")
+    assert observer.told() == [("error", "publishing", "jobs", 1, "DuplicateKey")]
+    queue.publish("b", key="k", on_conflict="skip")
+    queue.publish("b", key="k", on_conflict="replace")
+    many = queue.publish_many(["c", Publication("d", headers={"trace": "own", "more": 1})])
+    assert observer.told() == [
+        ("published", "jobs", 1, [one]),
+        ("published", "jobs", 2, [each.id for each in many]),
+    ]
+    assert 3 == queue.load(["e", "f", Publication("g")])
+    assert observer.told() == [("published", "jobs", 3, [])]
+    headers = [message.headers for message in queue.consume(10)]
+    assert headers == [{"trace": "t1"}] * 2 + [{"trace": "t1", "more": 1}] + [{"trace": "t1"}] * 3
+
+
+def test_claims_and_settlements(queue: Queue, observer: Recording, engine: Engine) -> None:
+    """Each verb tells what became of the messages, and which claims were lost."""
+    queue.publish_many(range(7))
+    observer.told()
+    messages = queue.consume(6)
+    ids = [message.id for message in messages]
+    assert observer.told() == [("claimed", "jobs", [(each, 1) for each in ids])]
+    done, retried, dead, rejected, released, lost = messages
+    done.ack()
+    retried.nack("busy", delay=0)
+    rejected.reject("no good")
+    released.release()
+    set_columns(engine, queue, lost.id, consumer_round=99)
+    with pytest.raises(ClaimLost):
+        queue.ack([dead, lost])
+    with pytest.raises(ClaimLost):
+        lost.extend()
+    assert observer.told() == [
+        ("settled", "jobs", "done", [done.id]),
+        ("settled", "jobs", "retried", [retried.id]),
+        ("settled", "jobs", "rejected", [rejected.id]),
+        ("dead_lettered", "jobs", [rejected.id], "no good"),
+        ("settled", "jobs", "released", [released.id]),
+        ("settled", "jobs", "done", [dead.id]),
+        ("claim_lost", "jobs", [lost.id]),
+    ]
+    (again,) = queue.consume(1, where=queue.table.c.id == retried.id)
+    queue.nack(again, error=ValueError("twice"))
+    assert observer.told() == [
+        ("claimed", "jobs", [(retried.id, 2)]),
+        ("settled", "jobs", "failed", [retried.id]),
+        ("dead_lettered", "jobs", [retried.id], "ValueError: twice"),
+    ]
+
+
+def test_exchanged_and_taken_messages(queue: Queue, observer: Recording, engine: Engine) -> None:
+    """Both are claimed and done."""
+    first, second, third = (queue.publish(n).id for n in range(3))
+    (message,) = queue.consume()
+    observer.told()
+    queue.ack(queue.exchange(message))
+    assert observer.told() == [
+        ("settled", "jobs", "done", [first]),
+        ("claimed", "jobs", [(second, 1)]),
+        ("settled", "jobs", "done", [second]),
+    ]
+    queue.publish("lost")
+    (lost,) = queue.consume(where=queue.table.c.id > third)
+    set_columns(engine, queue, lost.id, consumer_round=99)
+    observer.told()
+    with pytest.raises(ClaimLost):
+        queue.exchange(lost)
+    assert observer.told() == [("claim_lost", "jobs", [lost.id])]
+    with engine.begin() as connection:
+        queue.take(5, connection=connection)
+    assert observer.told("settled") == [("settled", "jobs", "done", [third])]
+
+
+def test_the_reaper_and_schedules(
+    service: QueueService, queue: Queue, observer: Recording, engine: Engine
+) -> None:
+    """A pass tells what it did, and each dead letter."""
+    message_id = queue.publish("x").id
+    for _ in range(2):
+        queue.consume()
+        set_columns(engine, queue, message_id, lease_expires_at=1)
+        service.reap()
+    told = observer.told("dead_lettered", "reaped")
+    reason = "out of attempts: the lease expired before the message was settled"
+    assert told == [
+        ("reaped", 1, 0, 0),
+        ("dead_lettered", "jobs", [message_id], reason),
+        ("reaped", 0, 1, 0),
+    ]
+    service.schedules.add("often", "jobs", {}, every=timedelta(seconds=1))
+    wait_until(lambda: service.reap().fired)
+    assert observer.told("schedule_fired")[0] == ("schedule_fired", "often", "jobs", 1)
+
+
+def test_topics_requests_and_replies(
+    service: QueueService, queue: Queue, observer: Recording
+) -> None:
+    """All of them carry the headers of observers, and tell each queue that got a message."""
+    topic = service.create_topic("news")
+    topic.subscribe(queue)
+    (copy,) = topic.publish("x", routing_key="a.b")
+    assert observer.heard[0] == ("begin", "publishing", "news", 1)
+    assert observer.told("published") == [("published", "jobs", 1, [copy.id])]
+    (message,) = queue.consume()
+    assert (message.headers["trace"], message.headers["topic"]) == ("t1", "news")
+    message.ack()
+    with answering(queue, lambda request: request.headers["trace"]):
+        reply = queue.request("who?", timeout=30)
+    assert (reply.payload, reply.headers["trace"]) == ("t1", "t1")
+    published = [fact for fact in observer.told() if fact[0] == "published"]
+    assert [fact[1] for fact in published] == ["jobs", reply.queue]
+
+
+class Broken(Observer):
+    """Fails in most that it does."""
+
+    @contextlib.contextmanager
+    def publishing(self, *_: Any, **__: Any) -> Iterator[None]:
+        """Fail at the end."""
+        try:
+            yield
+        finally:
+            raise ZeroDivisionError
+
+    def claimed(self, *_: Any, **__: Any) -> None:
+        """Fail."""
+        raise ZeroDivisionError
+
+    def settled(self, *_: Any, **__: Any) -> None:
+        """Fail."""
+        raise ZeroDivisionError
+
+
+def test_a_broken_observer_fails_no_verb(
+    make_service: MakeService, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says so once for each of its methods; the other observers hear all."""
+    recording = Recording()
+    queue = make_service(observer=[Broken(), recording]).create_queue("jobs")
+    for number in range(3):
+        queue.publish(number)
+        (message,) = queue.consume()
+        message.ack()
+    with pytest.raises(PayloadInvalid):
+        queue.publish(object())
+    assert 3 == len(recording.told("settled"))
+    failed = [r.getMessage() for r in caplog.records if "not logged again" in r.getMessage()]
+    assert 3 == len(failed)
+
+
+def test_what_is_no_observer(make_service: MakeService) -> None:
+    """It is refused when the service is made."""
+    for given in (print, [print], "log"):
+        with pytest.raises(TypeError, match="observer must be an Observer"):
+            make_service(observer=given)
+
+
+def test_handlers_are_wrapped_and_told(
+    service: QueueService, queue: Queue, observer: Recording
+) -> None:
+    """With their error, whether they are transactional or not; then what became of the message."""
+    calls: list[Any] = []
+    done = threading.Event()
+
+    def outer(message: Message, call: Any) -> None:
+        calls.append(("outer", message.payload))
+        call()
+        calls.append("back")
+
+    def inner(message: Message, call: Any) -> None:
+        calls.append("inner")
+        if message.payload == "stopped":
+            raise HandlerFailed
+        call()
+
+    worker = service.worker(concurrency=1, middleware=[outer, inner])
+
+    @worker.handle("jobs", transactional=True)
+    def handle(message: Message, connection: Any) -> None:
+        calls.append(("handler", message.payload, connection.closed))
+        done.set()
+
+    first, second = queue.publish("stopped", max_attempts=1).id, queue.publish("passed").id
+    observer.told()
+    with running(worker):
+        assert done.wait(30)
+        wait_until(lambda: queue.stats().claimed + queue.stats().ready == 0)
+    assert calls == [
+        ("outer", "stopped"),
+        "inner",
+        ("outer", "passed"),
+        "inner",
+        ("handler", "passed", False),
+        "back",
+    ]
+    told = observer.told("error", "end", "handled", "settled")
+    assert told == [
+        ("error", "handling", "jobs", [first], "HandlerFailed"),
+        ("handled", "jobs", [first], "HandlerFailed"),
+        ("settled", "jobs", "failed", [first]),
+        ("end", "handling", "jobs", [second]),
+        ("handled", "jobs", [second], None),
+        ("settled", "jobs", "done", [second]),
+    ]
+
+
+def test_middleware_of_another_kind(service: QueueService) -> None:
+    """A coroutine function cannot go around plain handlers; what is no function around none."""
+
+    async def asynchronous(_: Message, call: Any) -> None:
+        await call()
+
+    refused: list[Any] = [asynchronous, "log"]
+    for given in refused:
+        with pytest.raises(TypeError, match="middleware of this worker must be plain functions"):
+            service.worker(middleware=[given])
+
+
+def test_log_records_have_fields(
+    service: QueueService, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Handled at DEBUG, failed at WARNING, dead at ERROR; with the message, without its payload."""
+    worker = service.worker(concurrency=1)
+
+    @worker.handle("jobs", transactional=True)
+    def handle(message: Message, connection: Connection) -> None:
+        if message.payload["fails"]:
+            connection.execute(text("INSERT INTO nowhere VALUES (:p)"), message.payload)
+
+    caplog.set_level(logging.DEBUG, logger="queue_over_sql")
+    good = queue.publish({"fails": False, "p": "s3cret"}).id
+    bad = queue.publish({"fails": True, "p": "s3cret"}, max_attempts=1).id
+    with running(worker):
+        wait_until(lambda: 2 == queue.archive.messages().count())
+    about = [
+        (r.levelname, vars(r)["message_id"]) for r in caplog.records if "message_id" in vars(r)
+    ]
+    assert about == [("DEBUG", good), ("WARNING", bad), ("ERROR", bad)]
+    for record in caplog.records:
+        if "message_id" in vars(record):
+            found = vars(record)
+            assert ("jobs", 1) == (found["queue"], found["attempt"])
+            assert (service.consumer_id, True) == (found["consumer_id"], found["round"] > 0)
+    assert "s3cret" not in caplog.text
+
+
+def test_a_lost_claim_of_a_worker_is_an_error(
+    service: QueueService, queue: Queue, engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """So that error trackers see it; an idle pass of the reaper is for debugging."""
+    worker = service.worker(concurrency=1)
+    lost = threading.Event()
+
+    @worker.handle("jobs")
+    def handle(message: Message) -> None:
+        set_columns(engine, queue, message.id, consumer_round=10**6)
+        lost.set()
+
+    caplog.set_level(logging.DEBUG, logger="queue_over_sql")
+    message_id = queue.publish("x").id
+    with running(worker):
+        assert lost.wait(30)
+    errors = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert [vars(record)["message_id"] for record in errors] == [message_id]
+    caplog.clear()
+    service.reap()
+    passes = [r.levelname for r in caplog.records if r.getMessage().startswith("Reaper:")]
+    assert passes == ["DEBUG"]
