@@ -48,11 +48,10 @@ from queue_over_sql.errors import (
 )
 from queue_over_sql.existing_tables.queue import AdoptedQueue
 from queue_over_sql.message import Message, Outcome, Publication, Published, PublishOutcome, Status
-from queue_over_sql.observer import MessageFacts, Observer
+from queue_over_sql.observer import MessageFacts, Observer, ReaperReport
 from queue_over_sql.queue import Queue
 from queue_over_sql.queues.admin import QueueStats
 from queue_over_sql.queues.archive import Archive
-from queue_over_sql.queues.recovery import ReaperReport
 from queue_over_sql.queues.selection import ArchiveSelection, LiveSelection, Selection
 from queue_over_sql.retry import Delays, ExponentialBackoff, FixedDelay, NoRetry, RetryPolicy
 from queue_over_sql.schedules import Schedule, Schedules

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +15,6 @@ from queue_over_sql.message import row_of
 if TYPE_CHECKING:
     from queue_over_sql.errors import ClaimLost
     from queue_over_sql.message import Message
-    from queue_over_sql.queues.recovery import ReaperReport
 
 _log = logging.getLogger(__name__)
 _SECOND = 1_000_000
@@ -40,6 +40,33 @@ class MessageFacts(NamedTuple):
     consumer_id: str | None
     waited: float | None
     headers: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class ReaperReport:
+    """What one pass did.
+
+    Attributes:
+        restored: messages given back.
+        buried: messages that were out of attempts, or of a kind that nobody knew for too long.
+        pruned: archived messages removed because they were too old or too many.
+        consumers: dead consumers whose registration was removed.
+        fired: messages that schedules published.
+        dropped: temporary queues of dead consumers that were dropped.
+        swept: staged batches that nobody published, which were dropped.
+    """
+
+    restored: int = 0
+    buried: int = 0
+    pruned: int = 0
+    consumers: int = 0
+    fired: int = 0
+    dropped: int = 0
+    swept: int = 0
+
+    def __add__(self, other: ReaperReport) -> ReaperReport:
+        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
+        return ReaperReport(*(mine + theirs for mine, theirs in pairs))
 
 
 class Observer:
@@ -73,7 +100,7 @@ class Observer:
             queue: name of the queue.
             count: how many messages are new, or have new content.
             seconds: how long that took.
-            ids: of these messages; empty after ``load``.
+            ids: of these messages; empty after ``load``, and of those of a schedule.
         """
 
     def claimed(self, queue: str, messages: Sequence[MessageFacts], seconds: float) -> None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from queue_over_sql.backoff import OutageLog, RateLimit
 from queue_over_sql.errors import DatabaseUnavailable, QueueError, QueueNotFound, ServiceClosed
+from queue_over_sql.observer import ReaperReport
 from queue_over_sql.queue import core_of
-from queue_over_sql.queues.recovery import ReaperReport
 from queue_over_sql.store import recovery
 
 if TYPE_CHECKING:

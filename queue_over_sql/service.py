@@ -22,10 +22,9 @@ from queue_over_sql.errors import (
     TopicNotFound,
 )
 from queue_over_sql.existing_tables.queue import AdoptedQueue, RowPublisher
-from queue_over_sql.observer import Observer, as_observers
+from queue_over_sql.observer import Observer, ReaperReport, as_observers
 from queue_over_sql.queue import Queue, QueueCore, core_of
 from queue_over_sql.queues.context import QueueContext
-from queue_over_sql.queues.recovery import ReaperReport
 from queue_over_sql.reaper import Reaper, StagedWriteCleanup
 from queue_over_sql.request_reply.reply_queues import ReplyQueues
 from queue_over_sql.retry import RetryPolicies

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from queue_over_sql import store
 from queue_over_sql.backoff import RateLimit
 from queue_over_sql.durations import MICROSECOND
 from queue_over_sql.message import Claim, Outcome
+from queue_over_sql.observer import ReaperReport
 from queue_over_sql.queues.settle import Settlements
 from queue_over_sql.store import Disposition, Settlement
 
@@ -34,33 +34,6 @@ _PRUNES_PER_PASS = 20
 
 LEASE_EXPIRED = "the lease expired before the message was settled"
 CONSUMER_DIED = "the consumer died while it held the message"
-
-
-@dataclasses.dataclass(frozen=True)
-class ReaperReport:
-    """What one pass did.
-
-    Attributes:
-        restored: messages given back.
-        buried: messages that were out of attempts, or of a kind that nobody knew for too long.
-        pruned: archived messages removed because they were too old or too many.
-        consumers: dead consumers whose registration was removed.
-        fired: messages that schedules published.
-        dropped: temporary queues of dead consumers that were dropped.
-        swept: staged batches that nobody published, which were dropped.
-    """
-
-    restored: int = 0
-    buried: int = 0
-    pruned: int = 0
-    consumers: int = 0
-    fired: int = 0
-    dropped: int = 0
-    swept: int = 0
-
-    def __add__(self, other: ReaperReport) -> ReaperReport:
-        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
-        return ReaperReport(*(mine + theirs for mine, theirs in pairs))
 
 
 class Recovery:

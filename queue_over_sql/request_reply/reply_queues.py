@@ -10,8 +10,8 @@ from queue_over_sql import store
 from queue_over_sql.backoff import RateLimit
 from queue_over_sql.errors import DatabaseUnavailable, QueueError, QueueNotFound, ServiceClosed
 from queue_over_sql.message import Publication, Published
+from queue_over_sql.observer import ReaperReport
 from queue_over_sql.queues.decoding import decoded
-from queue_over_sql.queues.recovery import ReaperReport
 from queue_over_sql.request_reply import store as replies
 
 if TYPE_CHECKING:

@@ -9,13 +9,14 @@ and its messages encoded, before.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from queue_over_sql.durations import instant
 from queue_over_sql.errors import QueueError, QueueNotFound
 from queue_over_sql.message import PublishOutcome
 from queue_over_sql.queue import core_of
+from queue_over_sql.queues.publish import with_headers
 from queue_over_sql.schedules import store
 from queue_over_sql.schedules.calendar import Firing, plan
 from queue_over_sql.schedules.definition import Definition
@@ -75,6 +76,13 @@ class ScheduledMessages:
         self.schedule = schedule
         self.definition = definition
         self._template = core_of(queue).publisher.encode_plain(definition.publication(schedule))
+
+    def add_headers(self, headers: Mapping[str, Any]) -> None:
+        """Give each of them these headers, too."""
+        publication = self.definition.publication(self.schedule)
+        self._template = core_of(self.queue).publisher.encode_plain(
+            with_headers(publication, headers)
+        )
 
     def is_due(self, at: int, now: int) -> bool:
         """Whether the message for an instant is due by now."""

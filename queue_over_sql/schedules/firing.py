@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from typing import TYPE_CHECKING, Final
+import time
+from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.errors import (
     UNREADABLE,
@@ -13,9 +15,9 @@ from queue_over_sql.errors import (
     QueueSchemaMismatch,
     ServiceClosed,
 )
+from queue_over_sql.observer import ReaperReport
 from queue_over_sql.payloads.codec import is_storable
 from queue_over_sql.queue import Queue, core_of, name_of
-from queue_over_sql.queues.recovery import ReaperReport
 from queue_over_sql.schedules import acts, store
 from queue_over_sql.schedules.acts import Conflict, Fired, ScheduledMessages
 from queue_over_sql.schedules.definition import Definition
@@ -33,6 +35,15 @@ class ScheduleAccess:
     def __init__(self, parts: ServiceParts) -> None:
         self._parts = parts
         self.run = parts.connections.run
+        self.observer = parts.observer
+
+    def publishing(
+        self, queue: Queue, count: int
+    ) -> contextlib.AbstractContextManager[dict[str, Any]]:
+        """What goes around a publish to a queue; it yields headers for the messages."""
+        if self.observer is None:
+            return contextlib.nullcontext({})
+        return self.observer.publishing(queue.name, count)
 
     def scope(self) -> SchedulesOfPrefix:
         """Which schedules are ours, while the service is open."""
@@ -87,7 +98,6 @@ class ScheduleFirer:
 
     def __init__(self, parts: ServiceParts) -> None:
         self._access = ScheduleAccess(parts)
-        self._observer = parts.observer
         # When to look at which schedule again, as long as it is the same.
         self._wake_at: dict[str, tuple[Version, int]] = {}
         # What was said of schedules that cannot be fired need not be said at each pass.
@@ -130,25 +140,37 @@ class ScheduleFirer:
         return total
 
     def _fire_batch(self, name: str) -> Fired | None:
-        scope, stored = self._access.scope(), self._access.stored(name)
+        stored = self._access.stored(name)
         if stored is None or stored.paused:
             return None
         messages = self._access.messages(stored)
         firing = acts.look(messages, stored)
         if not firing.instants:
             return Fired(0, False, False, stored.version, firing.wake_at)  # noqa: FBT003
-        try:
-            fired = core_of(messages.queue).context.run(
-                lambda connection: acts.fire(connection, scope, messages, stored),
-                atomic=True,
-                durable=True,
-            )
-        except Conflict:
-            return None
+        fired = self._fire_now(messages, stored, len(firing.instants))
         if fired is not None and fired.late:
             core_of(messages.queue).announce()
-        if fired is not None and fired.count and self._observer is not None:
-            self._observer.schedule_fired(name, messages.queue.name, fired.count)
+        return fired
+
+    def _fire_now(
+        self, messages: ScheduledMessages, stored: ScheduleRecord, count: int
+    ) -> Fired | None:
+        scope, observer, queue = self._access.scope(), self._access.observer, messages.queue
+        began = time.monotonic()
+        with self._access.publishing(queue, count) as headers:
+            if headers:
+                messages.add_headers(headers)
+            try:
+                fired = core_of(queue).context.run(
+                    lambda connection: acts.fire(connection, scope, messages, stored),
+                    atomic=True,
+                    durable=True,
+                )
+            except Conflict:
+                return None
+            if fired is not None and fired.count and observer is not None:
+                observer.schedule_fired(stored.name, queue.name, fired.count)
+                observer.published(queue.name, fired.count, time.monotonic() - began, ())
         return fired
 
     def _forget_all_but(self, names: set[str]) -> None:

@@ -129,7 +129,8 @@ class Schedules:
             missed=missed,
             options=publish_options,
         )
-        return _schedule(self._again(lambda: self._put(target, name, wanted)))
+        with self._access.publishing(target, 0) as headers:
+            return _schedule(self._again(lambda: self._put(target, name, wanted, headers)))
 
     def list(self) -> Listed:
         """All schedules, by name; what cannot be read of them is logged and left out."""
@@ -207,7 +208,9 @@ class Schedules:
 
     # -- adding and changing
 
-    def _put(self, target: Queue, name: str, wanted: Definition) -> ScheduleRecord:
+    def _put(
+        self, target: Queue, name: str, wanted: Definition, headers: Mapping[str, Any]
+    ) -> ScheduleRecord:
         scope, stored = self._access.scope(), self._access.stored(name)
         before = None
         if stored is not None:
@@ -216,6 +219,8 @@ class Schedules:
                 return stored
             before = self._access.tables_of(stored.queue)
         messages = ScheduledMessages(target, name, wanted)
+        if headers:
+            messages.add_headers(headers)
         return core_of(target).context.run(
             lambda connection: acts.put(connection, scope, messages, stored, before),
             atomic=True,

@@ -218,7 +218,12 @@ def test_the_reaper_and_schedules(
     ]
     service.schedules.add("often", "jobs", {}, every=timedelta(seconds=1))
     wait_until(lambda: service.reap().fired)
-    assert observer.told("schedule_fired")[0] == ("schedule_fired", "often", "jobs", 1)
+    assert observer.told("schedule_fired", "published")[:2] == [
+        ("schedule_fired", "often", "jobs", 1),
+        ("published", "jobs", 1, []),
+    ]
+    service.schedules.remove("often")
+    assert {"t1"} == {message.headers["trace"] for message in queue.consume(9)}
 
 
 def test_topics_requests_and_replies(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queue_over_sql import backoff as pacing
-from queue_over_sql.queues.recovery import ReaperReport
+from queue_over_sql.observer import ReaperReport
 from queue_over_sql.reaper import Reaper
 
 

@@ -1,0 +1,288 @@
+"""Metrics for Prometheus: what a process does, and what a database holds.
+
+They need the extra ``prometheus``.
+
+Sources of the rules: names and units follow https://prometheus.io/docs/practices/naming/. No label
+has a key, an id or anything else that grows with the messages.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import select
+
+from queue_over_sql.errors import DatabaseUnavailable, QueueError, QueueNotFound
+from queue_over_sql.observer import MessageFacts, Observer
+from queue_over_sql.service import QueueService, parts_of
+
+try:
+    from prometheus_client import (
+        REGISTRY,
+        CollectorRegistry,
+        Counter,
+        Gauge,
+        Histogram,
+        generate_latest,
+        multiprocess,
+    )
+    from prometheus_client.core import GaugeMetricFamily, Metric
+    from prometheus_client.registry import Collector
+except ImportError as error:
+    msg = "Metrics need prometheus_client: pip install 'queue-over-sql[prometheus]'"
+    raise ImportError(msg) from error
+
+if TYPE_CHECKING:
+    from queue_over_sql.observer import ReaperReport
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+"""The media type of what ``exposition`` returns."""
+
+_PREFIX: Final = "queue_over_sql"
+# From what a handler without work takes to what a lease lasts by default.
+_SECONDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+_MULTIPROCESS: Final = "PROMETHEUS_MULTIPROC_DIR"
+
+
+class PrometheusObserver(Observer):
+    """Counts what this process does; give it to ``QueueService(observer=…)``, one for each process.
+
+    Its metrics begin with ``queue_over_sql_``. They have the label ``queue``, but those of the
+    reaper.
+
+    ================================  =========================================================
+    ``published_total``               messages that were published
+    ``claimed_total``                 messages that were claimed
+    ``redelivered_total``             those of them that had been delivered before
+    ``wait_seconds``                  histogram: from the instant at which a message was due to
+                                      its first claim
+    ``handler_duration_seconds``      histogram, by ``result``: ``ok`` or ``error``
+    ``settled_total``                 by ``outcome``: ``done``, ``retried``, ``failed``,
+                                      ``rejected``, ``released``
+    ``dead_lettered_total``           by a verb or by the reaper of this process
+    ``claims_lost_total``             messages that could not be settled any more
+    ``scheduled_total``               messages that schedules published
+    ``reaper_passes_total``           passes of the reaper of this process
+    ``reaper_restored_total``         messages that it gave back
+    ``reaper_duration_seconds``       histogram: how long a pass took
+    ``reaper_last_pass_timestamp_seconds``  when the last pass ended, in seconds since the epoch
+    ================================  =========================================================
+
+    Args:
+        registry: of prometheus_client; its default one if left out.
+
+    Raises:
+        ValueError: the registry has these metrics already: make one observer, and share it.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        registry = REGISTRY if registry is None else registry
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"{_PREFIX}_{name}", text, labels, registry=registry)
+
+        def histogram(name: str, text: str, *labels: str) -> Histogram:
+            named = f"{_PREFIX}_{name}"
+            return Histogram(named, text, labels, registry=registry, buckets=_SECONDS)
+
+        self._published = counter("published", "Messages published.", "queue")
+        self._claimed = counter("claimed", "Messages claimed.", "queue")
+        self._redelivered = counter(
+            "redelivered", "Messages claimed that were delivered before.", "queue"
+        )
+        self._waited = histogram("wait_seconds", "From due to the first claim.", "queue")
+        self._handled = histogram(
+            "handler_duration_seconds", "How long handlers ran.", "queue", "result"
+        )
+        self._settled = counter("settled", "Messages settled.", "queue", "outcome")
+        self._dead = counter("dead_lettered", "Messages that became dead letters.", "queue")
+        self._lost = counter("claims_lost", "Messages whose claim was lost.", "queue")
+        self._scheduled = counter("scheduled", "Messages that schedules published.", "queue")
+        self._passes = counter("reaper_passes", "Passes of the reaper.")
+        self._restored = counter("reaper_restored", "Messages that the reaper gave back.")
+        self._pass_seconds = histogram("reaper_duration_seconds", "How long a pass took.")
+        self._last_pass = Gauge(
+            f"{_PREFIX}_reaper_last_pass_timestamp_seconds",
+            "When the reaper's last pass ended.",
+            registry=registry,
+            multiprocess_mode="mostrecent",
+        )
+
+    def published(self, queue: str, count: int, seconds: float, ids: Sequence[int]) -> None:
+        """Count it."""
+        del seconds, ids
+        self._published.labels(queue).inc(count)
+
+    def claimed(self, queue: str, messages: Sequence[MessageFacts], seconds: float) -> None:
+        """Count it."""
+        del seconds
+        self._claimed.labels(queue).inc(len(messages))
+        again = sum(message.attempt > 1 for message in messages)
+        if again:
+            self._redelivered.labels(queue).inc(again)
+        waited = self._waited.labels(queue)
+        for message in messages:
+            if message.waited is not None:
+                waited.observe(message.waited)
+
+    def handled(
+        self,
+        queue: str,
+        messages: Sequence[MessageFacts],
+        seconds: float,
+        error: BaseException | None,
+    ) -> None:
+        """Count it."""
+        del messages
+        self._handled.labels(queue, "ok" if error is None else "error").observe(seconds)
+
+    def settled(self, queue: str, outcome: str, ids: Sequence[int]) -> None:
+        """Count it."""
+        self._settled.labels(queue, outcome).inc(len(ids))
+
+    def claim_lost(self, queue: str, ids: Sequence[int]) -> None:
+        """Count it."""
+        self._lost.labels(queue).inc(len(ids))
+
+    def dead_lettered(self, queue: str, ids: Sequence[int], reason: str | None) -> None:
+        """Count it."""
+        del reason
+        self._dead.labels(queue).inc(len(ids))
+
+    def reaped(self, report: ReaperReport, seconds: float) -> None:
+        """Count it."""
+        self._passes.inc()
+        self._restored.inc(report.restored)
+        self._pass_seconds.observe(seconds)
+        self._last_pass.set_to_current_time()
+
+    def schedule_fired(self, schedule: str, queue: str, count: int) -> None:
+        """Count it."""
+        del schedule
+        self._scheduled.labels(queue).inc(count)
+
+
+class DatabaseCollector(Collector):
+    """Asks a database what its queues hold; one process for each database needs it.
+
+    ==============================================  =============================================
+    ``queue_over_sql_up``                           1 where the database answered
+    ``queue_over_sql_messages``                     by ``queue`` and ``status``: ``ready``,
+                                                    ``delayed``, ``claimed``, ``held``
+    ``queue_over_sql_dead_letters``                 by ``queue``: kept in the archive
+    ``queue_over_sql_oldest_ready_age_seconds``     by ``queue``: how long the oldest ready
+                                                    message has been due; 0 without one
+    ``queue_over_sql_paused``                       by ``queue``: 1 where it is paused
+    ``queue_over_sql_consumers``                    by ``state``: ``alive`` or ``expired``
+    ``queue_over_sql_consumer_heartbeat_age_seconds``  of the living consumer that was heard of
+                                                    longest ago; 0 without one
+    ==============================================  =============================================
+
+    Args:
+        service: of the database; it need not be started.
+        seconds: how long an answer serves all who ask, so that many scrapes cost one look.
+    """
+
+    def __init__(self, service: QueueService, *, seconds: float = 5.0) -> None:
+        self._service = service
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._collected: list[Metric] = []
+        self._collected_at = float("-inf")
+
+    def collect(self) -> Iterable[Metric]:
+        """What the database holds now, or held a moment ago."""
+        with self._lock:
+            if time.monotonic() - self._collected_at > self._seconds:
+                self._collected = list(self._look())
+                self._collected_at = time.monotonic()
+            return self._collected
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: to be registered it need not ask the database."""
+        return []
+
+    def _look(self) -> Iterator[Metric]:
+        up = GaugeMetricFamily(f"{_PREFIX}_up", "Whether the database answered.")
+        try:
+            found = [*self._queues(), *self._consumers()]
+        except DatabaseUnavailable:
+            up.add_metric([], 0)
+            yield up
+            return
+        up.add_metric([], 1)
+        yield up
+        yield from found
+
+    def _queues(self) -> list[Metric]:
+        def gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+            return GaugeMetricFamily(f"{_PREFIX}_{name}", text, labels=["queue", *labels])
+
+        messages = gauge("messages", "Messages that are not finished.", "status")
+        dead = gauge("dead_letters", "Dead letters in the archive.")
+        age = gauge("oldest_ready_age_seconds", "How long the oldest ready message is due.")
+        paused = gauge("paused", "Whether the queue is paused.")
+        for queue in self._service.queues():
+            try:
+                stats = queue.stats()
+            except DatabaseUnavailable:
+                raise
+            except (QueueNotFound, QueueError):
+                # It was dropped meanwhile, or cannot be read; the others can.
+                continue
+            for status in ("ready", "delayed", "claimed", "held"):
+                messages.add_metric([queue.name, status], getattr(stats, status))
+            dead.add_metric([queue.name], stats.failed + stats.rejected + stats.expired)
+            oldest = stats.oldest_ready_age
+            age.add_metric([queue.name], oldest.total_seconds() if oldest else 0.0)
+            paused.add_metric([queue.name], stats.paused)
+        return [messages, dead, age, paused]
+
+    def _consumers(self) -> list[Metric]:
+        connections = parts_of(self._service).connections
+        now = connections.run(
+            lambda connection: connection.execute(select(connections.dialect.now())).scalar_one()
+        )
+        ages, expired = [], 0
+        for consumer in self._service.consumers():
+            if consumer.never_expires:
+                continue
+            if consumer.expires_at.timestamp() * 1_000_000 <= now:
+                expired += 1
+            else:
+                ages.append(now / 1_000_000 - consumer.heartbeat_at.timestamp())
+        count = GaugeMetricFamily(f"{_PREFIX}_consumers", "Registered consumers.", labels=["state"])
+        count.add_metric(["alive"], len(ages))
+        count.add_metric(["expired"], expired)
+        heard = GaugeMetricFamily(
+            f"{_PREFIX}_consumer_heartbeat_age_seconds",
+            "Age of the oldest heartbeat of a living consumer.",
+        )
+        heard.add_metric([], max([0.0, *ages]))
+        return [count, heard]
+
+
+def exposition(*collectors: Any, registry: CollectorRegistry | None = None) -> bytes:
+    """All metrics as text for Prometheus, of all processes where they share a folder.
+
+    Args:
+        collectors: beside those of the registry.
+        registry: the default one if left out. Where ``PROMETHEUS_MULTIPROC_DIR`` is set, the
+            processes that share that folder are added up instead.
+    """
+    gathered = CollectorRegistry()
+    if os.environ.get(_MULTIPROCESS):
+        multiprocess.MultiProcessCollector(gathered)  # type: ignore[no-untyped-call]
+    else:
+        gathered = REGISTRY if registry is None else registry
+    text: bytes = generate_latest(gathered)
+    if collectors:
+        beside = CollectorRegistry()
+        for collector in collectors:
+            beside.register(collector)
+        text += generate_latest(beside)
+    return text

@@ -1,0 +1,199 @@
+"""Metrics: what they count, that Prometheus takes them, and that processes are added up."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from queue_over_sql import ClaimLost, QueueService
+from queue_over_sql.observability.prometheus import (
+    DatabaseCollector,
+    PrometheusObserver,
+    exposition,
+)
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from queue_over_sql import Message, Queue
+    from queue_over_sql.testing.plugin import MakeService, TestDatabase
+
+ROOT = Path(__file__).parents[2]
+LABELS = {"queue", "status", "outcome", "result", "state", "le"}
+
+
+def samples(text: bytes) -> dict[str, float]:
+    """The value of each sample of ours, by its name and labels."""
+    lines = text.decode().splitlines()
+    found = (line.rpartition(" ") for line in lines if line.startswith("queue_over_sql_"))
+    return {name.removeprefix("queue_over_sql_"): float(value) for name, _, value in found}
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    """One for the test alone."""
+    return CollectorRegistry()
+
+
+def use(service: QueueService) -> Queue:
+    """Do a bit of everything."""
+    queue = service.create_queue("jobs", max_attempts=2, archive="all")
+    queue.publish_many(range(6))
+    done, retried, rejected, released, lost = queue.consume(5)
+    done.ack()
+    rejected.reject("no good")
+    released.release()
+    lost.nack("no", delay=60)
+    with pytest.raises(ClaimLost):
+        lost.ack()
+    retried.nack("no", delay=0)
+    worker = service.worker(concurrency=1, prefetch=1, ack="each")
+    handled = []
+
+    @worker.handle("jobs")
+    def handle(message: Message) -> None:
+        handled.append(message.id)
+        if len(handled) == 3:
+            worker.stop()
+        if message.id == retried.id:
+            raise ValueError(message.payload)
+
+    worker.run()
+    service.reap()
+    return queue
+
+
+@pytest.mark.engines("sqlite")
+def test_what_is_counted(make_service: MakeService, registry: CollectorRegistry) -> None:
+    """By queue and outcome, with times; nothing has a label that grows with the messages."""
+    service = make_service(observer=PrometheusObserver(registry))
+    use(service)
+    service.schedules.add("often", "jobs", {}, every=timedelta(seconds=1))
+    wait_until(lambda: service.reap().fired)
+    text = exposition(registry=registry)
+    found = samples(text)
+    expected = {
+        'claimed_total{queue="jobs"}': 8,
+        'redelivered_total{queue="jobs"}': 1,
+        'wait_seconds_count{queue="jobs"}': 7,
+        'handler_duration_seconds_count{queue="jobs",result="ok"}': 2,
+        'handler_duration_seconds_count{queue="jobs",result="error"}': 1,
+        'settled_total{outcome="done",queue="jobs"}': 3,
+        'settled_total{outcome="retried",queue="jobs"}': 2,
+        'settled_total{outcome="failed",queue="jobs"}': 1,
+        'settled_total{outcome="rejected",queue="jobs"}': 1,
+        'settled_total{outcome="released",queue="jobs"}': 1,
+        'dead_lettered_total{queue="jobs"}': 2,
+        'claims_lost_total{queue="jobs"}': 1,
+    }
+    assert expected == {name: found[name] for name in expected}
+    assert found['published_total{queue="jobs"}'] >= 7
+    assert found['scheduled_total{queue="jobs"}'] >= 1
+    assert found["reaper_passes_total"] >= 2
+    assert found["reaper_last_pass_timestamp_seconds"] > 1.7e9
+    assert LABELS >= {name for names in re.findall(r"{(.*)}", text.decode()) for name in
+                      re.findall(r"(\w+)=", names)}  # fmt: skip
+
+
+def test_what_the_database_holds(make_service: MakeService, registry: CollectorRegistry) -> None:
+    """On each engine, of each queue and of the consumers; one look serves many scrapes."""
+    service = make_service()
+    queue = use(service)
+    service.create_queue("empty").pause()
+    collector = DatabaseCollector(service, seconds=3600)
+    found = samples(exposition(collector, registry=registry))
+    ages = [found.pop(f'oldest_ready_age_seconds{{queue="{name}"}}') for name in ("jobs", "empty")]
+    assert 0.0 <= found.pop("consumer_heartbeat_age_seconds") < 30
+    assert found == {
+        "up": 1,
+        'messages{queue="jobs",status="ready"}': 0,
+        'messages{queue="jobs",status="delayed"}': 1,
+        'messages{queue="jobs",status="claimed"}': 0,
+        'messages{queue="jobs",status="held"}': 0,
+        **{
+            f'messages{{queue="empty",status="{status}"}}': 0
+            for status in ("ready", "delayed", "claimed", "held")
+        },
+        'dead_letters{queue="jobs"}': 2,
+        'dead_letters{queue="empty"}': 0,
+        'paused{queue="jobs"}': 0,
+        'paused{queue="empty"}': 1,
+        'consumers{state="alive"}': 1,
+        'consumers{state="expired"}': 0,
+    }
+    assert ages == [0, 0]
+    queue.publish("more")
+    again = samples(exposition(collector, registry=registry))
+    assert 0 == again['messages{queue="jobs",status="ready"}']
+    queue.messages().hold()
+    fresh = samples(exposition(DatabaseCollector(service), registry=registry))
+    assert 2 == fresh['messages{queue="jobs",status="held"}']
+
+
+@pytest.mark.engines("sqlite")
+def test_a_database_that_is_away(tmp_path: Path, registry: CollectorRegistry) -> None:
+    """It is said by a metric, so that the scrape itself does not fail."""
+    service = QueueService(f"sqlite:///{tmp_path / 'nowhere' / 'q.db'}")
+    assert {"up": 0} == samples(exposition(DatabaseCollector(service), registry=registry))
+
+
+WORK = """
+import sys
+from queue_over_sql import QueueService
+from queue_over_sql.observability.prometheus import PrometheusObserver
+
+with QueueService(sys.argv[1], observer=PrometheusObserver()) as service:
+    queue = service.create_queue("jobs")
+    queue.publish_many(["x"] * int(sys.argv[2]))
+"""
+ASK = """
+import sys
+from queue_over_sql.observability.prometheus import exposition
+sys.stdout.buffer.write(exposition())
+"""
+
+
+@pytest.mark.engines("sqlite")
+def test_processes_are_added_up(database: TestDatabase, tmp_path: Path) -> None:
+    """Those that share PROMETHEUS_MULTIPROC_DIR, also after they have ended."""
+    folder = tmp_path / "metrics"
+    folder.mkdir()
+
+    def run(code: str, *arguments: str) -> bytes:
+        command = [sys.executable, "-c", code, *arguments]
+        environment = {"PROMETHEUS_MULTIPROC_DIR": str(folder), "PYTHONPATH": str(ROOT)}
+        return subprocess.run(
+            command, env=environment, cwd=tmp_path, capture_output=True, timeout=120, check=True
+        ).stdout
+
+    for count in (3, 4):
+        run(WORK, database.url, str(count))
+    assert 7 == samples(run(ASK))['published_total{queue="jobs"}']
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_has_no_complaint(make_service: MakeService, registry: CollectorRegistry) -> None:
+    """The checker of Prometheus finds the names, units and texts in order."""
+    service = make_service(observer=PrometheusObserver(registry))
+    use(service)
+    text = exposition(DatabaseCollector(service), registry=registry)
+    checked = subprocess.run(
+        ["promtool", "check", "metrics"], input=text, capture_output=True, timeout=60, check=False
+    )
+    assert (0, b"", b"") == (checked.returncode, checked.stdout, checked.stderr)
+
+
+@pytest.mark.engines("sqlite")
+def test_two_observers_on_one_registry(registry: CollectorRegistry) -> None:
+    """The second one cannot register its metrics."""
+    PrometheusObserver(registry)
+    with pytest.raises(ValueError, match="Duplicated"):
+        PrometheusObserver(registry)
