@@ -39,6 +39,23 @@ def test_what_is_put_is_what_the_library_consumes(
     message.ack()
 
 
+def test_the_trace_of_the_session_travels_along(installed: QueueService, client: SqlClient) -> None:
+    """As the header ``traceparent``, unless it is none; another session has its own."""
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    postgresql = client.connection.dialect.name == "postgresql"
+    variable = "queue_over_sql.traceparent" if postgresql else "@queue_over_sql_traceparent"
+    queue = installed.queue("jobs")
+    for given, headers in (
+        (trace, {"traceparent": trace}),
+        ('x"}', {}),
+        ("", {}),
+    ):
+        client.rows(f"SET {variable} = '{given}'")
+        client.put("1")
+        client.put_all("[2]")
+        assert [headers, headers] == [message.headers for message in queue.consume(2)], given
+
+
 def test_what_the_library_publishes_is_what_is_got(
     installed: QueueService, client: SqlClient
 ) -> None:

@@ -28,8 +28,11 @@ BEGIN
   ELSEIF <malformed> THEN
     CALL queue_over_sql_refuse(31004, 'The payload is no JSON, or nested too deeply for this server.');
   END IF;
-  INSERT INTO <live> (payload, published_at, scheduled_at, available_at, max_attempts, lease_us)
-  VALUES (_content, _now, _now, _now, _allowed, _lease);
+  -- The trace that the client is in, as OpenTelemetry writes it.
+  INSERT INTO <live> (payload, published_at, scheduled_at, available_at, max_attempts, lease_us, headers)
+  VALUES (_content, _now, _now, _now, _allowed, _lease,
+    IF(@queue_over_sql_traceparent REGEXP '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$',
+       CONCAT('{"traceparent":"', @queue_over_sql_traceparent, '"}'), NULL));
   RETURN LAST_INSERT_ID();
 END
 -----

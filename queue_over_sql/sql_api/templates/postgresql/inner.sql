@@ -100,6 +100,8 @@ DECLARE
   most bigint := CAST(settings->>'max_payload_bytes' AS bigint);
   size bigint;
   new_id bigint;
+  -- The trace that the client is in, as OpenTelemetry writes it.
+  traced text := current_setting('queue_over_sql.traceparent', true);
 BEGIN
   IF payload IS NULL THEN
     RAISE EXCEPTION USING ERRCODE = 'QS004', MESSAGE = 'The payload must not be NULL.',
@@ -116,11 +118,12 @@ BEGIN
     PERFORM <schema>.queue_over_sql_json('The payload', payload, 'QS004');
   END IF;
   EXECUTE format(
-    'INSERT INTO %s (payload, published_at, scheduled_at, available_at, max_attempts, lease_us)'
-    ' VALUES (%s, $2, $2, $2, $3, $4) RETURNING id',
+    'INSERT INTO %s (payload, published_at, scheduled_at, available_at, max_attempts, lease_us, headers)'
+    ' VALUES (%s, $2, $2, $2, $3, $4, $5) RETURNING id',
     <schema>.queue_over_sql_table(queue, ''),
     CASE kind_of WHEN 'json' THEN 'CAST($1 AS json)' WHEN 'text' THEN '$1' ELSE 'decode($1, ''base64'')' END)
-  INTO new_id USING payload, <schema>.queue_over_sql_now(), allowed, lease;
+  INTO new_id USING payload, <schema>.queue_over_sql_now(), allowed, lease,
+    CASE WHEN traced ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$' THEN json_build_object('traceparent', traced) END;
   RETURN new_id;
 END
 $body$;
