@@ -78,6 +78,12 @@ class Observer:
     done, whether or not the caller's transaction commits.
     """
 
+    def opened(self, service: Any) -> None:
+        """A ``QueueService`` was made with this observer; what this raises, the service raises."""
+
+    def closing(self) -> None:
+        """The service stops, and can still reach its database."""
+
     def publishing(self, queue: str, count: int) -> AbstractContextManager[Any] | None:
         """Wrap a publish.
 
@@ -176,6 +182,15 @@ class Observers(Observer):
         self.wraps_publishing = bool(self._told["publishing"])
         """Whether one of them gives headers, or measures by itself."""
         self._complained: set[Callable[..., Any]] = set()
+
+    def opened(self, service: Any) -> None:
+        """Tell them; what they raise is raised."""
+        for tell in self._told["opened"]:
+            tell(service)
+
+    def closing(self) -> None:
+        """Tell them."""
+        self._tell("closing")
 
     def publishing(self, queue: str, count: int) -> AbstractContextManager[dict[str, Any]]:
         """Wrap a publish; yields the headers of all observers."""

@@ -144,6 +144,8 @@ class QueueService:
             ],
             observer=parts.observer,
         )
+        if parts.observer is not None:
+            parts.observer.opened(self)
 
     @property
     def consumer_id(self) -> str | None:
@@ -611,6 +613,8 @@ class QueueService:
             self._parts.closed = True
         consumer_id = self.consumer_id
         self._background.stop()
+        if self._parts.observer is not None:
+            self._parts.observer.closing()
         self._parts.wakeups.stop()
         # Half of the time is left for what this consumer itself holds.
         self._parts.connections.close_to_others(seconds / 2)

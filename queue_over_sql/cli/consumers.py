@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 import typer
@@ -113,11 +114,23 @@ def stats(
     interval: Annotated[
         float, duration("Time between two looks of --watch.", show_default="1s")
     ] = 1.0,
+    since: Annotated[
+        float | None,
+        duration("Show what happened since then instead, from the history of the services."),
+    ] = None,
 ) -> None:
-    """Count the messages of one queue or of all, by status; exit code 3 when there is no queue."""
+    """Count the messages of one queue or of all, by status; exit code 3 when there is no queue.
+
+    With --since it shows what happened lately: a column of the drawing is a share of that time.
+    Only services with an observer `History` write that down. With --json there is a line for each
+    queue and minute.
+    """
     if interval <= 0:
         raise typer.BadParameter("it must be longer than nothing", param_hint="--interval")
     with session.connect() as service:
+        if since is not None:
+            _show_history(session, service, queue, since)
+            return
         found = _collect(service, queue)
         if not found:
             session.output.nothing(NO_QUEUE)
@@ -130,6 +143,59 @@ def stats(
                     _show(session, _collect(service, queue))
         else:
             _watch(session, service, queue, interval)
+
+
+HISTORY_COLUMNS = (
+    *("queue", "published", "#", "#done", "#failures", "#dead"),
+    *("#wait p50", "#wait p95", "#handler p50", "#handler p95"),
+)
+_STEPS = 30
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+def _show_history(session: Session, service: QueueService, queue: str | None, since: float) -> None:
+    from queue_over_sql.observability.history import Minute, quantile, read_history  # only here
+
+    minutes = read_history(service, since, queue)
+    if not minutes:
+        session.output.nothing(
+            "Nothing was written down since then: give your services observer=History()."
+        )
+    if session.output.machine:
+        for minute in minutes:
+            session.output.record(dataclasses.asdict(minute))
+        return
+    last = max(minute.begins_at for minute in minutes)
+    rows = []
+    for name in dict.fromkeys(minute.queue for minute in minutes):
+        total, steps = Minute(name, last), [0] * _STEPS
+        for minute in minutes:
+            if minute.queue == name:
+                total.add(minute)
+                ago = (last - minute.begins_at).total_seconds()
+                steps[-1 - min(_STEPS - 1, int(ago / max(since, 60.0) * _STEPS))] += (
+                    minute.published
+                )
+        times = (quantile(each, q) for each in (total.waited, total.handled) for q in (0.5, 0.95))
+        counts = (
+            total.published,
+            total.done,
+            total.handler_failures,
+            total.failed + total.rejected,
+        )
+        published, *others = (f"{count:,}" for count in counts)
+        shown = ("-" if seconds is None else f"≤ {_short(seconds)}" for seconds in times)
+        rows.append((name, _drawn(steps), published, *others, *shown))
+    session.output.table(None, HISTORY_COLUMNS, rows)
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else format_duration(seconds)
+
+
+def _drawn(steps: Sequence[int]) -> str:
+    most = max(*steps, 1)
+    return "".join(_BARS[-(-step * (len(_BARS) - 1) // most)] for step in steps)
 
 
 def _watch(session: Session, service: QueueService, queue: str | None, interval: float) -> None:

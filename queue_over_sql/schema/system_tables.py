@@ -49,6 +49,7 @@ class SystemTables:
         subscriptions: which queues get which messages of a topic.
         stages: tables with messages that wait to be published together.
         commits: which batches were published, so that none is a second time.
+        history: what each process did in each queue and minute.
     """
 
     metadata: MetaData
@@ -61,6 +62,7 @@ class SystemTables:
     subscriptions: Table
     stages: Table
     commits: Table
+    history: Table
 
     @property
     def all(self) -> tuple[Table, ...]:
@@ -86,6 +88,7 @@ def system_tables(dialect: SqlDialect, schema: str | None) -> SystemTables:
         table("subscriptions", _subscriptions(dialect)),
         table("stages", _stages(dialect)),
         table("commits", _commits(dialect)),
+        table("history", _history(dialect)),
     )
 
 
@@ -224,4 +227,25 @@ def _commits(dialect: SqlDialect) -> list[SchemaItem]:
         Column("expires_at", BigInteger),
         PrimaryKeyConstraint("table_prefix", "queue", "writer_id", "batch_id", "part"),
         Index("queue_over_sql_commits_ix", "expires_at"),
+    ]
+
+
+def _history(dialect: SqlDialect) -> list[SchemaItem]:
+    name = dialect.exact_string
+    counts = (
+        *("published", "claimed", "redelivered", "done", "retried", "failed", "rejected"),
+        *("released", "claims_lost", "handler_failures"),
+    )
+    return [
+        Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
+        Column("queue", name(NAME_LENGTH), nullable=False),
+        # Minutes since the epoch.
+        Column("minute", BigInteger, nullable=False),
+        Column("process", name(36), nullable=False),
+        *(Column(count, BigInteger, nullable=False) for count in counts),
+        # Histograms as JSON lists; see observability/history.py.
+        Column("waited", Text, nullable=False),
+        Column("handled", Text, nullable=False),
+        # By time first: it is read and pruned so.
+        PrimaryKeyConstraint("table_prefix", "minute", "queue", "process"),
     ]

@@ -1,0 +1,313 @@
+"""History: what was done in each minute, kept in the database and read back.
+
+A process adds one row for each queue and minute in which something happened, so that the cost does
+not grow with the messages.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import json
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import delete, insert, select
+
+from queue_over_sql.backoff import OutageLog
+from queue_over_sql.durations import Duration, to_timedelta
+from queue_over_sql.errors import DatabaseUnavailable, QueueError, ServiceClosed
+from queue_over_sql.observer import MessageFacts, Observer
+from queue_over_sql.service import QueueService, parts_of
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from queue_over_sql.catalog import ServiceParts
+    from queue_over_sql.database.runtime import Condition
+
+_log = logging.getLogger(__name__)
+
+BOUNDS: Final[tuple[float, ...]] = tuple(0.001 * 2**exponent for exponent in range(24))
+"""Upper bounds in seconds of the classes of a histogram, from 1 ms to 2 h 20 min; one class more
+has all that is above."""
+
+_MINUTE: Final = 60
+_MICROSECONDS: Final = 60_000_000
+# So many rows are kept in memory while the database is away.
+_MOST_ROWS: Final = 5_000
+_PRUNE_SECONDS: Final = 3_600
+COUNTS: Final = (
+    *("published", "claimed", "redelivered", "done", "retried", "failed", "rejected"),
+    *("released", "claims_lost", "handler_failures"),
+)
+"""What is counted of each minute."""
+
+
+@dataclasses.dataclass
+class Minute:
+    """What happened in one queue in one minute, in all processes together.
+
+    Attributes:
+        queue: name of the queue.
+        begins_at: when the minute began, by the database's clock.
+        published, claimed: messages.
+        redelivered: those claimed that had been delivered before.
+        done, retried, failed, rejected, released: messages by how they were settled; ``failed``
+            were out of attempts.
+        claims_lost: messages that could not be settled any more.
+        handler_failures: calls of handlers that raised.
+        waited: how many messages waited for how long from being due to their first claim: a
+            histogram by ``BOUNDS``.
+        handled: how many calls of handlers took how long, likewise.
+    """
+
+    queue: str
+    begins_at: datetime
+    published: int = 0
+    claimed: int = 0
+    redelivered: int = 0
+    done: int = 0
+    retried: int = 0
+    failed: int = 0
+    rejected: int = 0
+    released: int = 0
+    claims_lost: int = 0
+    handler_failures: int = 0
+    waited: list[int] = dataclasses.field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+    handled: list[int] = dataclasses.field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+
+    def add(self, other: Minute) -> None:
+        """Count what happened in another process, or in another minute, too."""
+        for name in COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for mine, theirs in ((self.waited, other.waited), (self.handled, other.handled)):
+            mine[:] = [a + b for a, b in zip(mine, theirs, strict=True)]
+
+
+def quantile(histogram: Sequence[int], share: float) -> float | None:
+    """About how many seconds this share of the values did not exceed; None without values.
+
+    The answer is the upper bound of a class, so at most twice the true value; ``inf`` above the
+    last bound.
+    """
+    wanted, seen = share * sum(histogram), 0
+    if not wanted:
+        return None
+    for place, count in enumerate(histogram):
+        seen += count
+        if seen >= wanted:
+            return BOUNDS[place] if place < len(BOUNDS) else float("inf")
+    return None
+
+
+class History(Observer):
+    """Adds a row to the database for each queue and minute.
+
+    Give it to ``QueueService(observer=…)``.
+
+    A row is written after the end of its minute, and when the service stops. A process that is
+    killed loses the minute that runs.
+
+    Args:
+        keep: how long rows are kept.
+
+    Raises:
+        TypeError, ValueError: ``keep`` is no duration above zero, or a second service gets it.
+    """
+
+    def __init__(self, *, keep: Duration = timedelta(days=7)) -> None:
+        self._keep = to_timedelta(keep, "keep")
+        self._lock = threading.Lock()
+        self._open: dict[tuple[str, int], Minute] = {}
+        self._parts: ServiceParts | None = None
+        self._changed: Condition | None = None
+        self._running = self._closing = False
+        self._pruned_at = float("-inf")
+        self._outage = OutageLog("The history")
+
+    def opened(self, service: QueueService) -> None:
+        """Write to the database of this service."""
+        if self._parts is not None:
+            msg = "a History belongs to one service: make another one for the second"
+            raise ValueError(msg)
+        self._parts = parts_of(service)
+        self._changed = self._parts.connections.runtime.condition()
+
+    def closing(self) -> None:
+        """Write what is not written yet."""
+        self._closing = True
+        if self._changed is not None:
+            with self._changed:
+                self._changed.notify_all()
+        self._flush(float("inf"))
+
+    def published(self, queue: str, count: int, seconds: float, ids: Sequence[int]) -> None:
+        """Count it."""
+        del seconds, ids
+        with self._lock:
+            self._minute(queue).published += count
+
+    def claimed(self, queue: str, messages: Sequence[MessageFacts], seconds: float) -> None:
+        """Count it."""
+        del seconds
+        with self._lock:
+            minute = self._minute(queue)
+            minute.claimed += len(messages)
+            for message in messages:
+                minute.redelivered += message.attempt > 1
+                if message.waited is not None:
+                    minute.waited[bisect.bisect_left(BOUNDS, message.waited)] += 1
+
+    def handled(
+        self,
+        queue: str,
+        messages: Sequence[MessageFacts],
+        seconds: float,
+        error: BaseException | None,
+    ) -> None:
+        """Count it."""
+        del messages
+        with self._lock:
+            minute = self._minute(queue)
+            minute.handled[bisect.bisect_left(BOUNDS, seconds)] += 1
+            minute.handler_failures += error is not None
+
+    def settled(self, queue: str, outcome: str, ids: Sequence[int]) -> None:
+        """Count it."""
+        with self._lock:
+            minute = self._minute(queue)
+            setattr(minute, outcome, getattr(minute, outcome) + len(ids))
+
+    def claim_lost(self, queue: str, ids: Sequence[int]) -> None:
+        """Count it."""
+        with self._lock:
+            self._minute(queue).claims_lost += len(ids)
+
+    def _minute(self, queue: str) -> Minute:
+        number = int(time.time()) // _MINUTE
+        found = self._open.get((queue, number))
+        if found is None:
+            begins_at = datetime.fromtimestamp(number * _MINUTE, UTC)
+            found = self._open[queue, number] = Minute(queue, begins_at)
+            if not self._running and self._parts is not None:
+                self._running = True
+                runtime = self._parts.connections.runtime
+                runtime.start("queue-over-sql-history", self._run, job=True)
+        return found
+
+    def _run(self) -> None:
+        changed = self._changed
+        while changed is not None and not self._closing:
+            with changed:
+                if not self._closing:
+                    changed.wait(_MINUTE - time.time() % _MINUTE + 0.5)
+            if not self._closing:
+                self._flush(time.time() // _MINUTE)
+
+    def _flush(self, before: float) -> None:
+        with self._lock:
+            ended = {key: minute for key, minute in self._open.items() if key[1] < before}
+            for key in ended:
+                del self._open[key]
+        parts = self._parts
+        if parts is None or not ended:
+            return
+        try:
+            self._write(parts, list(ended.values()))
+            self._outage.ended()
+        except (DatabaseUnavailable, ServiceClosed) as error:
+            self._outage.began(error)
+            self._keep_for_later(ended)
+        except QueueError as error:
+            _log.warning("The history of %d minutes is lost: %s", len(ended), error)
+
+    def _keep_for_later(self, ended: dict[tuple[str, int], Minute]) -> None:
+        with self._lock:
+            self._open = {**ended, **self._open}
+            for key in list(self._open)[: max(0, len(self._open) - _MOST_ROWS)]:
+                del self._open[key]
+
+    def _write(self, parts: ServiceParts, minutes: Sequence[Minute]) -> None:
+        table, prefix = parts.system().history, parts.settings.table_prefix
+        # Another one each time: a clock that was put back makes a minute come twice.
+        process = uuid.uuid4().hex
+        prunes = time.monotonic() > self._pruned_at + _PRUNE_SECONDS
+
+        def act(connection: Connection) -> None:
+            now = connection.execute(select(parts.connections.dialect.now())).scalar_one()
+            # The minutes are those of the database's clock.
+            ahead = round((now - time.time_ns() // 1000) / _MICROSECONDS)
+            rows = [
+                {
+                    "table_prefix": prefix,
+                    "queue": minute.queue,
+                    "minute": int(minute.begins_at.timestamp()) // _MINUTE + ahead,
+                    "process": process,
+                    **{name: getattr(minute, name) for name in COUNTS},
+                    "waited": json.dumps(minute.waited),
+                    "handled": json.dumps(minute.handled),
+                }
+                for minute in minutes
+            ]
+            connection.execute(insert(table), rows)
+            if prunes:
+                oldest = now // _MICROSECONDS - int(self._keep.total_seconds()) // _MINUTE
+                of_ours = table.c.table_prefix == prefix
+                connection.execute(delete(table).where(of_ours, table.c.minute < oldest))
+
+        parts.connections.run(act, atomic=True)
+        if prunes:
+            self._pruned_at = time.monotonic()
+
+
+def read_history(service: QueueService, since: Duration, queue: str | None = None) -> list[Minute]:
+    """What happened lately, by queue and minute.
+
+    Args:
+        service: of the database.
+        since: how long ago the first minute may have begun.
+        queue: only of this queue.
+
+    Returns:
+        The minutes in which something happened, of all processes together, by queue and time.
+
+    Raises:
+        TypeError, ValueError: ``since`` is no duration above zero.
+    """
+    parts = parts_of(service)
+    seconds = to_timedelta(since, "since").total_seconds()
+    table, dialect = parts.system().history, parts.connections.dialect
+    wanted = select(table).where(table.c.table_prefix == parts.settings.table_prefix)
+    if queue is not None:
+        wanted = wanted.where(table.c.queue == queue)
+
+    def act(connection: Connection) -> Sequence[Any]:
+        now = connection.execute(select(dialect.now())).scalar_one()
+        first = (now - int(seconds * 1_000_000)) // _MICROSECONDS
+        return connection.execute(wanted.where(table.c.minute >= first)).all()
+
+    found: dict[tuple[str, int], Minute] = {}
+    for row in parts.connections.run(act):
+        begins_at = datetime.fromtimestamp(row.minute * _MINUTE, UTC)
+        minute = found.setdefault((row.queue, row.minute), Minute(row.queue, begins_at))
+        waited, handled = _histogram(row.waited), _histogram(row.handled)
+        counts = {name: getattr(row, name) for name in COUNTS}
+        minute.add(Minute(row.queue, begins_at, **counts, waited=waited, handled=handled))
+    return [found[key] for key in sorted(found)]
+
+
+def _histogram(text: str) -> list[int]:
+    """A histogram as it is stored; an empty one where somebody else has written there."""
+    try:
+        counts: Any = json.loads(text)
+    except ValueError:
+        counts = None
+    if isinstance(counts, list) and len(counts) == len(BOUNDS) + 1:
+        return [count if isinstance(count, int) else 0 for count in counts]
+    return [0] * (len(BOUNDS) + 1)

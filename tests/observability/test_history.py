@@ -1,0 +1,141 @@
+"""History: rows of minutes, what is read of them, and what becomes of them in an outage."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+from unittest import mock
+
+import pytest
+from sqlalchemy import select, update
+
+from queue_over_sql import DatabaseUnavailable, QueueService
+from queue_over_sql.observability import history
+from queue_over_sql.observability.history import BOUNDS, History, quantile, read_history
+from queue_over_sql.service import parts_of
+from tests.cli.command_line import run, succeed
+from tests.observability.test_prometheus import use
+
+if TYPE_CHECKING:
+    from queue_over_sql.observability.history import Minute
+    from queue_over_sql.testing.plugin import MakeService, TestDatabase
+
+
+def total(minutes: list[Minute]) -> Minute:
+    """All of them together."""
+    first, *others = minutes
+    for minute in others:
+        first.add(minute)
+    return first
+
+
+def test_what_happened_is_written_by_queue_and_minute(make_service: MakeService) -> None:
+    """On each engine, at the latest when a service stops; processes are added up."""
+    for _ in range(2):
+        service = make_service(observer=History())
+        queue = use(service)
+        queue.purge()
+        service.stop()
+    reader = make_service()
+    found = total(read_history(reader, 3600))
+    counts = {name: getattr(found, name) for name in history.COUNTS}
+    assert counts == {
+        "published": 12,
+        "claimed": 16,
+        "redelivered": 2,
+        "done": 6,
+        "retried": 4,
+        "failed": 2,
+        "rejected": 2,
+        "released": 2,
+        "claims_lost": 2,
+        "handler_failures": 2,
+    }
+    assert (14, 6) == (sum(found.waited), sum(found.handled))
+    age = datetime.now(UTC) - found.begins_at
+    assert timedelta(minutes=-1) < age < timedelta(minutes=10)
+    assert [] == read_history(reader, 3600, "others")
+
+
+@pytest.mark.engines("sqlite")
+def test_a_minute_is_written_after_its_end(make_service: MakeService) -> None:
+    """While the service runs, and once: a later minute has a row of its own."""
+    observer = History()
+    service = make_service(observer=observer)
+    queue = service.create_queue("jobs")
+    queue.publish("x")
+    observer._flush(float("inf"))
+    assert 1 == total(read_history(service, 3600)).published
+    queue.publish("y")
+    observer._flush(0)
+    assert 1 == total(read_history(service, 3600)).published
+    service.stop()
+    assert 2 == total(read_history(make_service(), 3600)).published
+
+
+@pytest.mark.engines("sqlite")
+def test_an_outage_loses_nothing_and_old_rows_go(make_service: MakeService) -> None:
+    """What cannot be written waits in memory for the next minute; rows older than ``keep`` go."""
+    service = make_service(observer=(observer := History(keep=timedelta(hours=1))))
+    service.create_queue("jobs").publish("x")
+    connections = parts_of(service).connections
+    with mock.patch.object(connections, "run", side_effect=DatabaseUnavailable("away")):
+        observer._flush(float("inf"))
+    observer._flush(float("inf"))
+    assert 1 == total(read_history(service, 3600)).published
+
+    table = parts_of(service).system().history
+    connections.run(lambda c: c.execute(update(table).values(minute=table.c.minute - 120)))
+    observer._pruned_at = float("-inf")
+    service.queue("jobs").publish("y")
+    observer._flush(float("inf"))
+    rows = connections.run(lambda c: c.execute(select(table.c.published)).scalars().all())
+    assert [1] == list(rows)
+
+
+@pytest.mark.engines("sqlite")
+def test_rows_of_somebody_else(make_service: MakeService) -> None:
+    """A histogram that is none counts as empty."""
+    service = make_service(observer=(observer := History()))
+    service.create_queue("jobs").publish("x")
+    observer._flush(float("inf"))
+    table = parts_of(service).system().history
+    run_ = parts_of(service).connections.run
+    for text in ("", "{}", "[1]", json.dumps(["x"] * (len(BOUNDS) + 1))):
+        change = update(table).values(waited=text)
+        run_(lambda c: c.execute(change))  # noqa: B023 - runs at once
+        (minute,) = read_history(service, 3600)
+        assert (1, 0) == (minute.published, sum(minute.waited)), text
+
+
+def test_quantiles() -> None:
+    """The upper bound of the class in which the value lies."""
+    nothing = [0] * (len(BOUNDS) + 1)
+    assert quantile(nothing, 0.5) is None
+    values = [50, 0, 45, *nothing[4:], 5]
+    assert [0.001, 0.004, float("inf")] == [quantile(values, q) for q in (0.5, 0.95, 0.99)]
+
+
+@pytest.mark.engines("sqlite")
+def test_a_second_service_needs_its_own(database: TestDatabase) -> None:
+    """Its rows would go to the wrong database."""
+    observer = History()
+    with QueueService(database.url, observer=observer), pytest.raises(ValueError, match="another"):
+        QueueService(database.url, observer=observer)
+
+
+@pytest.mark.engines("sqlite")
+def test_stats_since(database: TestDatabase, make_service: MakeService) -> None:
+    """The command draws it for people, and writes each minute for machines."""
+    nothing = run("stats", "--since", "1h", url=database.url)
+    assert (3, True) == (nothing.exit_code, "observer=History()" in nothing.err)
+    service = make_service(observer=History())
+    use(service)
+    service.stop()
+    shown = succeed("stats", "--since", "1h", url=database.url).out
+    head, line = shown.splitlines()
+    assert ("jobs", "█") == (line.split()[0], line.split()[1])
+    assert ["6", "3", "1", "2"] == line.split()[2:6], (head, line)
+    record = succeed("stats", "jobs", "--since", "1h", "--json", url=database.url).record
+    assert ("jobs", 6, 3) == (record["queue"], record["published"], record["done"])
