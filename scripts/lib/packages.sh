@@ -185,3 +185,16 @@ unpack_pgbouncer() {
   unpack_debian "$1" "$2/unpacked" pgbouncer || return 1
   write_launcher "$2/bin/pgbouncer" usr/sbin/pgbouncer
 }
+
+PROMETHEUS_FOLDER="$CACHE/servers/prometheus"
+
+# fetch_prometheus: unpack Prometheus and promtool.
+fetch_prometheus() {
+  [ -x "$PROMETHEUS_FOLDER/bin/promtool" ] && return
+  command -v apt-get >/dev/null || return 1
+  say "Getting Prometheus from Debian's bookworm suite"
+  mkdir -p "$PROMETHEUS_FOLDER"
+  unpack_debian bookworm "$PROMETHEUS_FOLDER/unpacked" prometheus || return 1
+  write_launcher "$PROMETHEUS_FOLDER/bin/prometheus" usr/bin/prometheus
+  write_launcher "$PROMETHEUS_FOLDER/bin/promtool" usr/bin/promtool
+}

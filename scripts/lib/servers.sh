@@ -69,6 +69,15 @@ use_pgbouncer() {
   export QUEUE_OVER_SQL_TEST_PGBOUNCER_BIN QUEUE_OVER_SQL_TEST_PGBOUNCER_OLDER_BIN
 }
 
+# use_prometheus: let tests find it, and fetch it where this machine has none. It is no engine: where
+# it cannot be had its tests are skipped.
+use_prometheus() {
+  command -v promtool >/dev/null && return
+  fetch_prometheus || say "Prometheus could not be fetched; its tests are skipped"
+  PATH="$PROMETHEUS_FOLDER/bin:$PATH"
+  export PATH
+}
+
 # ensure_pgbouncer: fetch both versions unless the environment names them.
 ensure_pgbouncer() {
   if [ -z "${QUEUE_OVER_SQL_TEST_PGBOUNCER_BIN:-}" ]; then
