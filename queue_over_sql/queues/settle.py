@@ -40,6 +40,8 @@ _log = logging.getLogger(__name__)
 # Long enough for a stack trace, short enough not to bloat the table.
 _LONGEST_ERROR = 20_000
 
+CANCELLED = "cancelled by operator"
+
 
 class Settlements:
     """Ends or gives back messages that were claimed from one queue."""
@@ -104,14 +106,17 @@ class Settlements:
         self,
         messages: Message | Sequence[Message],
         connection: Connection | Session | None = None,
+        delay: Duration | None = None,
     ) -> None:
         """Give messages back untouched; see ``Queue.release``."""
         messages = as_list(messages)
-        act = store.give_back(self._context.sql, self.grouped(messages))
+        wait = None if delay is None else to_microseconds(delay, "delay", zero=True)
+        act = store.give_back(self._context.sql, self.grouped(messages), wait)
         if connection is not None:
             act = act._replace(atomic=True)
         self._settle(messages, act, connection)
-        self._came_back(None)
+        if not wait:
+            self._came_back(None)
 
     def defer(self, message: Message, reason: str) -> None:
         """Let a message that does not fit its kind here wait for a server that knows better.
@@ -163,6 +168,24 @@ class Settlements:
                     settlement.error,
                 )
         return gone
+
+    def cancel(self, message_id: int, reason: str | None) -> bool:
+        """End a message as a dead letter, whoever holds it; see ``Queue.cancel``."""
+        context, settings = self._context, self._context.settings
+        text = reason_of(reason, "reason")
+        error = CANCELLED if text is None else f"{CANCELLED}: {text}"[:_LONGEST_ERROR]
+        keep = settings.archive != "none"
+        end = store.Disposition(keep, settings.dedup_us, error, outcome=Outcome.REJECTED)
+        # Not repeated: it would find that the message is gone, and say that it never was there.
+        there = context.run(
+            lambda c: store.cancel_message(c, context.sql, message_id, end),
+            atomic=True,
+            durable=True,
+            repeat=False,
+        )
+        if there:
+            _log.warning("Message %d of queue %s: %s", message_id, context.name, error)
+        return there
 
     def extend(
         self,
