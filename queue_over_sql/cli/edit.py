@@ -316,9 +316,8 @@ def cancel(
 
     Example: queue-over-sql cancel orders 17 18 --reason "wrong customer"
     """
-    with session.service() as service:
-        source = service.queue(queue)
-        wanted = list(dict.fromkeys(ids))
+    wanted = list(dict.fromkeys(ids))
+    with session.queue(queue) as source:
         confirm(f"Cancel {_what(len(wanted), queue)}?", yes=yes)
         done = [each for each in wanted if source.cancel(each, reason)]
     missing = [each for each in wanted if each not in done]

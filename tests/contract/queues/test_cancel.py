@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import insert
 
 from queue_over_sql import ClaimLost
-from tests.contract.queue_state import archived, close, counts, effects
+from tests.contract.queue_state import add_effect, archived, close, counts
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -78,21 +78,17 @@ def test_cancelled_messages_of_a_queue_without_an_archive_are_counted(
 
 @pytest.mark.threads("another thread cancels while a transaction of this one is open")
 def test_a_cancel_that_meets_the_ack_waits_for_its_transaction(
-    make_service: MakeService, engine: Engine
+    make_service: MakeService, effects_engine: Engine
 ) -> None:
     """Whichever comes first counts: an ack that commits leaves nothing to cancel."""
-    import threading
-
-    service = make_service()
-    queue, outside = service.create_queue("jobs"), make_service().queue("jobs")
-    effects.create(engine)
+    queue, outside = make_service().create_queue("jobs"), make_service().queue("jobs")
     for commits in (True, False):
         queue.publish("x")
         (message,) = queue.consume()
         found: list[bool] = []
         other = threading.Thread(target=lambda: found.append(outside.cancel(message.id)))  # noqa: B023
-        with engine.connect() as connection, connection.begin() as transaction:
-            connection.execute(insert(effects).values(id=int(commits), note="done"))
+        with effects_engine.connect() as connection, connection.begin() as transaction:
+            add_effect(connection, int(commits))
             message.ack(connection=connection)
             other.start()
             assert not found
