@@ -76,6 +76,11 @@ class Calls:
         # When the thread looks again by itself.
         self._wakes_at = math.inf
 
+    def watches(self, handler: Handler) -> bool:
+        """Whether anything can end the calls of a handler, or is to be said of them."""
+        limited = handler.timeout is not None or handler.slow_after is not None
+        return limited or self._runtime.interruption() is not None
+
     @contextlib.contextmanager
     def calling(
         self, handler: Handler, messages: Sequence[Message], abandon: Callable[[str], None]
@@ -94,9 +99,6 @@ class Calls:
         """
         interruption = self._runtime.interruption()
         limit, slow = handler.timeout or math.inf, handler.slow_after or math.inf
-        if interruption is None and limit == slow == math.inf:
-            yield
-            return
         now = time.monotonic()
         call = _Call(handler, messages, interruption, abandon, now, now + limit, now + slow)
         if interruption is not None:

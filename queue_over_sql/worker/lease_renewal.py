@@ -29,6 +29,8 @@ _LONGEST_SLEEP = 60.0
 _LONGEST_INTERVAL = 10.0
 # A message may have been acked this moment, and not be marked as settled yet.
 _SETTLING_SECONDS = 0.2
+# So many messages a log record names.
+_NAMED = 10
 
 
 Groups = Mapping[int, Sequence["Message"]]
@@ -157,10 +159,13 @@ class LeaseKeeper:
 
 
 def _note_lost(messages: Iterable[Message]) -> None:
-    for message in messages:
-        if not (message.settled or message.cancelled):
-            _log.warning("The claim of %r is lost, and its handler is told.", message)
-            note_cancelled(message)
+    lost = [message for message in messages if not (message.settled or message.cancelled)]
+    if lost:
+        more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
+        names = ", ".join(map(repr, lost[:_NAMED]))
+        _log.warning("Claims are lost, and their handlers are told: %s%s", names, more)
+    for message in lost:
+        note_cancelled(message)
 
 
 def _interval(messages: Iterable[Message]) -> float:

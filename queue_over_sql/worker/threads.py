@@ -218,7 +218,7 @@ class HandlerThreads:
             connections,
             self.insist,
             draining,
-            watch=self.calls,
+            watch=self.calls if self.calls.watches(supply.handler) else None,
             stuck=stuck,
         )
         runs[supply] = run

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,9 +14,10 @@ from tests.contract.queue_state import add_effect, archived, close, counts
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy import Engine
 
-    from queue_over_sql import Queue
     from queue_over_sql.testing.plugin import MakeService
 
 
@@ -52,9 +54,10 @@ def test_a_claimed_message_is_cancelled_and_its_holder_fenced_out(
     a, b = queue.consume(2)
 
     assert outside.cancel(a.id) is True
-    for act in (a.ack, a.nack, a.release, a.extend, lambda: a.reject("no")):
+    verbs: list[Callable[[], None]] = [a.ack, a.nack, a.release, a.extend, partial(a.reject, "no")]
+    for verb in verbs:
         with pytest.raises(ClaimLost):
-            act()
+            verb()
     b.ack()
     (dead,) = archived(queue)
     assert ("a", "rejected", 1) == (dead.payload, dead.outcome, dead.attempt)
@@ -104,12 +107,13 @@ def test_what_cannot_be_cancelled_is_refused(make_service: MakeService) -> None:
     """An id is a whole number, a reason is text."""
     queue = make_service().create_queue("jobs")
     published = queue.publish("x")
-    with pytest.raises(TypeError):
-        queue.cancel("1")
-    with pytest.raises(ValueError, match="message_id"):
-        queue.cancel(-1)
+    wrong: Any
+    for wrong, error in (("1", TypeError), (-1, ValueError)):
+        with pytest.raises(error, match="message_id"):
+            queue.cancel(wrong)
+    wrong = 7
     with pytest.raises(TypeError, match="reason"):
-        queue.cancel(published.id, 7)
+        queue.cancel(published.id, wrong)
     assert (1, 0, 0) == counts(queue)
 
 
