@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -147,7 +147,9 @@ class Settler(Protocol):
     def nack(  # noqa: D102
         self, messages: Any, *, error: Any = None, delay: Any = None, connection: Any = None
     ) -> None: ...
-    def release(self, messages: Any, *, connection: Any = None) -> None: ...  # noqa: D102
+    def release(  # noqa: D102
+        self, messages: Any, *, connection: Any = None, delay: Any = None
+    ) -> None: ...
     def reject(self, messages: Any, reason: str, *, connection: Any = None) -> None: ...  # noqa: D102
     def extend(self, messages: Any, lease: Any = None, *, connection: Any = None) -> None: ...  # noqa: D102
     def reply(self, message: Any, reply: Publication, connection: Any) -> Published: ...  # noqa: D102
@@ -218,7 +220,9 @@ class Message:
     """
 
     __slots__ = (
+        "_cancelled",
         "_lease_expires_at",
+        "_on_cancelled",
         "_queue_max_attempts",
         "_row",
         "_settler",
@@ -245,6 +249,8 @@ class Message:
         self._lease_expires_at = row.lease_expires_at
         self._queue_max_attempts = queue_max_attempts
         self.settled = False
+        self._cancelled = False
+        self._on_cancelled: Callable[[], None] | None = None
         self.queue = queue
         self.payload: Any = payload
         self.headers = headers
@@ -347,6 +353,16 @@ class Message:
         return optional_instant(self._lease_expires_at)
 
     @property
+    def cancelled(self) -> bool:
+        """Whether to stop working on it: its claim is lost, or its time is over.
+
+        A worker sets it when the handler's ``timeout`` has passed, or when it finds, as it renews
+        leases, that the claim is lost: the lease or the consumer expired, or the message was
+        cancelled, deleted or replaced. It asks nobody, and is never False again.
+        """
+        return self._cancelled
+
+    @property
     def outcome(self) -> Outcome | None:
         """How it ended; None on a live message.
 
@@ -388,13 +404,23 @@ class Message:
         """
         self._settler.nack(self, error=error, delay=delay, connection=connection)
 
-    def release(self, connection: Connection | Session | None = None) -> None:
-        """Give the message back untouched, at its place; this delivery is not counted.
+    def release(
+        self,
+        connection: Connection | Session | None = None,
+        *,
+        delay: Duration | None = None,
+    ) -> None:
+        """Give the message back untouched; this delivery is not counted.
+
+        Args:
+            connection: the caller's own transaction; it is not committed here.
+            delay: nobody gets it for so long, and then it has the place of that time. None: it
+                goes back to its place, and is due at once.
 
         Raises:
             ClaimLost: as in ``ack``.
         """
-        self._settler.release(self, connection=connection)
+        self._settler.release(self, connection=connection, delay=delay)
 
     def reject(self, reason: str, connection: Connection | Session | None = None) -> None:
         """End the message as a dead letter; it is never delivered again.
@@ -494,3 +520,15 @@ def lease_runs_at(message: Message, microseconds: int) -> bool:
 def note_lease(message: Message, microseconds: int) -> None:
     """Follow a renewed lease."""
     message._lease_expires_at = microseconds
+
+
+def note_cancelled(message: Message) -> None:
+    """Let whoever works on a message know that it is no longer wanted."""
+    message._cancelled = True
+    if (tell := message._on_cancelled) is not None:
+        tell()
+
+
+def when_cancelled(message: Message, tell: Callable[[], None] | None) -> None:
+    """Have a function called when a message is cancelled; None for no longer."""
+    message._on_cancelled = tell

@@ -466,13 +466,20 @@ class Queue:
         messages: Message | Sequence[Message],
         *,
         connection: Connection | Session | None = None,
+        delay: Duration | None = None,
     ) -> None:
-        """Give messages back untouched, at their place; this delivery is not counted.
+        """Give messages back untouched; this delivery is not counted.
+
+        Args:
+            messages: one or several.
+            connection: the caller's own transaction; it is not committed here.
+            delay: nobody gets them for so long, and then they have the place of that time. None:
+                they go back to their places, and are due at once.
 
         Raises:
             ClaimLost, ConsumerExpired: as in ``ack``.
         """
-        self._core.settlements.release(messages, connection)
+        self._core.settlements.release(messages, connection, delay)
 
     def reject(
         self,
@@ -621,6 +628,25 @@ class Queue:
         return self._core.context.run(
             lambda c: store.delete_message(c, sql, message_id), durable=True
         )
+
+    def cancel(self, message_id: int, reason: str | None = None) -> bool:
+        """End a message as a dead letter, as ``reject`` does, even if a consumer holds it.
+
+        Its holder can settle it no more. A worker sees that at its next renewal of leases, at most
+        10 s later: ``message.cancelled`` turns true, and on an event loop the handler is cancelled.
+
+        Args:
+            message_id: of the message.
+            reason: follows ``cancelled by operator`` in ``last_error``.
+
+        Returns:
+            Whether there was such a live message.
+
+        Raises:
+            DatabaseUnavailable: when the connection broke, whether it was cancelled is unknown.
+        """
+        message_id = check_whole("message_id", message_id, 0)
+        return self._core.settlements.cancel(message_id, reason)
 
     def purge(self, *, claimed: bool = False) -> int:
         """Remove ready, delayed and held messages; the archive stays.

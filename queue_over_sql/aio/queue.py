@@ -64,6 +64,7 @@ class AsyncMessage(Proxy[Message]):
     last_attempt_at = Fact(Message.last_attempt_at)
     finished_at = Fact(Message.finished_at)
     lease_expires_at = Fact(Message.lease_expires_at)
+    cancelled = Fact(Message.cancelled)
     outcome = Fact(Message.outcome)
     reply_to = Fact(Message.reply_to)
     correlation_id = Fact(Message.correlation_id)
@@ -105,7 +106,9 @@ class AsyncMessage(Proxy[Message]):
     ) -> None: ...
 
     @proxied(Message.release)
-    async def release(self, connection: CallersConnection | None = None) -> None: ...
+    async def release(
+        self, connection: CallersConnection | None = None, *, delay: Duration | None = None
+    ) -> None: ...
 
     @proxied(Message.reject)
     async def reject(self, reason: str, connection: CallersConnection | None = None) -> None: ...
@@ -228,6 +231,7 @@ class AsyncQueue(Proxy[Queue]):
     request = awaited_as(AsyncMessage, Queue.request)
     messages = returned_as(AsyncLiveSelection, Queue.messages)
     delete = awaited(Queue.delete)
+    cancel = awaited(Queue.cancel)
     stats = awaited(Queue.stats)
     pause = awaited(Queue.pause)
     resume = awaited(Queue.resume)
@@ -318,6 +322,7 @@ class AsyncQueue(Proxy[Queue]):
         messages: AsyncMessage | Sequence[AsyncMessage],
         *,
         connection: CallersConnection | None = None,
+        delay: Duration | None = None,
     ) -> None: ...
 
     @proxied(Queue.reject)

@@ -24,7 +24,7 @@ from queue_over_sql.errors import ServiceClosed
 from queue_over_sql.settings import check_whole
 
 if TYPE_CHECKING:
-    from queue_over_sql.database.runtime import Condition, Event, Lock, Running
+    from queue_over_sql.database.runtime import Condition, Event, Interruption, Lock, Running
     from queue_over_sql.database.sessions import Session, Sessions
     from queue_over_sql.dialects.engines import OpenedEngine
 
@@ -267,6 +267,22 @@ class TaskRunning:
             await_only(asyncio.wait([self.task], timeout=timeout))
 
 
+class TaskInterruption:
+    """Cancels a task, which takes that back when it goes on."""
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self._task = task
+        self._begun = False
+
+    def begin(self) -> None:
+        self._begun = True
+        self._task.cancel()
+
+    def end(self) -> bool:
+        left = self._task.uncancel() if self._begun else self._task.cancelling()
+        return left > 0
+
+
 class EventLoop(Runtime):
     """Tasks: what waits lets the other tasks of the loop run.
 
@@ -345,6 +361,10 @@ class EventLoop(Runtime):
 
     def stop(self, running: Running) -> bool:
         return isinstance(running, TaskRunning) and running.task.cancel()
+
+    def interruption(self) -> Interruption | None:
+        task = asyncio.current_task()
+        return None if task is None else TaskInterruption(task)
 
     @contextlib.contextmanager
     def on_signals(

@@ -23,7 +23,7 @@ from queue_over_sql.aio.proxies import (
     returned_as,
     run,
 )
-from queue_over_sql.aio.queue import AsyncAdoptedQueue, AsyncQueue
+from queue_over_sql.aio.queue import AsyncAdoptedQueue, AsyncMessage, AsyncQueue
 from queue_over_sql.aio.runtime import EventLoop
 from queue_over_sql.durations import Duration
 from queue_over_sql.message import Published
@@ -148,6 +148,9 @@ class AsyncWorker(Proxy[Worker]):
         batch: int | None = None,
         where: ColumnElement[bool] | None = None,
         commit_every: int = 1,
+        timeout: Duration | str | None = None,
+        slow_after: Duration | str | None = None,
+        on_slow: Callable[[AsyncMessage, float], object] | None = None,
     ) -> Callable[[F], F]:
         """Make a coroutine function the handler of a queue.
 
@@ -161,12 +164,19 @@ class AsyncWorker(Proxy[Worker]):
                 With it a queue may have several handlers; what matches none of them stays.
             commit_every: for ``transactional``: how many messages share a transaction; see
                 ``Worker.handle``.
+            timeout: how long one call may take: seconds, a ``timedelta``, or text such as
+                ``"30s"``. After that it is cancelled, its transaction is rolled back, and the
+                message is nacked. A function that does not end within 5 s then is left to itself.
+            slow_after: log a warning of a call that runs for longer than this.
+            on_slow: a plain function that is called then, too, with each message of the call and
+                the seconds since its begin.
 
         Raises:
-            TypeError: the function is a plain one, ``where`` is no condition, or ``queue`` no
-                queue.
+            TypeError: the function is a plain one, ``where`` is no condition, ``queue`` no queue,
+                a duration none, or ``on_slow`` no function.
             ValueError: the queue has a handler already, and not all of them have a ``where``; or
-                ``commit_every`` is for a handler that is not transactional, or has a ``batch``.
+                ``commit_every`` is for a handler that is not transactional, or has a ``batch``; or
+                a duration is not above zero.
         """
         name = name_of(queue)
         register = self._sync.handle(
@@ -176,6 +186,9 @@ class AsyncWorker(Proxy[Worker]):
             batch=batch,
             where=where,
             commit_every=commit_every,
+            timeout=timeout,
+            slow_after=slow_after,
+            on_slow=None if on_slow is None else _outward(on_slow),
         )
 
         def decorate(function: F) -> F:
@@ -235,6 +248,12 @@ class AsyncWorker(Proxy[Worker]):
                 raise
 
         return handler
+
+
+def _outward(on_slow: Callable[[AsyncMessage, float], object]) -> Callable[[Any, float], object]:
+    if not callable(on_slow):
+        return on_slow
+    return lambda message, seconds: on_slow(outward(message), seconds)
 
 
 async def _awaited(function: Callable[..., Awaitable[Any]], *arguments: Any) -> None:

@@ -1,4 +1,4 @@
-"""Commands that change many messages: `edit` those that wait, `requeue` finished ones."""
+"""Commands that change messages: `edit` those that wait, `cancel` any, `requeue` finished ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,14 @@ from queue_over_sql.cli.filters import (
     PayloadFilter,
     WhereFilter,
 )
-from queue_over_sql.cli.options import MESSAGES_PANEL, AllOption, QueueName, YesOption, confirm
+from queue_over_sql.cli.options import (
+    MESSAGES_PANEL,
+    AllOption,
+    QueueName,
+    YesOption,
+    argument,
+    confirm,
+)
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode
@@ -288,6 +295,41 @@ def _what(count: int, queue: str) -> str:
 def _left_alone(claimed: int) -> str:
     holders = "a consumer holds is" if claimed == 1 else "consumers hold are"
     return f"{claimed:,} that {holders} left alone"
+
+
+@commands.add("cancel")
+def cancel(
+    session: Session,
+    *,
+    queue: QueueName,
+    ids: Annotated[list[int], argument("ID...", "Ids of the messages.")],
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="TEXT", help="Why; kept in last_error.")
+    ] = None,
+    yes: YesOption = False,
+) -> None:
+    """End live messages as dead letters, even those that a consumer holds.
+
+    Their holders can settle them no more. A worker learns of it at its next renewal of leases, at
+    most 10 s later, and tells its handler. Asks first. Exit code 5 when some of them were not
+    there, 3 when none was.
+
+    Example: queue-over-sql cancel orders 17 18 --reason "wrong customer"
+    """
+    wanted = list(dict.fromkeys(ids))
+    with session.queue(queue) as source:
+        confirm(f"Cancel {_what(len(wanted), queue)}?", yes=yes)
+        done = [each for each in wanted if source.cancel(each, reason)]
+    missing = [each for each in wanted if each not in done]
+    gone = f" Not there: {', '.join(map(str, missing))}." if missing else ""
+    session.output.record(
+        {"queue": queue, "cancelled": done, "missing": missing},
+        human=f"Cancelled {_what(len(done), queue)}.{gone}" if done else None,
+    )
+    if not done:
+        session.output.nothing(f"No such message in queue {queue}.")
+    if missing:
+        raise typer.Exit(ExitCode.INCOMPLETE)
 
 
 @commands.add("requeue")

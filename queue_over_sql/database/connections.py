@@ -270,6 +270,18 @@ class Connections:
         with self.translated():
             _ = connection.connection.dbapi_connection
 
+    def break_off(self, connection: Connection) -> None:
+        """End a transaction of ``transaction()`` from another thread, where the engine can.
+
+        Its user gets errors from then on, and must invalidate it. Nothing is done to the only
+        connection of a database, which the others need.
+        """
+        if self._opened.shared or self._opened.borrowed:
+            return
+        # Whatever state its user has left it in.
+        with contextlib.suppress(Exception):
+            self.dialect.break_off(connection)
+
     def check_same_database(self, caller: Connection, table: Table) -> None:
         """Refuse a caller's connection that leads elsewhere, before anything is done on it.
 

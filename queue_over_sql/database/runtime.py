@@ -53,6 +53,16 @@ class Running(Protocol):
     def join(self, timeout: float | None = None) -> None: ...  # noqa: D102
 
 
+class Interruption(Protocol):
+    """Ends what one caller does, from elsewhere; the caller goes on after that."""
+
+    def begin(self) -> None:
+        """Have the caller's present wait, or its next, raise."""
+
+    def end(self) -> bool:
+        """For the caller: it went on. Whether somebody else has told it to stop."""
+
+
 class Runtime:
     """How one service waits, and does several things at once: here in threads.
 
@@ -121,6 +131,10 @@ class Runtime:
         # What a thread holds is given back, and it is left.
         del running
         return False
+
+    def interruption(self) -> Interruption | None:
+        """What can interrupt the caller from elsewhere; None where nothing can."""
+        return None
 
     def scheduler(self) -> Any:
         """A scheduler of APScheduler that has not begun; it calls what is due by itself."""

@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
 from queue_over_sql.dialects.compiled import StatementCache, run_text
+from queue_over_sql.dialects.driver_calls import sever
 from queue_over_sql.dialects.requests import (
     ClaimRequest,
     NewRows,
@@ -341,6 +342,11 @@ class QueueDialect(SqlDialect):
 
     def lock_database(self, connection: Connection, table: Table) -> None:
         """Get the lock of ``lock_for_writing`` where no queue is at hand, by a shared table."""
+
+    def break_off(self, connection: Connection) -> None:
+        """End what a connection does, for another thread: the server rolls its transaction back."""
+        raw: Any = connection.connection.dbapi_connection
+        sever(connection.dialect, raw)
 
     # -- errors
 

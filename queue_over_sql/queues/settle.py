@@ -45,6 +45,8 @@ _ENDINGS: Final = ("done", "rejected")
 _QUIET: Final = ("done", "released")
 _DEAD: Final = {"failed": "is dead, out of attempts,", "rejected": "was rejected"}
 
+CANCELLED = "cancelled by operator"
+
 
 class Settlements:
     """Ends or gives back messages that were claimed from one queue."""
@@ -104,14 +106,17 @@ class Settlements:
         self,
         messages: Message | Sequence[Message],
         connection: Connection | Session | None = None,
+        delay: Duration | None = None,
     ) -> None:
         """Give messages back untouched; see ``Queue.release``."""
         messages = as_list(messages)
-        act = store.give_back(self._context.sql, self.grouped(messages))
+        wait = None if delay is None else to_microseconds(delay, "delay", zero=True)
+        act = store.give_back(self._context.sql, self.grouped(messages), wait)
         if connection is not None:
             act = act._replace(atomic=True)
         self._settle(messages, act, connection, "released")
-        self._came_back(None)
+        if not wait:
+            self._came_back(None)
 
     def defer(self, message: Message, reason: str) -> None:
         """Let a message that does not fit its kind here wait for a server that knows better.
@@ -167,6 +172,28 @@ class Settlements:
                     extra={"queue": tables.queue, "message_id": message_id},
                 )
         return gone
+
+    def cancel(self, message_id: int, reason: str | None) -> bool:
+        """End a message as a dead letter, whoever holds it; see ``Queue.cancel``."""
+        context, settings = self._context, self._context.settings
+        text = reason_of(reason, "reason")
+        error = CANCELLED if text is None else f"{CANCELLED}: {text}"[:_LONGEST_ERROR]
+        keep = settings.archive != "none"
+        end = store.Disposition(keep, settings.dedup_us, error, outcome=Outcome.REJECTED)
+        # Not repeated: it would find that the message is gone, and say that it never was there.
+        there = context.run(
+            lambda c: store.cancel_message(c, context.sql, message_id, end),
+            atomic=True,
+            durable=True,
+            repeat=False,
+        )
+        if there:
+            fields = {"queue": context.name, "message_id": message_id}
+            _log.error("Message %d of queue %s: %s", message_id, context.name, error, extra=fields)
+            if context.observer is not None:
+                context.observer.settled(context.name, "rejected", [message_id])
+                context.observer.dead_lettered(context.name, [message_id], error)
+        return there
 
     def extend(
         self,

@@ -23,6 +23,7 @@ from queue_over_sql.store.archive import prune_archive as prune_archive
 from queue_over_sql.store.archive import remove_exported as remove_exported
 from queue_over_sql.store.claim import Disposition as Disposition
 from queue_over_sql.store.claim import anything_to_claim as anything_to_claim
+from queue_over_sql.store.claim import cancel_message as cancel_message
 from queue_over_sql.store.claim import claim_messages as claim_messages
 from queue_over_sql.store.claim import exchange as exchange
 from queue_over_sql.store.claim import exchanges_at_once as exchanges_at_once

@@ -75,14 +75,16 @@ class Disposition:
     Attributes:
         keep: whether it goes to the archive.
         dedup_us: as of a ``Settlement``.
-        error: why it cannot be handed out, or None where it can.
+        error: why it ends as a dead letter, or None where it is done.
         aside: it is set aside instead, because it does not fit its kind here.
+        outcome: how a dead letter ended.
     """
 
     keep: bool
     dedup_us: int | None = None
     error: str | None = None
     aside: Aside | None = None
+    outcome: str = Outcome.FAILED
 
 
 def take(
@@ -144,18 +146,33 @@ def end_locked(
         _remove_locked(connection, sql, [row.id for row in same], end)
 
 
+def cancel_message(
+    connection: Connection, sql: StatementCache, message_id: int, end: Disposition
+) -> bool:
+    """End one message, whoever holds it; False where there is none."""
+    sql.subject.dialect.lock_for_writing(connection, sql)
+    found: Any = sql.get(claim.lock_one).run(connection, id_values([message_id])).first()
+    if found is None:
+        return False
+    if end.dedup_us is not None:
+        remember_locked(connection, sql, [(found[0], found[1])], end.dedup_us)
+    _remove_locked(connection, sql, [message_id], end)
+    return True
+
+
 def _remove_locked(
     connection: Connection, sql: StatementCache, ids: Sequence[int], end: Disposition
 ) -> None:
     tables: QueueTables = sql.subject
     if end.error is not None and not end.keep:
         registry.count_discarded(connection, tables, len(ids))
-    outcome = Outcome.DONE if end.error is None else Outcome.FAILED
+    outcome = Outcome.DONE if end.error is None else end.outcome
     how = Settlement(ids, _NOBODY, outcome, end.error).archive_values()
     for batch in batches(ids):
         size, values = bucket_of(len(batch)), id_values(batch)
         if tables.ends_in_place:
-            sql.get(adopted.finish_ids, size).run(connection, values | how)
+            attempted = outcome != Outcome.REJECTED
+            sql.get(adopted.finish_ids, size, attempted).run(connection, values | how)
             continue
         if end.keep:
             sql.get(archive.copy_ids_to_archive, size).run(connection, values | how)

@@ -47,10 +47,12 @@ def finish(sql: StatementCache, settlements: Sequence[Settlement], *, keep: bool
     return each(settlements, partial(end, sql=sql), atomic=not at_once)
 
 
-def give_back(sql: StatementCache, settlements: Sequence[Settlement]) -> Act[set[int]]:
-    """Give messages of several claims back at their place, uncounted."""
+def give_back(
+    sql: StatementCache, settlements: Sequence[Settlement], delay: int | None = None
+) -> Act[set[int]]:
+    """Give messages of several claims back uncounted, at their place or after a delay."""
     at_once = updates_at_once(sql, settlements)
-    return each(settlements, partial(release, sql=sql), atomic=not at_once)
+    return each(settlements, partial(release, sql=sql, delay=delay), atomic=not at_once)
 
 
 def _finishes_at_once(
@@ -96,8 +98,13 @@ def archive_messages(
     return moved
 
 
-def release(connection: Connection, sql: StatementCache, settlement: Settlement) -> set[int]:
-    """Give messages back at their place, uncounted."""
+def release(
+    connection: Connection, sql: StatementCache, settlement: Settlement, delay: int | None = None
+) -> set[int]:
+    """Give messages back uncounted, at their place or after a delay."""
+    if delay is not None:
+        values = {"p_delay": delay}
+        return _settle(connection, sql, settle.release_later, settlement, values)
     return _settle(connection, sql, settle.release, settlement, {})
 
 

@@ -10,7 +10,7 @@ import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlalchemy import event
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
@@ -47,10 +47,30 @@ class Handler:
     batch: int | None
     where: ColumnElement[bool] | None = None
     commit_every: int = 1
+    timeout: float | None = None
+    slow_after: float | None = None
+    on_slow: Callable[[Any, float], object] | None = None
 
 
 class HandlerStopped(asyncio.CancelledError):
     """The handler was cancelled because its worker was told to stop: no failure of its own."""
+
+
+class CallAbandoned(HandlerStopped):
+    """The call took too long and was given up; its messages are seen to already."""
+
+
+class TimedOut(Exception):
+    """The call was interrupted at its time limit; the text is the reason."""
+
+
+class Watch(Protocol):
+    """What ends calls before their time; see ``worker/calls.py``."""
+
+    def calling(
+        self, handler: Handler, messages: Sequence[Message], abandon: Callable[[str], None]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Watch over one call, which the block makes."""
 
 
 class _NotCalled(Exception):
@@ -70,8 +90,16 @@ class HandlerRun:
         connections: Connections,
         insist: Callable[[Callable[[], None]], None],
         draining: Callable[[], bool],
+        *,
+        watch: Watch | None = None,
+        stuck: Callable[[Sequence[Message], Callable[[], None]], None] | None = None,
     ) -> None:
         self._handler = handler
+        self._watch = watch
+        self._stuck = stuck
+        self._taken: Sequence[Message] = ()
+        self.abandoned = False
+        """Whether its last call was given up; its thread may still be in it."""
         self.queue = queue
         self._connections = connections
         self._insist = insist
@@ -90,9 +118,10 @@ class HandlerRun:
     def handle(self, messages: Sequence[Message]) -> list[Message]:
         """Call the handler; returns the messages that still have to be acked."""
         self.unbegun = []
-        held = [message for message in messages if self.queue.holds(message)]
+        self._taken = messages
+        held = [m for m in messages if self.queue.holds(m) and not m.cancelled]
         if len(held) < len(messages):
-            _log.warning("Queue %s: expired; the rest is others' work.", self.queue.name)
+            _log.warning("Queue %s: claims are lost; the rest is others' work.", self.queue.name)
         if not held:
             return []
         if len(held) > 1 and not self._handler.batch:
@@ -104,7 +133,7 @@ class HandlerRun:
         return finished
 
     def _call_together(self, messages: list[Message]) -> None:
-        shared = _SharedTransaction(self._handler, self._draining)
+        shared = _SharedTransaction(self._handler, self._draining, self._invoke)
         committed = False
         try:
             self._in_transaction(messages, lambda connection: shared.handle(messages, connection))
@@ -130,6 +159,8 @@ class HandlerRun:
             if self._draining() or not self.queue.holds(message):
                 self._give_back(messages[index:])
                 return
+            if message.cancelled:
+                continue
             try:
                 self._call([message])
             except HandlerStopped:
@@ -140,14 +171,14 @@ class HandlerRun:
         argument: Any = messages if self._handler.batch else messages[0]
 
         def act(connection: Connection) -> list[Message]:
-            _refuse_awaitable(self._handler.function(argument, connection))
+            self._invoke(messages, argument, connection)
             return messages
 
         try:
             if self._handler.transactional:
                 self._in_transaction(messages, act)
                 return []
-            _refuse_awaitable(self._handler.function(argument))
+            self._invoke(messages, argument)
         except _NotCalled as error:
             _log.info("Queue %s: %s", self.queue.name, error.__cause__)
             self._give_back(messages)
@@ -160,6 +191,39 @@ class HandlerRun:
             return []
         return [message for message in messages if not message.settled]
 
+    def _invoke(self, messages: list[Message], argument: Any, *lent: Connection) -> None:
+        function = self._handler.function
+        if self._watch is None:
+            _refuse_awaitable(function(argument, *lent))
+            return
+        with self._watch.calling(
+            self._handler, messages, lambda reason: self._abandon(messages, reason, *lent)
+        ):
+            _refuse_awaitable(function(argument, *lent))
+
+    def _abandon(self, messages: list[Message], reason: str, *lent: Connection) -> None:
+        """See to the messages of a call that does not end; called from another thread or task."""
+        self.abandoned = True
+        others = [message for message in self._taken if message not in messages]
+
+        def settle() -> None:
+            # First its transaction: it may have the rows of its messages locked.
+            for connection in lent:
+                self._connections.break_off(connection)
+            self._nack(messages, reason)
+            if others:
+                self._settle_at_last(lambda: self.queue.release(others))
+
+        _log.warning(
+            "Queue %s: the handler of %s %s and goes on beside the worker; what it still does to "
+            "the message is refused.",
+            self.queue.name,
+            ", ".join(map(repr, messages)),
+            reason,
+        )
+        if self._stuck is not None:
+            self._stuck(self._taken, settle)
+
     def _in_transaction(
         self, messages: list[Message], act: Callable[[Connection], list[Message]]
     ) -> None:
@@ -168,11 +232,18 @@ class HandlerRun:
             with self._connections.transaction(self._connection) as connection:
                 self._connections.reach(connection)
                 called = True
-                finished = act(connection)
+                try:
+                    finished = act(connection)
+                except CallAbandoned:
+                    # Broken off, so that nobody may use it again.
+                    connection.invalidate()
+                    raise
                 returned = True
                 unsettled = [message for message in finished if not message.settled]
                 if unsettled:
                     self.queue.ack(unsettled, connection=connection)
+        except CallAbandoned:
+            raise
         except BaseException as error:
             # Rolled back: whatever was settled inside is not settled after all.
             for message in messages:
@@ -190,7 +261,7 @@ class HandlerRun:
         else:
             _log_failure(self.queue.name, messages, error)
         if messages:
-            self._nack(messages, error)
+            self._nack(messages, str(error) if isinstance(error, TimedOut) else error)
 
     def _nack(self, messages: Sequence[Message], error: str | BaseException) -> None:
         def nack() -> None:
@@ -204,7 +275,7 @@ class HandlerRun:
         self._settle_at_last(nack)
 
     def _give_back(self, messages: Sequence[Message]) -> None:
-        if messages:
+        if messages and not self.abandoned:
             self._settle_at_last(lambda: self.queue.release(list(messages)))
 
     def _settle_at_last(self, settle: Callable[[], None]) -> None:
@@ -307,13 +378,16 @@ class _NotShared(Exception):
 class _SharedTransaction:
     """What a handler of several messages does in one transaction, in a savepoint for each."""
 
-    def __init__(self, handler: Handler, draining: Callable[[], bool]) -> None:
+    def __init__(
+        self, handler: Handler, draining: Callable[[], bool], invoke: Callable[..., None]
+    ) -> None:
         self.begun: list[Message] = []
         # By the text alone: an exception would keep cursors of the connection open.
         self.failures: dict[Message, str] = {}
         self._refused = False
         self._handler = handler
         self._draining = draining
+        self._invoke = invoke
 
     def handle(self, messages: Sequence[Message], connection: Connection) -> list[Message]:
         """Begin messages until the time is over; returns those that did not fail.
@@ -339,14 +413,15 @@ class _SharedTransaction:
         # A savepoint begins a transaction, and on SQLite that takes the only write lock.
         undo = connection if transaction is None else connection.begin_nested()
         try:
-            _refuse_awaitable(self._handler.function(message, connection))
+            self._invoke([message], message, connection)
         except HandlerStopped:
             raise
         except BaseException as error:
             if not _is_its_own(error):
                 raise _NotShared(str(error)) from error
             _log_failure(self._handler.queue, [message], error)
-            self.failures[message] = reason_of(error) or ""
+            timed_out = isinstance(error, TimedOut)
+            self.failures[message] = reason_of(str(error) if timed_out else error) or ""
             message.settled = False
             undo.rollback()
         else:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from queue_over_sql.database.runtime import THREADS, Running, Runtime
 from queue_over_sql.errors import ClaimLost, QueueError
-from queue_over_sql.message import claimed_lease_us
+from queue_over_sql.message import claimed_lease_us, note_cancelled
 
 if TYPE_CHECKING:
     from queue_over_sql.message import Message
@@ -25,6 +25,12 @@ _log = logging.getLogger(__name__)
 # Renewed at a third of the lease, so that two renewals may fail.
 _SHARE = 3
 _LONGEST_SLEEP = 60.0
+# So soon a handler learns that its message was cancelled, however long the lease.
+_LONGEST_INTERVAL = 10.0
+# A message may have been acked this moment, and not be marked as settled yet.
+_SETTLING_SECONDS = 0.2
+# So many messages a log record names.
+_NAMED = 10
 
 
 Groups = Mapping[int, Sequence["Message"]]
@@ -122,7 +128,10 @@ class LeaseKeeper:
         queue = holding.queue()
         nothing = True
         for number, group in holding.groups().items():
-            messages = [each for each in group if not each.settled and queue.holds(each)]
+            unsettled = [each for each in group if not (each.settled or each.cancelled)]
+            messages = [each for each in unsettled if queue.holds(each)]
+            if len(messages) < len(unsettled):
+                _note_lost([each for each in unsettled if not queue.holds(each)])
             if not messages:
                 continue
             nothing = False
@@ -139,15 +148,27 @@ class LeaseKeeper:
     def _renew(self, holding: _Holding, number: int, messages: Sequence[Message]) -> None:
         try:
             holding.queue().extend(messages)
-        except ClaimLost:
-            # Either it was settled this moment, or it is lost and its handler's ack will say so.
-            pass
+        except ClaimLost as lost:
+            # Either it was settled this moment, or it is lost.
+            self._runtime.sleep(_SETTLING_SECONDS)
+            _note_lost(lost.messages)
         except QueueError as error:
             _log.warning("A lease could not be renewed: %s", error)
         finally:
             holding.renewing.discard(number)
 
 
+def _note_lost(messages: Iterable[Message]) -> None:
+    lost = [message for message in messages if not (message.settled or message.cancelled)]
+    if lost:
+        more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
+        names = ", ".join(map(repr, lost[:_NAMED]))
+        _log.warning("Claims are lost, and their handlers are told: %s%s", names, more)
+    for message in lost:
+        note_cancelled(message)
+
+
 def _interval(messages: Iterable[Message]) -> float:
     lengths = (claimed_lease_us(message) or 0 for message in messages)
-    return min(lengths, default=math.inf) / 1_000_000 / _SHARE
+    share = min(lengths, default=math.inf) / 1_000_000 / _SHARE
+    return share if share == math.inf else min(share, _LONGEST_INTERVAL)

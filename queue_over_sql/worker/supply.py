@@ -189,6 +189,8 @@ class Supply:
             finished: those of them that have to be acked.
             unbegun: those that it was not called for; they have waited for long enough.
         """
+        if id(taken) not in self._calls:
+            return  # abandoned
         self._ready.extendleft((message, 0.0) for message in reversed(unbegun))
         with self._changed:
             first = bool(finished) and not self._finished
@@ -198,6 +200,10 @@ class Supply:
         del self._calls[id(taken)]
         if first or unbegun or (self._each and finished):
             self.stir()
+
+    def abandon(self, taken: Sequence[Message]) -> None:
+        """Leave a call to itself: the leases of its messages are not renewed any more."""
+        self._calls.pop(id(taken), None)
 
     def await_acks(self, finished: Sequence[Message], seconds: float = math.inf) -> None:
         """Wait until these are acked, or lost, at most for so long."""

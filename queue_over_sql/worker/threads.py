@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import logging
 import time
 from collections import deque
@@ -10,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from queue_over_sql.backoff import Backoff, OutageLog
 from queue_over_sql.errors import DatabaseUnavailable, QueueError, ServiceClosed
-from queue_over_sql.worker.handlers import HandlerRun
+from queue_over_sql.worker.calls import Calls
+from queue_over_sql.worker.handlers import CallAbandoned, HandlerRun
 from queue_over_sql.worker.supply import (
     FIRST_RECONNECT,
     HORIZON_SECONDS,
@@ -19,10 +22,10 @@ from queue_over_sql.worker.supply import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from queue_over_sql.catalog import ServiceParts
-    from queue_over_sql.database.runtime import Event
+    from queue_over_sql.database.runtime import Event, Running
     from queue_over_sql.message import Message
 
 
@@ -30,6 +33,19 @@ _log = logging.getLogger(__name__)
 
 # How long a transactional handler's connection is kept while no message comes.
 _KEPT_SECONDS = 0.1
+# So many threads may hang at once, or as many as the worker has, if these are more.
+_MOST_STUCK = 10
+
+
+@dataclasses.dataclass(eq=False)
+class _Place:
+    """One thread; ``left`` once its call was abandoned, ``back`` once that has ended after all."""
+
+    index: int
+    running: Running | None = None
+    left: bool = False
+    replaced: bool = False
+    back: bool = False
 
 
 class HandlerThreads:
@@ -52,14 +68,46 @@ class HandlerThreads:
         self._parts = parts
         self._draining = draining
         self._each = each
+        self.calls = Calls(parts.connections.runtime)
+        self.failure: QueueError | None = None
+        """Why the worker ends: none of its threads is left."""
+        self._places: list[_Place] = []
+        self._settling: list[Running] = []
         self._filled = parts.connections.runtime.condition()
         self._outage = OutageLog("The worker")
 
-    def handle(self, index: int) -> None:
+    def start(self) -> None:
+        """Start all of them."""
+        for index in range(self.concurrency):
+            self._start(index)
+
+    def _start(self, index: int) -> None:
+        place = _Place(index)
+        with self._filled:
+            self._places.append(place)
+        name = f"queue-over-sql-worker-{index}"
+        place.running = self._parts.connections.runtime.start(name, self._handle, place)
+
+    def at_work(self) -> list[Running]:
+        """Those whose call was not abandoned."""
+        with self._filled:
+            return [each.running for each in self._places if each.running and not each.left]
+
+    def stuck(self) -> list[Running]:
+        """Those that are still in a call that was abandoned."""
+        with self._filled:
+            return [each.running for each in self._places if each.running and each.left]
+
+    def settling(self) -> list[Running]:
+        """What still sees to the messages of abandoned calls."""
+        with self._filled:
+            return list(self._settling)
+
+    def _handle(self, place: _Place) -> None:
         """Run handlers, those of several queues in turn, until the worker drains."""
         runs: dict[Supply, HandlerRun] = {}
         order = deque(self.supplies)
-        order.rotate(-index)
+        order.rotate(-place.index)
         try:
             while not self.draining:
                 for supply in order:
@@ -68,22 +116,76 @@ class HandlerThreads:
                 else:
                     self._await_message(order, runs)
                     continue
-                self._handle_safely(supply, taken, runs)
+                try:
+                    self._handle_safely(supply, taken, runs, place)
+                except CallAbandoned:
+                    runs.pop(supply).close()
+                    if not self._comes_back(place, supply):
+                        return
                 self._parts.connections.runtime.let_others_run()
                 # Its next message comes after those of the others.
                 while order[-1] is not supply:
                     order.rotate(-1)
         finally:
             _close(runs)
+            with self._filled:
+                if place in self._places:
+                    self._places.remove(place)
+
+    def _leave(
+        self, place: _Place, supply: Supply, taken: Sequence[Message], settle: Callable[[], None]
+    ) -> None:
+        """Go on without a thread whose call was abandoned; called from another one."""
+        start = self._parts.connections.runtime.start
+        supply.abandon(taken)
+        with self._filled:
+            self._settling = [each for each in self._settling if each.is_alive()]
+            self._settling.append(start("queue-over-sql-timed-out", settle))
+            if place.back:
+                return
+            left = 1 + sum(each.left for each in self._places)
+            few = left <= max(_MOST_STUCK, self.concurrency)
+            place.replaced = few and not self.draining
+        if place.replaced:
+            # Before it is left: the worker ends when none of its threads is at work.
+            self._start(place.index)
+        with self._filled:
+            place.left = not place.back
+        if not few and not self.draining:
+            self._note_too_many(left)
+
+    def _note_too_many(self, left: int) -> None:
+        if self.at_work():
+            _log.error("%d handlers hang: the worker goes on with fewer threads.", left)
+            return
+        msg = (
+            f"{left} handlers hang past their time limit, and no thread of the worker is left. "
+            "Start the process again, and find out what they wait for."
+        )
+        self.failure = QueueError(msg)
+        _log.error("The worker ends: %s", msg)
+        self.drain()
+
+    def _comes_back(self, place: _Place, supply: Supply) -> bool:
+        """The abandoned call has ended; whether its thread is needed."""
+        _log.info("Queue %s: a handler that had timed out has ended.", supply.handler.queue)
+        with self._filled:
+            needed = not place.replaced
+            place.back, place.left = needed, False
+        return needed
 
     def _handle_safely(
-        self, supply: Supply, taken: list[Message], runs: dict[Supply, HandlerRun]
+        self,
+        supply: Supply,
+        taken: list[Message],
+        runs: dict[Supply, HandlerRun],
+        place: _Place,
     ) -> None:
         finished: list[Message] = []
         run: HandlerRun | None = None
         began = time.monotonic()
         try:
-            run = self._run_of(supply, runs)
+            run = self._run_of(supply, runs, place)
             finished = run.handle(taken)
         except ServiceClosed:
             self.drain()
@@ -100,7 +202,7 @@ class HandlerThreads:
             supply.await_acks(finished)
         supply.note_time(taken, time.monotonic() - began)
 
-    def _run_of(self, supply: Supply, runs: dict[Supply, HandlerRun]) -> HandlerRun:
+    def _run_of(self, supply: Supply, runs: dict[Supply, HandlerRun], place: _Place) -> HandlerRun:
         if len(runs) > 1:
             _close_unused(runs, supply)
         queue, run = supply.queue, runs.get(supply)
@@ -109,7 +211,16 @@ class HandlerThreads:
         if run is not None:
             run.close()
         connections, draining = self._parts.connections, self._draining.is_set
-        run = HandlerRun(supply.handler, queue, connections, self.insist, draining)
+        stuck = functools.partial(self._leave, place, supply)
+        run = HandlerRun(
+            supply.handler,
+            queue,
+            connections,
+            self.insist,
+            draining,
+            watch=self.calls if self.calls.watches(supply.handler) else None,
+            stuck=stuck,
+        )
         runs[supply] = run
         return run
 

@@ -6,15 +6,17 @@ Its supplies claim messages ahead of the threads and ack them behind; see ``work
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import time
 from typing import TYPE_CHECKING, TypeVar
 
 from queue_over_sql.database.runtime import THREADS
+from queue_over_sql.durations import parse_seconds, to_timedelta
 from queue_over_sql.errors import DatabaseUnavailable, QueueError
 from queue_over_sql.queue import name_of
 from queue_over_sql.schema.conditions import check_condition
-from queue_over_sql.settings import check_choice, check_flag, check_whole
+from queue_over_sql.settings import check_choice, check_flag, check_function, check_whole
 from queue_over_sql.worker.handlers import (
     Handler,
     HandlerFunction,
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
     from queue_over_sql.catalog import ServiceParts
     from queue_over_sql.database.runtime import Running
+    from queue_over_sql.durations import Duration
+    from queue_over_sql.message import Message
 
     F = TypeVar("F", bound=HandlerFunction)
 
@@ -91,6 +95,9 @@ class Worker:
         batch: int | None = None,
         where: ColumnElement[bool] | None = None,
         commit_every: int = 1,
+        timeout: Duration | str | None = None,
+        slow_after: Duration | str | None = None,
+        on_slow: Callable[[Message, float], object] | None = None,
     ) -> Callable[[F], F]:
         """Make a function the handler of a queue.
 
@@ -106,12 +113,20 @@ class Worker:
                 transaction, for up to 50 ms. Each has a savepoint, so that one that fails takes
                 nothing of the others with it. If the transaction fails as a whole, the function is
                 called again for each, in a transaction of its own. The function must not commit.
+            timeout: how long one call may take: seconds, a ``timedelta``, or text such as
+                ``"30s"``. After that ``message.cancelled`` is True, the message is nacked, and
+                another thread takes the place of the one that the call has. A transaction that was
+                lent to it is broken off.
+            slow_after: log a warning of a call that runs for longer than this.
+            on_slow: is called then, too, in another thread, with each message of the call and the
+                seconds since its begin.
 
         Raises:
-            TypeError: the function is asynchronous, ``where`` is no condition, or ``queue`` no
-                queue.
+            TypeError: the function is asynchronous, ``where`` is no condition, ``queue`` no queue,
+                a duration none, or ``on_slow`` no function.
             ValueError: the queue has a handler already, and not all of them have a ``where``; or
-                ``commit_every`` is for a handler that is not transactional, or has a ``batch``.
+                ``commit_every`` is for a handler that is not transactional, or has a ``batch``; or
+                a duration is not above zero.
         """
         name = name_of(queue)
         others = [handler for handler in self._handlers if handler.queue == name]
@@ -133,6 +148,8 @@ class Worker:
                 "transaction"
             )
             raise ValueError(msg)
+        limit, slow = _seconds("timeout", timeout), _seconds("slow_after", slow_after)
+        check_function("on_slow", on_slow)
 
         def register(function: F) -> F:
             if is_asynchronous(function):
@@ -146,7 +163,18 @@ class Worker:
                 called = within_middleware(self.middleware, called)
             called = watched(called, name, self._parts.observer)
             self._handlers.append(
-                Handler(name, called, transactional, lease_keepalive, batch, where, commit_every)
+                Handler(
+                    name,
+                    called,
+                    transactional,
+                    lease_keepalive,
+                    batch,
+                    where,
+                    commit_every,
+                    limit,
+                    slow,
+                    on_slow,
+                )
             )
             return function
 
@@ -167,6 +195,8 @@ class Worker:
             QueueNotFound: a handler's queue does not exist.
             DatabaseUnavailable: the database cannot be reached at the start. Once running, the
                 worker waits for a database that goes away.
+            QueueError: so many handlers hang past their ``timeout`` that no thread is left; 10
+                threads, or as many as the ``concurrency`` if that is more, are replaced before.
         """
         if not self._handlers:
             msg = "this worker has no handler: add one with @worker.handle('queue')"
@@ -204,26 +234,34 @@ class Worker:
             self._parts.queue(handler.queue)
 
     def _run_threads(self) -> None:
-        start = self._runtime.start
-        self._threads.supplies = [self._supply(handler) for handler in self._handlers]
-        names = [f"queue-over-sql-worker-{index}" for index in range(self._concurrency)]
-        threads = [start(name, self._threads.handle, index) for index, name in enumerate(names)]
-        supplies = [start("queue-over-sql-supply", supply.run) for supply in self._threads.supplies]
+        start, workers = self._runtime.start, self._threads
+        workers.supplies = [self._supply(handler) for handler in self._handlers]
+        workers.start()
+        supplies = [start("queue-over-sql-supply", supply.run) for supply in workers.supplies]
         try:
-            self._join(threads)
-            for supply in self._threads.supplies:
+            self._join(workers.at_work)
+            for supply in workers.supplies:
                 supply.end()
-            self._join(supplies)
+            self._join(lambda: supplies)
+            self._join(workers.settling, _ABANDON_SECONDS)
         except BaseException:
             self.abort()
             raise
         finally:
             self._keeper.stop()
+            workers.calls.end()
+            left = workers.stuck()
             if self._aborting.is_set():
+                left += [*workers.at_work(), *supplies]
                 connections = self._parts.connections
-                connections.within(_ABANDON_SECONDS, lambda: self._leave([*threads, *supplies]))
-                for supply in self._threads.supplies:
+                connections.within(_ABANDON_SECONDS, lambda: self._leave(left))
+                for supply in workers.supplies:
                     supply.end()
+            else:
+                for running in left:
+                    self._runtime.stop(running)
+        if workers.failure is not None:
+            raise workers.failure
 
     def _supply(self, handler: Handler) -> Supply:
         return Supply(
@@ -236,13 +274,15 @@ class Worker:
             bounds=self._bounds,
         )
 
-    def _join(self, threads: Sequence[Running]) -> None:
-        for thread in threads:
-            while thread.is_alive() and not self._aborting.is_set():
-                if self._draining.is_set():
-                    # A signal only sets it.
-                    self._threads.wake()
-                thread.join(0.05)
+    def _join(self, threads: Callable[[], Sequence[Running]], seconds: float = math.inf) -> None:
+        ends_at = time.monotonic() + seconds
+        while alive := [thread for thread in threads() if thread.is_alive()]:
+            if self._aborting.is_set() or time.monotonic() > ends_at:
+                return
+            if self._draining.is_set():
+                # A signal only sets it.
+                self._threads.wake()
+            alive[0].join(0.05)
 
     def _leave(self, threads: Sequence[Running]) -> None:
         # Tasks can be stopped, threads cannot. Their transactions keep locks until they have ended.
@@ -299,6 +339,18 @@ def stop_at_once(worker: Worker) -> None:
     worker._parts.connections.watchdog.hurry()  # noqa: SLF001 - its own module
     worker._draining.set()  # noqa: SLF001
     worker._aborting.set()  # noqa: SLF001
+
+
+def _seconds(argument: str, given: Duration | str | None) -> float | None:
+    if given is None:
+        return None
+    if isinstance(given, str):
+        try:
+            given = parse_seconds(given)
+        except ValueError as error:
+            msg = f"{argument}: {error}"
+            raise ValueError(msg) from error
+    return to_timedelta(given, argument).total_seconds()
 
 
 def _poll_interval(given: tuple[float, float]) -> tuple[float, float]:

@@ -14,6 +14,7 @@ from queue_over_sql import FixedDelay, Observer
 from queue_over_sql.aio import AsyncMessage, AsyncQueueService
 from queue_over_sql.aio.proxies import run
 from queue_over_sql.queue import core_of
+from queue_over_sql.worker import calls
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -238,3 +239,99 @@ def test_plain_middleware_is_refused_on_a_loop(tmp_path: Path) -> None:
     service = AsyncQueueService(database(tmp_path))
     with pytest.raises(TypeError, match="middleware of this worker must be coroutine functions"):
         service.worker(middleware=[lambda _, call: call()])
+
+
+def test_a_handler_that_ignores_its_cancellation_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another task takes its place, its message is tried again, and the worker ends without it."""
+    monkeypatch.setattr(calls, "GRACE_SECONDS", 0.05)
+
+    async def main() -> None:
+        async with AsyncQueueService(database(tmp_path)) as service:
+            queue = await service.create_queue("jobs", retry=FixedDelay(0), archive="all")
+            await queue.publish("x")
+            worker = service.worker(concurrency=1, poll_interval=(0.01, 0.05))
+            end, cancelled = asyncio.Event(), 0
+
+            @worker.handle("jobs", timeout=0.05)
+            async def handle(message: AsyncMessage) -> None:
+                nonlocal cancelled
+                while message.attempt == 1 and not end.is_set():
+                    try:
+                        await end.wait()
+                    except asyncio.CancelledError:
+                        cancelled += 1
+                        assert message.cancelled
+                        if cancelled > 1:
+                            raise
+                if message.attempt == 2:
+                    worker.stop()
+
+            async with asyncio.timeout(30):
+                await worker.run()
+            (done,) = await queue.archive.messages().list()
+            assert (2, "timed out after 0.05 s") == (done.attempt, done.last_error)
+            async with asyncio.timeout(30):
+                while cancelled < 2:  # noqa: ASYNC110 - the loop tells nobody
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+
+
+def test_an_aborted_worker_counts_no_failure_of_a_handler_with_a_limit(tmp_path: Path) -> None:
+    """Its task is cancelled by the worker's end, and not for its time."""
+
+    async def main() -> None:
+        async with AsyncQueueService(database(tmp_path)) as service:
+            queue = await service.create_queue("jobs", retry=FixedDelay(900))
+            await queue.publish("x")
+            worker = service.worker(concurrency=1)
+
+            @worker.handle("jobs", timeout=60)
+            async def handle(message: AsyncMessage) -> None:
+                assert not message.cancelled
+                worker.abort()
+                await asyncio.Event().wait()
+
+            async with asyncio.timeout(30):
+                await worker.run()
+            (again,) = await queue.consume(wait=10)
+            assert (1, None) == (again.attempt, again.last_error)
+
+    asyncio.run(main())
+
+
+def test_a_handler_is_cancelled_with_its_message(tmp_path: Path) -> None:
+    """Its batch goes on for as long as one message of it is wanted; the task handles more then."""
+
+    async def main() -> None:
+        async with AsyncQueueService(database(tmp_path)) as service:
+            queue = await service.create_queue("jobs", lease=0.6, archive="all")
+            first, second = await queue.publish_many(["a", "b"])
+            worker = service.worker(concurrency=1, poll_interval=(0.01, 0.05))
+            seen: list[list[bool]] = []
+
+            @worker.handle("jobs", batch=2)
+            async def handle(messages: list[AsyncMessage]) -> None:
+                if messages[0].payload == "last":
+                    worker.stop()
+                    return
+                await queue.cancel(first.id)
+                while not messages[0].cancelled:  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0.01)
+                seen.append([message.cancelled for message in messages])
+                await queue.cancel(second.id)
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    seen.append([message.cancelled for message in messages])
+                    await queue.publish("last")
+
+            async with asyncio.timeout(30):
+                await worker.run()
+            assert [[True, False], [True, True]] == seen
+            outcomes = [str(m.outcome) for m in await queue.archive.messages().list()]
+            assert ["rejected", "rejected", "done"] == outcomes
+
+    asyncio.run(main())

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import create_engine, text
 
-from queue_over_sql import Queue
+from queue_over_sql import ClaimLost, Queue
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.cli.command_line import on_terminal, run, succeed
 from tests.contract.queue_state import close
@@ -152,3 +152,25 @@ def test_rows_of_an_existing_table_stay(sqlite_url: str) -> None:
     with engine.connect() as connection:
         assert 2 == connection.execute(text("SELECT COUNT(*) FROM invoices")).scalar_one()
     engine.dispose()
+
+
+def test_cancelling(database: TestDatabase, make_service: MakeService) -> None:
+    """Waiting and claimed messages end with the reason; what is not there is said; it asks."""
+    queue, url = make_service().create_queue("jobs"), database.url
+    claimed, waiting = (published.id for published in queue.publish_many(["a", "b"]))
+    [held] = queue.consume()
+
+    refused = run("cancel", "jobs", str(claimed), url=url, stdin="n\n")
+    assert (1, True) == (refused.exit_code, "Cancel 1 message of queue jobs?" in refused.err)
+    done = run("cancel", "jobs", str(claimed), "999", "--reason", "no", "--yes", url=url)
+    assert (5, "Cancelled 1 message of queue jobs. Not there: 999.") == (
+        done.exit_code,
+        done.out.strip(),
+    )
+    with pytest.raises(ClaimLost):
+        held.ack()
+    found = succeed("cancel", "jobs", str(waiting), "--yes", "--json", url=url).record
+    assert {"queue": "jobs", "cancelled": [waiting], "missing": []} == found
+    reasons = [message.last_error for message in queue.archive.messages(status="rejected").list()]
+    assert ["cancelled by operator: no", "cancelled by operator"] == reasons
+    assert 3 == run("cancel", "jobs", "999", "--yes", url=url).exit_code

@@ -27,6 +27,7 @@ EXPECTED = [
     "peek",
     "search",
     "edit",
+    "cancel",
     "requeue",
     "subscribe",
     "unsubscribe",

@@ -177,6 +177,22 @@ def test_claims_and_settlements(queue: Queue, observer: Recording, engine: Engin
     ]
 
 
+def test_cancelled_messages(queue: Queue, observer: Recording) -> None:
+    """They end as rejected, and the holder's claim is lost."""
+    message_id = queue.publish("x").id
+    (message,) = queue.consume()
+    observer.told()
+    assert queue.cancel(message_id, "no longer wanted")
+    with pytest.raises(ClaimLost):
+        message.ack()
+    reason = "cancelled by operator: no longer wanted"
+    assert observer.told() == [
+        ("settled", "jobs", "rejected", [message_id]),
+        ("dead_lettered", "jobs", [message_id], reason),
+        ("claim_lost", "jobs", [message_id]),
+    ]
+
+
 def test_exchanged_and_taken_messages(queue: Queue, observer: Recording, engine: Engine) -> None:
     """Both are claimed and done."""
     first, second, third = (queue.publish(n).id for n in range(3))

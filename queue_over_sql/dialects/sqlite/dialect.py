@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -53,6 +54,8 @@ _INTEGER_END = 2**63
 # https://www.sqlite.org/rescode.html: the low byte is the primary code.
 _BUSY, _LOCKED, _INTERRUPT, _CONSTRAINT_CHECK, _TOO_BIG = 5, 6, 9, 275, 18
 _CONSTRAINT, _CONSTRAINT_UNIQUE, _CONSTRAINT_PRIMARYKEY = 19, 2067, 1555
+# Of a driver whose connections may be used by several threads at once.
+_SERIALIZED = 3
 _CONSTRAINTS = {"UNIQUE": ErrorKind.DUPLICATE, "CHECK": ErrorKind.INVALID_VALUE}
 
 
@@ -139,6 +142,18 @@ class SQLiteDialect(AtOnceDialect):
             # It is there from the first write to the last close.
             return 0
 
+    def break_off(self, connection: Connection) -> None:
+        """Roll it back here, as no server does, and let nothing run on the connection any more.
+
+        Else what its user does next would be committed statement by statement.
+        """
+        raw: Any = connection.connection.dbapi_connection
+        if connection.dialect.loaded_dbapi.threadsafety != _SERIALIZED:
+            return
+        raw.set_authorizer(_only_rollback)
+        raw.interrupt()
+        raw.rollback()
+
     def lock_for_writing(self, connection: Connection, sql: StatementCache) -> None:
         """A write that changes nothing: a lock taken after reading may fail for good."""
         sql.get(write_nothing).run(connection)
@@ -213,6 +228,11 @@ class SQLiteDialect(AtOnceDialect):
             .limit(number("p_count"))
         )
         return and_(live.c.id.in_(oldest), live.c.consumer_id.is_(None))
+
+
+def _only_rollback(action: int, first: str | None, *_: object) -> int:
+    ends = action == sqlite3.SQLITE_TRANSACTION and first == "ROLLBACK"
+    return sqlite3.SQLITE_OK if ends else sqlite3.SQLITE_DENY
 
 
 def last_id(tables: QueueTables) -> Select[Any]:

@@ -16,6 +16,7 @@ from sqlalchemy import (
     func,
     literal,
     literal_column,
+    null,
     or_,
     select,
     update,
@@ -184,3 +185,11 @@ def unclaim_all(tables: QueueTables) -> Update:
 def remove_ids(tables: QueueTables, size: int) -> Delete:
     """Remove rows by id, whoever holds them."""
     return delete(tables.live).where(among_ids(tables.live, size))
+
+
+def lock_one(tables: QueueTables) -> Select[Any]:
+    """Lock one live message, whoever holds it, and read its key."""
+    live = tables.live
+    key = live.c.message_key if tables.has_payloads else null()
+    wanted = (among_ids(live, 1), *tables.live_only())
+    return select(live.c.id, key).where(*wanted).with_for_update()

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from queue_over_sql.schema.queue_tables import QueueTables
 
 
-def finish_ids(tables: QueueTables, size: int) -> Update:
-    """End locked messages in place by id, for ``take``: that was an attempt."""
+def finish_ids(tables: QueueTables, size: int, attempted: bool) -> Update:
+    """End locked messages in place by id; a ``take`` was an attempt."""
     live = tables.live
-    counted = {"attempt_count": live.c.attempt_count + 1}
+    counted = {"attempt_count": live.c.attempt_count + 1} if attempted else {}
     return update(live).where(among_ids(live, size)).values(finished(tables) | counted)
 
 

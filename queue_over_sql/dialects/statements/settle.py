@@ -58,6 +58,12 @@ def release(tables: QueueTables, size: int) -> ClauseElement:
     return _fenced_update(tables, size, uncounted(tables))
 
 
+def release_later(tables: QueueTables, size: int) -> ClauseElement:
+    """Give messages back after a delay, the attempt not counted."""
+    due = {"available_at": tables.dialect.now() + number("p_delay")}
+    return _fenced_update(tables, size, uncounted(tables) | due)
+
+
 def restore(tables: QueueTables, size: int) -> ClauseElement:
     """Give messages of a dead claim back at their place, the attempt counted."""
     return _fenced_update(tables, size, _failed(tables))

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import NoReturn
@@ -32,6 +33,10 @@ class Arguments:
     """How long a handler takes."""
     transactional: bool = False
     """Write `effects (token, attempt)` in the transaction of the ack."""
+    timeout: float | None = None
+    """How long a handler may take."""
+    hanging: str = ""
+    """The first attempt at a token that begins so never ends."""
     deadly: str = ""
     """The handling of this token kills the process, after its effect was written."""
     deadly_once: str = ""
@@ -54,6 +59,8 @@ class Handler:
         """Take the time, without effects."""
         self._journal.note("started", message)
         self._perhaps_die(message)
+        if self._hangs(message):
+            threading.Event().wait()
         time.sleep(self._arguments.seconds)
         self._journal.note("finished", message)
 
@@ -65,6 +72,8 @@ class Handler:
             {"token": message.payload["token"], "attempt": message.attempt},
         )
         self._perhaps_die(message)
+        if self._hangs(message):
+            threading.Event().wait()
         time.sleep(self._arguments.seconds)
         self._journal.note("finished", message)
 
@@ -72,6 +81,8 @@ class Handler:
         """Take the time on an event loop, without effects."""
         self._journal.note("started", message)
         self._perhaps_die(message)
+        if self._hangs(message):
+            await asyncio.Event().wait()
         await asyncio.sleep(self._arguments.seconds)
         self._journal.note("finished", message)
 
@@ -85,8 +96,15 @@ class Handler:
             {"token": message.payload["token"], "attempt": message.attempt},
         )
         self._perhaps_die(message)
+        if self._hangs(message):
+            await asyncio.Event().wait()
         await asyncio.sleep(self._arguments.seconds)
         self._journal.note("finished", message)
+
+    def _hangs(self, message: Message | AsyncMessage) -> bool:
+        hanging = self._arguments.hanging
+        first = message.attempt == 1 and message.payload["token"].startswith(hanging)
+        return bool(hanging) and first
 
     def _perhaps_die(self, message: Message | AsyncMessage) -> None:
         if message.payload["token"] != self._arguments.deadly:
@@ -115,10 +133,10 @@ async def main_on_loop(arguments: Arguments) -> None:
     worker = service.worker(concurrency=arguments.concurrency, prefetch=arguments.prefetch)
     handler = Handler(arguments)
     if arguments.transactional:
-        register = worker.handle(arguments.queue, transactional=True)
+        register = worker.handle(arguments.queue, transactional=True, timeout=arguments.timeout)
         register(handler.await_handle_in_transaction)
     else:
-        worker.handle(arguments.queue)(handler.await_handle)
+        worker.handle(arguments.queue, timeout=arguments.timeout)(handler.await_handle)
     emit("ready")
     await worker.run(signals=True)
     emit("drained")
@@ -137,9 +155,10 @@ def main(arguments: Arguments) -> None:
     worker = service.worker(concurrency=arguments.concurrency, prefetch=arguments.prefetch)
     handler = Handler(arguments)
     if arguments.transactional:
-        worker.handle(arguments.queue, transactional=True)(handler.handle_in_transaction)
+        register = worker.handle(arguments.queue, transactional=True, timeout=arguments.timeout)
+        register(handler.handle_in_transaction)
     else:
-        worker.handle(arguments.queue)(handler.handle)
+        worker.handle(arguments.queue, timeout=arguments.timeout)(handler.handle)
     emit("ready")
     worker.run(signals=True)
     emit("drained")

@@ -354,3 +354,31 @@ def test_conditions_choose_among_rows(billing: AdoptedQueue) -> None:
     assert [6] == ids(billing.consume(9, where=billing.table.c.id == 6))
     assert [1, 4] == ids(billing.messages(status="ready", where=Invoice.company_id == 0).list())
     assert 2 == billing.messages(where=wanted).count()
+
+
+def test_a_cancelled_row_says_so(billing: AdoptedQueue, engine: Engine) -> None:
+    """Waiting or claimed, its row stays, rejected, with the attempts that it had."""
+    (held,) = billing.consume()
+    assert billing.cancel(held.id, "paid twice")
+    assert billing.cancel(2)
+    assert not billing.cancel(2)
+    assert not billing.cancel(7)
+    with pytest.raises(ClaimLost):
+        held.ack()
+    for key, attempts, reason in ((1, 1, ": paid twice"), (2, 0, "")):
+        row = state(engine, billing, key)
+        ended = {"status": "ERROR", "outcome": "rejected", "attempt_count": attempts}
+        assert ended | CLEARED == {name: row[name] for name in (*ended, *CLEARED)}
+        assert f"cancelled by operator{reason}" == row["last_error"]
+    assert [3, 4, 5, 6] == ids(billing.consume(6))
+
+
+def test_a_snoozed_row_is_due_later(billing: AdoptedQueue, engine: Engine) -> None:
+    """A release with a delay counts no attempt."""
+    (message,) = billing.consume()
+    message.release(delay=900)
+    assert (0, None) == (
+        state(engine, billing, 1)["attempt_count"],
+        state(engine, billing, 1)["last_error"],
+    )
+    assert [2, 3, 4, 5, 6] == ids(billing.consume(6))

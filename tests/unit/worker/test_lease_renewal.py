@@ -33,7 +33,7 @@ class Renewed:
 
 def message(lease_us: int) -> Any:
     row = mock.Mock(claimed_lease_us=lease_us)
-    return mock.Mock(_row=row, settled=False)
+    return mock.Mock(_row=row, settled=False, cancelled=False)
 
 
 @pytest.fixture

@@ -1,0 +1,212 @@
+"""Calls of handlers: how long each may take, and what ends it before its time.
+
+A task is cancelled at its time limit, and has some seconds to end. A thread cannot be ended from
+outside, so its call is abandoned: the message is given to others, another thread takes its place,
+and whatever the call still does to the message is refused by the fence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import logging
+import math
+import time
+from typing import TYPE_CHECKING
+
+from queue_over_sql.database.runtime import THREADS, Interruption, Running, Runtime
+from queue_over_sql.errors import ClaimLost
+from queue_over_sql.message import note_cancelled, when_cancelled
+from queue_over_sql.worker.handlers import CallAbandoned, HandlerStopped, TimedOut
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from queue_over_sql.message import Message
+    from queue_over_sql.worker.handlers import Handler
+
+
+_log = logging.getLogger(__name__)
+
+GRACE_SECONDS = 5.0
+"""A task that was cancelled for its time limit has so long to end."""
+_LONGEST_SLEEP = 60.0
+
+
+class _Stop(enum.Enum):
+    TIMED_OUT = enum.auto()
+    CLAIM_LOST = enum.auto()
+    ABANDONED = enum.auto()
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class _Call:
+    handler: Handler
+    messages: Sequence[Message]
+    interruption: Interruption | None
+    abandon: Callable[[str], None]
+    began_at: float
+    limit_at: float
+    slow_at: float
+    stop: _Stop | None = None
+    over: bool = False
+
+    @property
+    def due_at(self) -> float:
+        return min(self.limit_at, self.slow_at)
+
+    @property
+    def reason(self) -> str:
+        return f"timed out after {self.handler.timeout:g} s"
+
+
+class Calls:
+    """Knows the calls of a worker's handlers, and ends those whose time is over.
+
+    Costs a thread or task of its own once a handler has a ``timeout`` or a ``slow_after``.
+    """
+
+    def __init__(self, runtime: Runtime = THREADS) -> None:
+        self._runtime = runtime
+        self._changed = runtime.condition()
+        self._calls: dict[int, _Call] = {}
+        self._running: Running | None = None
+        self._ended = False
+        # When the thread looks again by itself.
+        self._wakes_at = math.inf
+
+    def watches(self, handler: Handler) -> bool:
+        """Whether anything can end the calls of a handler, or is to be said of them."""
+        limited = handler.timeout is not None or handler.slow_after is not None
+        return limited or self._runtime.interruption() is not None
+
+    @contextlib.contextmanager
+    def calling(
+        self, handler: Handler, messages: Sequence[Message], abandon: Callable[[str], None]
+    ) -> Iterator[None]:
+        """Watch over one call of a handler, which the block makes.
+
+        Args:
+            handler: that is called.
+            messages: that it gets.
+            abandon: called from elsewhere, with the reason, where the call does not end in time;
+                sees to the messages.
+
+        Raises:
+            TimedOut, ClaimLost, HandlerStopped: it was interrupted for that.
+            CallAbandoned: it was abandoned, and has ended now.
+        """
+        interruption = self._runtime.interruption()
+        limit, slow = handler.timeout or math.inf, handler.slow_after or math.inf
+        now = time.monotonic()
+        call = _Call(handler, messages, interruption, abandon, now, now + limit, now + slow)
+        if interruption is not None:
+            for message in messages:
+                when_cancelled(message, lambda: self._lost(call))
+        self._begin(call)
+        try:
+            yield
+        except BaseException as error:
+            if (stopped := self._end(call)) is None:
+                raise
+            raise stopped from error
+        if (stopped := self._end(call)) is not None:
+            raise stopped
+
+    def end(self) -> None:
+        """Watch no more."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def _begin(self, call: _Call) -> None:
+        if call.due_at == math.inf:
+            return
+        with self._changed:
+            self._calls[id(call)] = call
+            if self._running is None:
+                self._running = self._runtime.start("queue-over-sql-limits", self._loop)
+            if call.due_at < self._wakes_at:
+                self._changed.notify_all()
+
+    def _end(self, call: _Call) -> BaseException | None:
+        with self._changed:
+            call.over = True
+            self._calls.pop(id(call), None)
+        for message in call.messages:
+            when_cancelled(message, None)
+        if call.stop is None:
+            return None
+        stopped_by_others = call.interruption is not None and call.interruption.end()
+        if call.stop is _Stop.ABANDONED:
+            return CallAbandoned()
+        if stopped_by_others:
+            return HandlerStopped()
+        if call.stop is _Stop.TIMED_OUT:
+            return TimedOut(call.reason)
+        names = ", ".join(map(repr, call.messages))
+        return ClaimLost(
+            f"The handler was cancelled, because its claim is lost: {names}.", call.messages
+        )
+
+    def _loop(self) -> None:
+        while not self._ended:
+            with self._changed:
+                now = time.monotonic()
+                earliest = min((each.due_at for each in self._calls.values()), default=math.inf)
+                self._wakes_at = min(earliest, now + _LONGEST_SLEEP)
+                if not self._ended and self._wakes_at > now:
+                    self._changed.wait(self._wakes_at - now)
+                now = time.monotonic()
+                due = [each for each in self._calls.values() if each.due_at <= now]
+            for call in due:
+                try:
+                    self._fall_due(call, now)
+                except Exception:  # noqa: BLE001 - else no limit would be kept any more
+                    _log.exception("The time limits go on after an unexpected error.")
+
+    def _fall_due(self, call: _Call, now: float) -> None:
+        with self._changed:
+            if call.over:
+                return
+            slow, late = now >= call.slow_at, now >= call.limit_at
+            if slow:
+                call.slow_at = math.inf
+            if late:
+                self._stop(call, now)
+        if slow:
+            report_slow(call.handler, call.messages, now - call.began_at)
+        if late:
+            for message in call.messages:
+                note_cancelled(message)
+            if call.stop is _Stop.ABANDONED:
+                call.abandon(call.reason)
+
+    def _stop(self, call: _Call, now: float) -> None:
+        call.limit_at = math.inf
+        if call.stop is None and call.interruption is not None:
+            call.stop, call.limit_at = _Stop.TIMED_OUT, now + GRACE_SECONDS
+            call.interruption.begin()
+        else:
+            call.stop = _Stop.ABANDONED
+
+    def _lost(self, call: _Call) -> None:
+        with self._changed:
+            lost = all(message.cancelled for message in call.messages)
+            if lost and not call.over and call.stop is None and call.interruption is not None:
+                call.stop = _Stop.CLAIM_LOST
+                call.interruption.begin()
+
+
+def report_slow(handler: Handler, messages: Sequence[Message], seconds: float) -> None:
+    """Say that a handler has run for longer than its ``slow_after``; once for each call."""
+    names = ", ".join(map(repr, messages))
+    _log.warning("The handler of queue %s has run for %.1f s: %s", handler.queue, seconds, names)
+    if handler.on_slow is None:
+        return
+    for message in messages:
+        try:
+            handler.on_slow(message, seconds)
+        except Exception:  # noqa: BLE001 - it is the user's
+            _log.exception("on_slow of queue %s failed.", handler.queue)
