@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from queue_over_sql.consumer import Consumer
     from queue_over_sql.database.connections import Connections
     from queue_over_sql.database.notify import Arrivals, WakeUps
+    from queue_over_sql.database.runtime import Background
     from queue_over_sql.queue import Queue
     from queue_over_sql.request_reply.reply_queues import ReplyBox
     from queue_over_sql.settings import ServiceSettings
@@ -418,6 +419,7 @@ class ServiceParts:
     Attributes:
         arrivals: told when a message arrives through this process, or is told of by another.
         wakeups: tell other processes of messages, and hear of theirs.
+        background: the jobs that run beside the callers.
     """
 
     settings: ServiceSettings
@@ -426,6 +428,7 @@ class ServiceParts:
     consumer: Consumer
     arrivals: Arrivals
     wakeups: WakeUps
+    background: Background
     closed: bool = False
 
     def check_open(self) -> None:

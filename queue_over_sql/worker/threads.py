@@ -49,6 +49,8 @@ class HandlerThreads:
         self.supplies: list[Supply] = []
         self.free = 0
         """How many threads wait for a message."""
+        self.calls: dict[int, float] = {}
+        """When each running call of a handler began, on the monotonic clock."""
         self._parts = parts
         self._draining = draining
         self._each = each
@@ -81,7 +83,7 @@ class HandlerThreads:
     ) -> None:
         finished: list[Message] = []
         run: HandlerRun | None = None
-        began = time.monotonic()
+        began = self.calls[id(taken)] = time.monotonic()
         try:
             run = self._run_of(supply, runs)
             finished = run.handle(taken)
@@ -93,6 +95,7 @@ class HandlerThreads:
             # A thread that died unseen would leave a worker that looks well and does nothing.
             _log.exception("Queue %s: the worker goes on after an error.", supply.handler.queue)
         finally:
+            self.calls.pop(id(taken), None)
             supply.ended(taken, finished, run.unbegun if run is not None else ())
         if self._each and finished:
             with self._being_free():

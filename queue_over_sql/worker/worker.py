@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
 
     from queue_over_sql.catalog import ServiceParts
-    from queue_over_sql.database.runtime import Running
+    from queue_over_sql.database.runtime import Running, Turn
 
     F = TypeVar("F", bound=HandlerFunction)
 
@@ -283,6 +283,11 @@ def stop_at_once(worker: Worker) -> None:
     worker._parts.connections.watchdog.hurry()  # noqa: SLF001 - its own module
     worker._draining.set()  # noqa: SLF001
     worker._aborting.set()  # noqa: SLF001
+
+
+def vital_parts(worker: Worker) -> tuple[ServiceParts, HandlerThreads, Turn]:
+    """What tells whether a worker is well: with the turn of its lease renewal."""
+    return worker._parts, worker._threads, worker._keeper.turn  # noqa: SLF001 - its own module
 
 
 def _poll_interval(given: tuple[float, float]) -> tuple[float, float]:
