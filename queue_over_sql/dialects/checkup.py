@@ -458,11 +458,14 @@ class H2Checkup(Checkup):
             " IN ('WRITE_DELAY', 'info.FILE_SIZE', 'info.CHUNKS_FILL_RATE')"
         )
         found = {name: str(value) for name, value in rows}
-        delay = int(found.get("WRITE_DELAY", 0))
+        # It is there more than once: as it was given, and as it is.
+        delay = max((int(value) for name, value in rows if name == "WRITE_DELAY"), default=0)
         if delay:
             said = f"WRITE_DELAY is {delay}: a commit reaches the disk up to {delay} ms later"
             advice = "Set it to 0 where a loss of power must not lose the last messages."
             yield Finding(Level.NOTE, "settings", said, advice)
+        else:
+            yield Finding(Level.OK, "settings", "a commit waits for the disk")
         size = int(found.get("info.FILE_SIZE", 0))
         fill = int(found.get("info.CHUNKS_FILL_RATE", 100))
         said = f"the file has {size / 2**20:,.0f} MiB, {fill} % of which are in use"
