@@ -12,7 +12,7 @@ import pytest
 
 from queue_over_sql.aio import AsyncQueueService
 from queue_over_sql.observability import Health
-from tests.waiting import eventually, wait_until
+from tests.waiting import wait_until
 
 
 @contextmanager
@@ -55,11 +55,10 @@ def test_a_loop_that_is_blocked_is_not_live(url: str) -> None:
     with loop_in_a_thread() as loop:
         service = AsyncQueueService(url, consumer_timeout=30)
         running = asyncio.run_coroutine_threadsafe(work(service), loop)
-        health = eventually(lambda: watched and watched[0], "the worker is made")
-        said = eventually(
-            lambda: not (report := health.live()).ok and report.checks["event loop"], "it is late"
-        )
-        assert said.startswith("it has been blocked for ")
+        wait_until(lambda: watched)
+        [health] = watched
+        wait_until(lambda: not health.live().ok)
+        assert "it has been blocked for " in health.live().checks["event loop"]
         assert not health.ready().ok
         go.set()
         running.result(30)
