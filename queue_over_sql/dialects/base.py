@@ -228,7 +228,7 @@ class QueueDialect(SqlDialect):
         from queue_over_sql.dialects import checkup  # noqa: PLC0415 - only for a check-up
 
         found: type[Checkup] = getattr(checkup, self.checkup_class)
-        return found()
+        return found(self.name)
 
     # -- versions and poolers
 

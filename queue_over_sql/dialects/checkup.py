@@ -91,7 +91,19 @@ Section = Callable[[Asking], Iterator[Finding]]
 
 
 class Checkup:
-    """The check-up of an engine of which nothing particular is known."""
+    """The check-up of an engine of which nothing particular is known.
+
+    Args:
+        engine: its name.
+    """
+
+    def __init__(self, engine: str) -> None:
+        self._engine = engine
+
+    def described(self, connection: Connection) -> str:
+        """Engine, version and driver."""
+        version = ".".join(map(str, connection.dialect.server_version_info or ()))
+        return f"{self._engine} {version} by {connection.dialect.driver}"
 
     @property
     def sections(self) -> dict[str, Section]:

@@ -88,11 +88,8 @@ class _Doctor:
 
     def _engine(self) -> Iterator[Finding]:
         with self._inspection.connection() as connection:
-            dialect = connection.dialect
-            version = ".".join(map(str, dialect.server_version_info or ()))
-            yield Finding(
-                Level.OK, "engine", f"{self._inspection.dialect.name} {version} by {dialect.driver}"
-            )
+            said = self._inspection.dialect.checkup.described(connection)
+        yield Finding(Level.OK, "engine", said)
 
     def _clocks(self) -> Iterator[Finding]:
         # The first question may connect.

@@ -32,6 +32,8 @@ EXPECTED = [
     "unsubscribe",
     "stats",
     "consumers",
+    "health",
+    "doctor",
     "worker",
     "reaper",
     "demo",
