@@ -126,7 +126,7 @@ def worker(
         os.environ[URL_VARIABLE] = session.connection.url
     if several:
         arguments = ["worker", target, "--log-level", log_level]
-        arguments += [] if hung_after is None else ["--hung-after", f"{hung_after}s"]
+        arguments += [] if hung_after is None else ["--hung-after", f"{hung_after:f}s"]
         raise typer.Exit(supervise(arguments, processes, http=http))
     found = load_worker(target)
     health = Health(found, hung_after=hung_after)

@@ -145,9 +145,8 @@ class _Doctor:
         if self._inspection.system.consumers.name in self._missing:
             return
         alive, dead = self._inspection.consumers()
-        for consumer in dead[:_MOST_SHOWN]:
+        for consumer, overdue in dead[:_MOST_SHOWN]:
             holds = self._held_by(consumer.consumer_id)
-            overdue = self._inspection.age(consumer)
             said = (
                 f"{consumer.name} ({consumer.consumer_id}) on {consumer.host} has been dead for "
                 f"{overdue:.0f} s and holds {holds or 'nothing'}"

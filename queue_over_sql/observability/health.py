@@ -179,7 +179,8 @@ class Health:
         return self._tell(turn, f"the {turn.name} is {late:.0f} s late", thread)
 
     def _look_at_handlers(self, threads: HandlerThreads) -> str:
-        if self._hung_after is None:
+        # A call also lasts until its message is given back, however long the database is away.
+        if self._hung_after is None or threads.in_outage:
             return OK
         began_before = time.monotonic() - self._hung_after
         hung = sum(began < began_before for began in list(threads.calls.values()))
@@ -375,7 +376,7 @@ def _checks(inspection: Inspection, max_age: float | None) -> Iterator[Check]:
     serving = [each for each in alive if not each.permanent]
     text = f"{len(serving)} alive" if serving else "none is alive: start a worker"
     yield Check("consumers", ok=bool(serving), text=text)
-    overdue = [each for each in dead if inspection.age(each) > _NEGLECTED_SECONDS]
+    overdue = [each for each, seconds in dead if seconds > _NEGLECTED_SECONDS]
     waits = [f"{len(overdue)} dead consumers"] if overdue else []
     queues = inspection.queues()
     if inspection.overdue_schedules(_NEGLECTED_SECONDS):

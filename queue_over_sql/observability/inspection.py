@@ -85,22 +85,18 @@ class Inspection:
         with self.connection() as connection:
             return int(connection.execute(select(self.dialect.now())).scalar_one())
 
-    def consumers(self) -> tuple[list[ConsumerInfo], list[ConsumerInfo]]:
-        """The consumers that are alive, and those that are not, the oldest first."""
-        now = self.now()
+    def consumers(self) -> tuple[list[ConsumerInfo], list[tuple[ConsumerInfo, float]]]:
+        """The consumers that are alive, and those that have been dead for so many seconds."""
+        now = self.now() / 1_000_000
         with self.connection() as connection:
             found = registrations.registered(connection, self.system)
-        known = [each for each in found if not isinstance(each, QueueError)]
-        alive = [each for each in known if self._overdue(each, now) <= 0]
-        return alive, [each for each in known if self._overdue(each, now) > 0]
-
-    def age(self, consumer: ConsumerInfo) -> float:
-        """For how many seconds a consumer has been dead."""
-        return self._overdue(consumer, self.now())
-
-    @staticmethod
-    def _overdue(consumer: ConsumerInfo, now: int) -> float:
-        return now / 1_000_000 - consumer.expires_at.timestamp()
+        known = [
+            (each, now - each.expires_at.timestamp())
+            for each in found
+            if not isinstance(each, QueueError)
+        ]
+        alive = [each for each, overdue in known if overdue <= 0]
+        return alive, [(each, overdue) for each, overdue in known if overdue > 0]
 
     def overdue_schedules(self, seconds: float) -> int:
         """How many schedules were due so long ago and nobody has published their messages."""

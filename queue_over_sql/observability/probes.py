@@ -100,7 +100,10 @@ class ProbeServer:
         shown = f"[{host}]" if ":" in host else host
         self.address = f"{shown}:{self._server.server_address[1]}"
         self._thread = threading.Thread(
-            target=self._server.serve_forever, name="queue-over-sql-http", daemon=True
+            target=self._server.serve_forever,
+            kwargs={"poll_interval": 0.1},
+            name="queue-over-sql-http",
+            daemon=True,
         )
 
     def __enter__(self) -> Self:
@@ -156,7 +159,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """End connections that have lasted too long; called twice a second."""
+        """End connections that have lasted too long; called again and again."""
         oldest = time.monotonic() - _CONNECTION_SECONDS
         for request, began in list(self._began.items()):
             if began < oldest:

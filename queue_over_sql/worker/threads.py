@@ -148,6 +148,11 @@ class HandlerThreads:
         return self.concurrency / max(1, sum(each.found for each in self.supplies))
 
     @property
+    def in_outage(self) -> bool:
+        """Whether they wait for a database that is away."""
+        return self._outage.lasts
+
+    @property
     def draining(self) -> bool:
         """Whether no more messages are begun."""
         return self._draining.is_set()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
 from sqlalchemy import make_url
 
-from queue_over_sql import Message, Queue, QueueService
+from queue_over_sql import DatabaseUnavailable, Message, Queue, QueueService
 from queue_over_sql.observability import Check, Health, check_queues
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from queue_over_sql.worker.worker import vital_parts
@@ -108,6 +109,36 @@ def test_handlers_that_wait_for_each_other_are_hung(make_service: MakeService) -
         assert patient.live().ok
         stop.append(True)
         wait_until(lambda: strict.live().ok)
+
+
+@pytest.mark.engines("sqlite")
+def test_handlers_that_wait_for_the_database_are_not_hung(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They failed, and cannot give their message back while the database is away."""
+    service = make_service()
+    outside = service.create_queue("jobs")
+    worker = service.worker(concurrency=1)
+    worker.handle("jobs")(lambda message: message.payload["missing"])
+    nack, back = Queue.nack, threading.Event()
+    tries: list[int] = []
+
+    def away(queue: Queue, *arguments: Any, **options: Any) -> Any:
+        tries.append(1)
+        if back.is_set():
+            return nack(queue, *arguments, **options)
+        raise DatabaseUnavailable("it is away")
+
+    monkeypatch.setattr(Queue, "nack", away)
+    health = Health(worker, hung_after=0.05)
+    outside.publish({})
+    with running(worker):
+        wait_until(lambda: len(tries) > 2)
+        [began] = vital_parts(worker)[1].calls.values()
+        wait_until(lambda: time.monotonic() > began + 0.05)
+        assert health.live().ok
+        back.set()
+        wait_until(lambda: not vital_parts(worker)[1].in_outage)
 
 
 @pytest.mark.engines("sqlite")
