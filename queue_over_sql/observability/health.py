@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from queue_over_sql.consumer import Consumer
 from queue_over_sql.database.connections import Connections
 from queue_over_sql.durations import Duration, to_timedelta
 from queue_over_sql.errors import DatabaseUnavailable, QueueError, ServiceClosed
@@ -49,6 +50,7 @@ _ASKING: Final[frozenset[CodeType]] = frozenset(
         Connections.run.__code__,
         Connections._connect.__code__,  # noqa: SLF001 - to see who is inside
         HandlerThreads.insist.__code__,
+        Consumer.identity.__code__,
     }
 )
 
@@ -162,12 +164,14 @@ class Health:
     def _look(self, turn: Turn) -> str:
         now, thread = time.monotonic(), turn.thread
         late = now - turn.due_at
-        if thread is not None and not thread.is_alive():
+        # One that ended in order has said so before.
+        if thread is not None and not thread.is_alive() and turn.thread is thread:
             return self._tell(turn, f"the {turn.name} has ended by itself")
         frame = None if thread is None or late < self._patience else _frame_of(thread)
         with self._lock:
             if frame is None or _asks_database(frame):
                 self._stood.pop(turn, None)
+                self._told.discard(turn)
                 return OK
             stack = _stack(frame)
             before, since = self._stood.get(turn, (None, now))
