@@ -57,6 +57,11 @@ class OutageLog:
         self._since: float | None = None
         self._lock = threading.Lock()
 
+    @property
+    def lasts(self) -> bool:
+        """Whether the database could not be reached when somebody tried last."""
+        return self._since is not None
+
     def began(self, error: Exception) -> None:
         """The database could not be reached."""
         with self._lock:

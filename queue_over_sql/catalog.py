@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from queue_over_sql.consumer import Consumer
     from queue_over_sql.database.connections import Connections
     from queue_over_sql.database.notify import Arrivals, WakeUps
+    from queue_over_sql.database.runtime import Background
     from queue_over_sql.observer import Observers
     from queue_over_sql.queue import Queue
     from queue_over_sql.request_reply.reply_queues import ReplyBox
@@ -419,6 +420,7 @@ class ServiceParts:
     Attributes:
         arrivals: told when a message arrives through this process, or is told of by another.
         wakeups: tell other processes of messages, and hear of theirs.
+        background: the jobs that run beside the callers.
         observer: told what happens; None where nobody asked for it.
     """
 
@@ -428,6 +430,7 @@ class ServiceParts:
     consumer: Consumer
     arrivals: Arrivals
     wakeups: WakeUps
+    background: Background
     observer: Observers | None = None
     closed: bool = False
 

@@ -134,6 +134,12 @@ class Consumer:
         """Whether this consumer made the claim in its present life."""
         return self._identity is not None and claim.consumer_id == self._identity.consumer_id
 
+    @property
+    def alive(self) -> bool:
+        """Whether it is registered and its last heartbeat still counts, without asking anybody."""
+        identity = self._identity
+        return identity is not None and identity.alive
+
     def holds(self, claim: Claim | None) -> bool:
         """Whether a claim is of this life and this life is not over, without asking anybody."""
         identity = self._identity

@@ -120,8 +120,16 @@ class QueueService:
         consumer = Consumer(connections, catalog.system, settings, self._start_heartbeat)
         arrivals = Arrivals(runtime)
         wakeups = WakeUps(connections, arrivals, catalog.has_opened, enabled=notify)
+        self._background = Background(runtime)
         self._parts = parts = ServiceParts(
-            settings, connections, catalog, consumer, arrivals, wakeups, as_observers(observer)
+            settings,
+            connections,
+            catalog,
+            consumer,
+            arrivals,
+            wakeups,
+            self._background,
+            as_observers(observer),
         )
         self._topics: dict[str, Topic] = {}
         self._reply_queues = ReplyQueues(ReplyBoxesOfCatalog(parts), consumer, settings)
@@ -130,7 +138,6 @@ class QueueService:
         # By stop(): what is given back already, and whether the log says what is not.
         self._released: list[str] = []
         self._told_what_is_left = False
-        self._background = Background(runtime)
         self._schedules = Schedules(self._parts)
         self._reaper = Reaper(
             self.queues,

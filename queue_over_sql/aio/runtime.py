@@ -290,7 +290,10 @@ class EventLoop(Runtime):
         max_connections: how many acts may run on the database at once; a caller more waits.
     """
 
+    has_threads = False
+
     def __init__(self, max_connections: int) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._max_connections = check_whole("max_connections", max_connections)
         self._tasks: set[asyncio.Task[object]] = set()
         self._leaving: list[AsyncGenerator[None, None]] = []
@@ -353,11 +356,18 @@ class EventLoop(Runtime):
     ) -> Running:
         """A task, which is cancelled when its loop ends."""
         spawned = greenlet_spawn(function, *arguments)
-        task = asyncio.get_running_loop().create_task(spawned, name=name)
+        self._loop = asyncio.get_running_loop()
+        task = self._loop.create_task(spawned, name=name)
         self._keep(task)
         if job:
             self._jobs.add(task)
         return TaskRunning(task)
+
+    def start_from_outside(self, name: str, function: Callable[[], object]) -> None:
+        if self._loop is None:
+            msg = "the service has not begun"
+            raise RuntimeError(msg)
+        self._loop.call_soon_threadsafe(self.start, name, function)
 
     def stop(self, running: Running) -> bool:
         return isinstance(running, TaskRunning) and running.task.cancel()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 NARROWEST_CUT = 10
 UNBOUNDED = 1_000_000_000
 LAYOUT = "\n\t"
+_DONE = "{task.completed:,}"
 Found = TypeVar("Found")
 
 
@@ -148,10 +149,28 @@ class Output:
         Its steps are whatever the task counts, or bytes.
         """
         # Loaded where it is shown: few commands have a bar.
-        from queue_over_sql.cli.progress import bar
+        from rich import progress
 
-        silent = self.machine or not self.err.is_terminal
-        return bar(self.err, silent=silent, total_known=total_known, of_bytes=of_bytes)
+        class Rate(progress.ProgressColumn):
+            """How many steps a second the task makes, e.g. ``12,400/s``."""
+
+            def render(self, task: progress.Task) -> Text:
+                """The rate of `task`, or nothing while it is unknown."""
+                speed = task.finished_speed or task.speed
+                return Text("" if speed is None else f"{speed:,.0f}/s", style="dim")
+
+        done = progress.MofNCompleteColumn() if total_known else progress.TextColumn(_DONE)
+        transfer = (progress.DownloadColumn(), progress.TransferSpeedColumn())
+        steps: tuple[progress.ProgressColumn, ...] = transfer if of_bytes else (done, Rate())
+        return progress.Progress(
+            progress.SpinnerColumn(),
+            progress.TextColumn("{task.description}"),
+            *([progress.BarColumn()] if total_known else []),
+            *steps,
+            progress.TimeElapsedColumn(),
+            console=self.err,
+            disable=self.machine or not self.err.is_terminal,
+        )
 
 
 def build_table(

@@ -6,13 +6,15 @@ import contextlib
 import json
 import logging
 import os
+import select
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -32,12 +34,26 @@ from queue_over_sql.cli.values import import_object
 from queue_over_sql.dialects.engines import hide_passwords
 from queue_over_sql.worker.worker import stop_at_once
 
+if TYPE_CHECKING:
+    from queue_over_sql.observability.health import Health, Report
+    from queue_over_sql.observability.probes import Probed
+
 LogLevelOption = Annotated[
     str,
     typer.Option(metavar="debug|info|warning|error", help="How much is logged to standard error."),
 ]
 LogFormatOption = Annotated[
     str, typer.Option(metavar="text|json", help="Log lines for people, or one JSON object a line.")
+]
+HttpOption = Annotated[
+    str | None,
+    typer.Option(
+        "--http",
+        metavar="HOST:PORT",
+        show_default=False,
+        help="Answer /livez and /readyz here. A port alone is reached from this machine only; "
+        "port 0 picks a free one, which the log names.",
+    ),
 ]
 LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error")}
 logger = logging.getLogger(__name__)
@@ -53,6 +69,12 @@ _WRONG_CALL = (ExitCode.USAGE, ExitCode.NOTHING)
 # None: it runs. The last one: it was told to stop before it could drain.
 _IN_ORDER = (None, ExitCode.OK, ExitCode.TERMINATED)
 _HOW = {1: "finish what they are handling", 2: "stop at once"}
+# What a supervisor says to its processes: to stop, and to say how they are.
+_STOP, _ASK = b".", b"?"
+# How long they have for that, how long what they say counts, and how long they may take to start.
+_ANSWER_SECONDS, _FRESH_SECONDS, _STARTING_SECONDS = 4.0, 1.0, 60.0
+# How long ago the supervisor may have looked after them.
+_LATE_SECONDS = 30.0
 
 
 commands = Commands(RUNNING_PANEL)
@@ -71,6 +93,15 @@ def worker(
         ),
     ],
     processes: Annotated[int, number("Number of processes that run the Worker.")] = 1,
+    http: HttpOption = None,
+    hung_after: Annotated[
+        float | None,
+        duration(
+            "Not live once each thread has been in one call of a handler for so long; "
+            "by default handlers may take any time.",
+            show_default=False,
+        ),
+    ] = None,
     log_level: LogLevelOption = "info",
     log_format: LogFormatOption = "text",
     supervised: Annotated[
@@ -86,19 +117,29 @@ def worker(
     With --processes, a process that dies is started again after half a second; the pause doubles
     up to 30 s. Its messages come back when its heartbeat ends. Signals are passed on. If this
     process itself is killed, the others finish what they are handling and stop.
+
+    With --http this process says whether it is live (its threads turn over; a database that is
+    away does not matter) and ready (the database answers, the heartbeat is fresh, it does not
+    stop). With --processes it answers for all of them. Under systemd it also says when it is
+    ready, and while it is live.
     """
+    from queue_over_sql.observability.health import Health
+
     several = processes > 1
     start_logging(log_level, log_format, show_process=several or supervised)
     if session.connection.url is not None:
         os.environ[URL_VARIABLE] = session.connection.url
     if several:
-        options = ["--log-level", log_level, "--log-format", log_format]
-        raise typer.Exit(supervise(["worker", target, *options], processes))
+        arguments = ["worker", target, "--log-level", log_level, "--log-format", log_format]
+        arguments += [] if hung_after is None else ["--hung-after", f"{hung_after:f}s"]
+        raise typer.Exit(supervise(arguments, processes, http=http))
     found = load_worker(target)
+    health = Health(found, hung_after=hung_after)
     if supervised:
-        obey_supervisor(found)
+        obey_supervisor(found, health)
     logger.info("Worker %s runs in process %s.", target, os.getpid())
-    found.run(signals=True)
+    with contextlib.nullcontext() if supervised else probing(health, http):
+        found.run(signals=True)
     logger.info("Worker %s has stopped.", target)
 
 
@@ -115,12 +156,23 @@ def load_worker(target: str) -> Worker:
     return found
 
 
+@contextlib.contextmanager
+def probing(probed: Probed, address: str | None) -> Iterator[None]:
+    """Answer probes at an address, if there is one, and tell systemd, if it started this."""
+    from queue_over_sql.observability.probes import ProbeServer, SystemdNotifier
+
+    server = contextlib.nullcontext() if address is None else ProbeServer(probed, address)
+    with server, SystemdNotifier(probed):
+        yield
+
+
 @commands.add("reaper")
 def reaper(
     session: Session,
     *,
     interval: Annotated[float, duration("Time between two looks.", show_default="1s")] = 1.0,
     consumer_timeout: ConsumerTimeoutOption = 30.0,
+    http: HttpOption = None,
     log_level: LogLevelOption = "info",
     log_format: LogFormatOption = "text",
 ) -> None:
@@ -130,11 +182,13 @@ def reaper(
     attempts, prunes archives, and publishes the messages of schedules. Every started service does
     the same: the daemon is for deployments whose consumers come and go. Any number may run.
     """
+    from queue_over_sql.observability.health import Health
+
     start_logging(log_level, log_format)
     service = session.service(
         consumer_name="reaper", consumer_timeout=consumer_timeout, reaper_interval=interval
     )
-    with stop_on_signals(at_once=True) as stop, service:
+    with stop_on_signals(at_once=True) as stop, service, probing(Health(service), http):
         logger.info("The reaper runs in process %s, every %g s.", os.getpid(), interval)
         stop.asked.wait()
         logger.info("The reaper stops.")
@@ -193,7 +247,7 @@ def start_logging(level: str, form: str = "text", *, show_process: bool = False)
     logging.getLogger("apscheduler").setLevel(logging.WARNING)
 
 
-def supervise(arguments: Sequence[str], count: int) -> int:
+def supervise(arguments: Sequence[str], count: int, *, http: str | None = None) -> int:
     """Run worker processes until SIGTERM or SIGINT; returns the exit code.
 
     The first signal drains the processes, the second stops them at once. A process that dies is
@@ -203,19 +257,23 @@ def supervise(arguments: Sequence[str], count: int) -> int:
     Args:
         arguments: of ``queue-over-sql`` in each process.
         count: how many processes.
+        http: where to answer probes for all of them.
     """
-    with stop_on_signals() as stop:
-        processes = [_WorkerProcess(arguments) for _ in range(count)]
+    processes: list[_WorkerProcess] = []
+    probed = _Supervised(processes)
+    with stop_on_signals() as stop, probing(probed, http):
         try:
-            return _watch(processes, stop)
+            processes += [_WorkerProcess(arguments) for _ in range(count)]
+            return _watch(processes, stop, probed)
         finally:
             for process in processes:
                 process.let_go()
 
 
-def _watch(processes: Sequence[_WorkerProcess], stop: Stop) -> int:
+def _watch(processes: Sequence[_WorkerProcess], stop: Stop, probed: _Supervised) -> int:
     told, result = 0, ExitCode.OK
     while not all(process.is_over for process in processes):
+        probed.looked_at, probed.draining = time.monotonic(), bool(told)
         asked = 2 if stop.now.is_set() else int(stop.asked.is_set() or result in _WRONG_CALL)
         if asked > told:
             logger.info("The worker processes %s.", _HOW[asked])
@@ -239,6 +297,8 @@ class _WorkerProcess:
         self._command = [sys.executable, "-m", "queue_over_sql", *arguments, SUPERVISED]
         self._backoff = Backoff(FIRST_RESTART, LAST_RESTART)
         self._running: subprocess.Popen[bytes] | None = None
+        self._pipe: socket.socket | None = None
+        self._has_answered = False
         self._began = 0.0
         self._start_at: float | None = None
         self._starts = 0
@@ -270,25 +330,67 @@ class _WorkerProcess:
 
     def tell(self, times: int) -> None:
         """Tell it to drain; told twice, it stops at once."""
-        if self._running is not None and self._running.stdin is not None:
-            # One that has just died is noticed by the next look.
+        self._say(_STOP * times)
+
+    def ask(self) -> None:
+        """Ask it how it is, and forget what it said before."""
+        if self._pipe is not None:
             with contextlib.suppress(OSError):
-                os.write(self._running.stdin.fileno(), b"." * times)
+                while self._pipe.recv(65_536):
+                    pass
+        self._say(_ASK)
+
+    def answer(self, ends_at: float) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """What keeps it from being live, and from being ready; empty where it is."""
+        running, pipe = self._running, self._pipe
+        if running is None or pipe is None:
+            return {}, {"process": "it has ended" if self.is_over else "it is started again"}
+        name, said = f"process {running.pid}", b""
+        try:
+            while not said.endswith(b"\n"):
+                _await_words(pipe, ends_at)
+                if not (more := pipe.recv(65_536)):
+                    return {}, {name: "it has ended"}
+                said += more
+        except OSError:
+            if not self._has_answered and time.monotonic() < self._began + _STARTING_SECONDS:
+                return {}, {name: "it starts"}
+            silent = {name: f"it does not answer within {_ANSWER_SECONDS:g} s"}
+            return silent, silent
+        self._has_answered = True
+        live, ready = json.loads(said.splitlines()[-1])
+        return {f"{name}: {k}": v for k, v in live.items()}, {
+            f"{name}: {k}": v for k, v in ready.items()
+        }
 
     def let_go(self) -> None:
         """Close the pipe that holds it: a process that still runs then drains."""
-        if self._running is not None and self._running.stdin is not None:
-            self._running.stdin.close()
-        self._running = None
+        if self._pipe is not None:
+            self._pipe.close()
+        self._running = self._pipe = None
+
+    def _say(self, words: bytes) -> None:
+        if self._pipe is not None:
+            # One that has just died is noticed by the next look.
+            with contextlib.suppress(OSError):
+                self._pipe.send(words)
 
     def _start(self) -> None:
         self._start_at, self._began = None, time.monotonic()
+        # Its standard input, through which it also answers.
+        self._pipe, theirs = socket.socketpair()
+        # Its other end goes on waiting for words.
+        self._pipe.setblocking(False)  # noqa: FBT003 - its only form
+        self._has_answered = False
         try:
             # In a group of its own: Ctrl-C reaches the supervisor alone.
-            self._running = subprocess.Popen(self._command, stdin=subprocess.PIPE, process_group=0)
+            self._running = subprocess.Popen(self._command, stdin=theirs.fileno(), process_group=0)
         except OSError as error:
+            self.let_go()
             self._start_later(f"No process could be started: {error}")
             return
+        finally:
+            theirs.close()
         self._starts += 1
         logger.info("Process %s starts.", self._running.pid)
 
@@ -300,21 +402,88 @@ class _WorkerProcess:
         logger.error("%s. Another starts in %.1f s.", reason, pause)
 
 
-def obey_supervisor(worker: Worker) -> None:
-    """Drain once the supervisor says so or is gone; stop at once when it says so again."""
+def _await_words(pipe: socket.socket, ends_at: float) -> None:
+    ready = select.poll()
+    ready.register(pipe, select.POLLIN)
+    if not ready.poll(max(0.0, ends_at - time.monotonic()) * 1000):
+        raise TimeoutError
+
+
+class _Supervised:
+    """Answers probes for all processes of a supervisor: each of them has to be well."""
+
+    def __init__(self, processes: Sequence[_WorkerProcess]) -> None:
+        self._processes = processes
+        self.draining = False
+        self.looked_at = time.monotonic()
+        self._lock = threading.Lock()
+        self._asked_at = float("-inf")
+        self._said: tuple[dict[str, str], dict[str, str]] = {}, {}
+
+    def live(self) -> Report:
+        """Whether each process turns over, and this one looks after them."""
+        checks, _ = self._ask()
+        late = time.monotonic() - self.looked_at
+        well = late < _LATE_SECONDS
+        return _report({"supervisor": "ok" if well else f"it is {late:.0f} s late", **checks})
+
+    def ready(self) -> Report:
+        """Whether each process is."""
+        _, checks = self._ask()
+        return _report({"supervisor": "its processes stop" if self.draining else "ok", **checks})
+
+    def _ask(self) -> tuple[dict[str, str], dict[str, str]]:
+        with self._lock:
+            if time.monotonic() < self._asked_at + _FRESH_SECONDS:
+                return self._said
+            processes = list(self._processes)
+            for process in processes:
+                process.ask()
+            ends_at = time.monotonic() + _ANSWER_SECONDS
+            answers = [process.answer(ends_at) for process in processes]
+            live = {key: value for each, _ in answers for key, value in each.items()}
+            ready = {key: value for _, each in answers for key, value in each.items()}
+            self._said, self._asked_at = (live, ready), time.monotonic()
+            return self._said
+
+
+def _report(checks: Mapping[str, str]) -> Report:
+    from queue_over_sql.observability.health import Report
+
+    return Report.of(checks)
+
+
+def obey_supervisor(worker: Worker, health: Health) -> None:
+    """Drain once the supervisor says so or is gone; stop at once when it says so again.
+
+    Asked how it is, the process says what keeps it from being live, and from being ready.
+    """
     # Programs that handlers start must neither read what it says nor wait for it.
     pipe, nothing = os.dup(sys.stdin.fileno()), os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, sys.stdin.fileno())
     os.close(nothing)
 
+    def answer() -> None:
+        said = json.dumps([health.live().checks, health.ready().checks])
+        # Who asked may be gone.
+        with contextlib.suppress(OSError):
+            os.write(pipe, said.encode() + b"\n")
+
     def wait() -> None:
-        told = len(os.read(pipe, 2))
+        told = 0
+        while word := os.read(pipe, 1):
+            if word == _ASK:
+                threading.Thread(target=answer, name="queue-over-sql-answer", daemon=True).start()
+                continue
+            told += 1
+            if told == 1:
+                logger.info("This process finishes what it is handling.")
+                worker.stop()
+            else:
+                logger.warning("This process stops at once.")
+                stop_at_once(worker)
         if not told:
-            logger.warning("The supervisor is gone.")
-        logger.info("This process finishes what it is handling.")
-        worker.stop()
-        if told == 2 or os.read(pipe, 1):  # noqa: PLR2004 - both at once
-            logger.warning("This process stops at once.")
-            stop_at_once(worker)
+            logger.warning("The supervisor is gone. This process finishes what it is handling.")
+            worker.stop()
 
     threading.Thread(target=wait, name="queue-over-sql-supervisor", daemon=True).start()

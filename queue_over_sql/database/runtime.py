@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import math
 import os
 import signal
 import threading
@@ -63,11 +64,37 @@ class Interruption(Protocol):
         """For the caller: it went on. Whether somebody else has told it to stop."""
 
 
+class Turn:
+    """When a loop that runs beside its callers comes round again, for who asks whether it does.
+
+    Attributes:
+        name: of the loop, for people.
+        due_at: by when it comes round unless it waits for the database, on the monotonic clock.
+        thread: that it runs in; None before it begins.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.due_at = math.inf
+        self.thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """The calling thread runs the loop from now on."""
+        self.thread, self.due_at = threading.current_thread(), time.monotonic()
+
+    def end(self) -> None:
+        """It is over, and nobody shall miss it."""
+        self.thread, self.due_at = None, math.inf
+
+
 class Runtime:
     """How one service waits, and does several things at once: here in threads.
 
     Whoever calls waits by itself, and the operating system runs the others.
     """
+
+    has_threads = True
+    """What runs beside the caller has a thread of its own."""
 
     def open_engine(self, database: Any) -> OpenedEngine:
         """Make the engine that the service works with."""
@@ -125,6 +152,14 @@ class Runtime:
         thread = threading.Thread(target=function, args=arguments, name=name, daemon=True)
         thread.start()
         return thread
+
+    def start_from_outside(self, name: str, function: Callable[[], object]) -> None:
+        """As ``start``, for a thread that is none of the service's.
+
+        Raises:
+            RuntimeError: nothing can run any more.
+        """
+        self.start(name, function)
 
     def stop(self, running: Running) -> bool:
         """End what was started; returns whether that can be done from outside."""
@@ -193,9 +228,14 @@ class Background:
                 self._scheduler = self._runtime.scheduler()
                 self._scheduler.start()
             if name not in self._jobs:
-                new = self._jobs[name] = _Job(self._runtime.condition(), name, job)
+                new = self._jobs[name] = _Job(self._runtime.condition(), name, job, seconds)
                 self._runtime.start(f"queue-over-sql-{name}", new.run, job=True)
                 self._scheduler.add_job(new.fire, "interval", seconds=seconds)
+
+    @property
+    def turns(self) -> list[Turn]:
+        """Of the jobs that run in this process."""
+        return [job.turn for job in list(self._jobs.values())] if self._pid == os.getpid() else []
 
     def stop(self) -> None:
         """Start no further job; one that runs now ends by itself."""
@@ -208,10 +248,14 @@ class Background:
 
 
 class _Job:
-    def __init__(self, changed: Condition, name: str, job: Callable[[], object]) -> None:
+    def __init__(
+        self, changed: Condition, name: str, job: Callable[[], object], seconds: float
+    ) -> None:
+        self.turn = Turn(name)
         self._changed = changed
         self._name = name
         self._job = job
+        self._seconds = seconds
         self._due = self._ended = False
 
     def fire(self) -> None:
@@ -225,6 +269,7 @@ class _Job:
             self._changed.notify_all()
 
     def run(self) -> None:
+        self.turn.begin()
         while self._comes_due():
             try:
                 self._job()
@@ -232,9 +277,12 @@ class _Job:
                 _log.exception("The %s goes on after an unexpected error.", self._name)
             # What came due meanwhile is left out.
             self._due = False
+        self.turn.end()
 
     def _comes_due(self) -> bool:
+        self.turn.due_at = time.monotonic() + self._seconds
         with self._changed:
             while not (self._due or self._ended):
                 self._changed.wait()
+        self.turn.due_at = time.monotonic()
         return not self._ended

@@ -33,6 +33,7 @@ from queue_over_sql.schema.queue_tables import QueueTables
 
 if TYPE_CHECKING:
     from queue_over_sql.dialects.arrow.rows import RowColumns
+    from queue_over_sql.dialects.checkup import Checkup
 
 
 Pause = Callable[[float], None]
@@ -202,6 +203,8 @@ class QueueDialect(SqlDialect):
 
     rounds_class: ClassVar[type[Rounds]] = Rounds
     """How the rounds of durable consumers are claimed and ended."""
+    checkup_class: ClassVar[str] = "Checkup"
+    """The class of ``checkup``, which few processes load."""
 
     @functools.cached_property
     def columns(self) -> RowColumns:
@@ -219,6 +222,14 @@ class QueueDialect(SqlDialect):
     def notifications(self) -> Notifications:
         """How consumers hear of what other processes publish."""
         return Notifications()
+
+    @functools.cached_property
+    def checkup(self) -> Checkup:
+        """What an operator's check-up asks this engine."""
+        from queue_over_sql.dialects import checkup  # noqa: PLC0415 - only for a check-up
+
+        found: type[Checkup] = getattr(checkup, self.checkup_class)
+        return found(self.name)
 
     # -- versions and poolers
 

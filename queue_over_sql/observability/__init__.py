@@ -1,1 +1,17 @@
-"""What operators see of a service and its database."""
+"""What operators see: whether a process is live and ready, and what ails a database."""
+
+from queue_over_sql.dialects.checkup import Finding, Level
+from queue_over_sql.observability.doctor import diagnose
+from queue_over_sql.observability.health import Check, Health, Report, check_queues
+from queue_over_sql.observability.probes import ProbeServer
+
+__all__ = [
+    "Check",
+    "Finding",
+    "Health",
+    "Level",
+    "ProbeServer",
+    "Report",
+    "check_queues",
+    "diagnose",
+]

@@ -14,6 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from queue_over_sql.backoff import Backoff, look_pauses
+from queue_over_sql.database.runtime import Turn
 from queue_over_sql.errors import (
     ClaimLost,
     DatabaseUnavailable,
@@ -106,6 +107,7 @@ class Supply:
         bounds: tuple[float, float],
     ) -> None:
         self.handler = handler
+        self.turn = Turn(f"supply of queue {handler.queue}")
         self.queue: Queue = parts.queue(handler.queue)
         """What the messages in hand were claimed from."""
         self.asked_at = 0.0
@@ -260,9 +262,11 @@ class Supply:
 
     def run(self) -> None:
         """Claim, ack, and give back, until the end."""
+        self.turn.begin()
         try:
             while not self._ended or self._finished or self._ready:
                 self._step_safely()
+            self.turn.end()
         finally:
             with self._changed:
                 self._over = True
@@ -302,6 +306,7 @@ class Supply:
     def _step(self) -> None:
         self._stirred = False
         draining, now = self._threads.draining, time.monotonic()
+        self.turn.due_at = now
         if self._ready and (draining or now >= self._stale_at()):
             self._give_back(draining=draining)
         idle = not self.looks()
@@ -491,6 +496,7 @@ class Supply:
             self._parts.wakeups.listen()
             arrivals, seen = self._parts.arrivals, self._seen or 0
             left = min(left, self._look_at - now)
+            self.turn.due_at = now + left
             if arrivals.wait(seen, left, until=lambda: self._stirred):
                 self._pauses.reset()
         finally:
@@ -499,7 +505,7 @@ class Supply:
     def _rest(self) -> None:
         # Others may claim for the free threads meanwhile.
         self.asked_at = time.monotonic()
-        ends_at = self.asked_at + self._backoff.pause()
+        ends_at = self.turn.due_at = self.asked_at + self._backoff.pause()
         with self._changed:
             while (left := ends_at - time.monotonic()) > 0:
                 if self._ended or (self._each and self._finished):

@@ -65,6 +65,8 @@ class HandlerThreads:
         self.supplies: list[Supply] = []
         self.free = 0
         """How many threads wait for a message."""
+        self.called_at: dict[int, float] = {}
+        """When each running call of a handler began, on the monotonic clock."""
         self._parts = parts
         self._draining = draining
         self._each = each
@@ -138,6 +140,7 @@ class HandlerThreads:
         """Go on without a thread whose call was abandoned; called from another one."""
         start = self._parts.connections.runtime.start
         supply.abandon(taken)
+        self.called_at.pop(id(taken), None)
         with self._filled:
             self._settling = [each for each in self._settling if each.is_alive()]
             self._settling.append(start("queue-over-sql-timed-out", settle))
@@ -183,7 +186,7 @@ class HandlerThreads:
     ) -> None:
         finished: list[Message] = []
         run: HandlerRun | None = None
-        began = time.monotonic()
+        began = self.called_at[id(taken)] = time.monotonic()
         try:
             run = self._run_of(supply, runs, place)
             finished = run.handle(taken)
@@ -195,6 +198,7 @@ class HandlerThreads:
             # A thread that died unseen would leave a worker that looks well and does nothing.
             _log.exception("Queue %s: the worker goes on after an error.", supply.handler.queue)
         finally:
+            self.called_at.pop(id(taken), None)
             supply.ended(taken, finished, run.unbegun if run is not None else ())
         if self._each and finished:
             with self._being_free():
@@ -254,6 +258,11 @@ class HandlerThreads:
     def share(self) -> float:
         """How many of them each supply with messages may count on."""
         return self.concurrency / max(1, sum(each.found for each in self.supplies))
+
+    @property
+    def in_outage(self) -> bool:
+        """Whether they wait for a database that is away."""
+        return self._outage.lasts
 
     @property
     def draining(self) -> bool:

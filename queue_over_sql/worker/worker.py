@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
 
     from queue_over_sql.catalog import ServiceParts
-    from queue_over_sql.database.runtime import Running
+    from queue_over_sql.database.runtime import Running, Turn
     from queue_over_sql.durations import Duration
     from queue_over_sql.message import Message
 
@@ -351,6 +351,11 @@ def _seconds(argument: str, given: Duration | str | None) -> float | None:
             msg = f"{argument}: {error}"
             raise ValueError(msg) from error
     return to_timedelta(given, argument).total_seconds()
+
+
+def vital_parts(worker: Worker) -> tuple[ServiceParts, HandlerThreads, Turn]:
+    """What tells whether a worker is well: with the turn of its lease renewal."""
+    return worker._parts, worker._threads, worker._keeper.turn  # noqa: SLF001 - its own module
 
 
 def _poll_interval(given: tuple[float, float]) -> tuple[float, float]:

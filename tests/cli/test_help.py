@@ -33,6 +33,8 @@ EXPECTED = [
     "unsubscribe",
     "stats",
     "consumers",
+    "health",
+    "doctor",
     "worker",
     "reaper",
     "demo",

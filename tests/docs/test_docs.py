@@ -38,7 +38,11 @@ from tests.waiting import eventually
 NOT_RUN = {
     ("docs/quickstart.md", "python3 -m venv .venv"): "installs from a package index",
     ("docs/engines.md", "apt-get install"): "installs system packages as root",
-    ("docs/operations.md", "docker compose"): "builds images; tests/examples checks the file",
+    ("docs/deployment.md", "docker compose"): "builds images; tests/examples checks the file",
+    ("docs/deployment.md", "systemctl"): "installs units as root; tests/examples checks them",
+    ("docs/deployment.md", "kubectl"): "needs a cluster; tests/examples checks the manifests",
+    ("docs/health.md", "curl"): "shows a worker that stays; tests/chaos/test_probes.py runs one",
+    ("docs/health.md", "health --live"): "asks that worker; tests/cli/test_health.py asks one",
     ("docs/operations.md", "rounds out"): "shows a streaming query; tests/cli runs it",
     ("docs/operations.md", "consumer release"): "stops such a query; tests/cli runs it",
     ("docs/spark.md", "spark-submit"): "needs a cluster; tests/spark submits to local cores",

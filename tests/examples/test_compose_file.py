@@ -92,13 +92,23 @@ def test_dependencies_are_started_by_the_same_profile() -> None:
 def test_deployed_commands_exist() -> None:
     """Each server runs a command that the command line has, and a worker that the example has."""
     for name in DEPLOYMENT - {"publisher"}:
-        command, *targets = services()[name]["command"]
+        command, *arguments = services()[name]["command"]
 
         assert command in cli_commands(), name
-        for target in targets:
+        for target in arguments[:1] if command == "worker" else []:
             module, _, attribute = target.partition(":")
             script = (EXAMPLE / f"{module}.py").read_text()
             assert f"\n{attribute} = service.worker(" in script, name
+
+
+def test_deployed_processes_are_asked_whether_they_are_ready() -> None:
+    """Each answers where its own health check asks it."""
+    for name in DEPLOYMENT - {"publisher"}:
+        service = services()[name]
+        command, asked = service["command"], service["healthcheck"]["test"]
+
+        assert ["CMD", "queue-over-sql", "health", "--ready"] == asked[:4], name
+        assert asked[-2:] == command[-2:], name
 
 
 def test_the_publisher_exists() -> None:

@@ -93,6 +93,7 @@ class H2Dialect(QueueDialect):
     """H2 through the ``h2+jaydebeapi`` dialect of this package."""
 
     name = "h2"
+    checkup_class = "H2Checkup"
     identifier_limit = 256
     insert_returning = True
     aborts_on_error = False

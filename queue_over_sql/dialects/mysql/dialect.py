@@ -86,6 +86,7 @@ class MySQLDialect(QueueDialect):
     """MySQL through PyMySQL."""
 
     name = "mysql"
+    checkup_class = "MySQLCheckup"
     rounds_class = JoinedRounds
     identifier_limit = 64
     skip_locked = True

@@ -23,6 +23,7 @@ class MariaDBDialect(MySQLDialect):
     """MariaDB through PyMySQL."""
 
     name = "mariadb"
+    checkup_class = "MariaDBCheckup"
     insert_returning = True
     delete_returning = True
     replaces_routines = True

@@ -99,6 +99,7 @@ class PostgreSQLDialect(AtOnceDialect):
     """PostgreSQL 12 or newer through psycopg 3."""
 
     name = "postgresql"
+    checkup_class = "PostgreSQLCheckup"
     rounds_class = ArchivedAtOnce
     skip_locked = True
     checks_json = True

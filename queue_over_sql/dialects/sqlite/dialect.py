@@ -63,6 +63,7 @@ class SQLiteDialect(AtOnceDialect):
     """SQLite 3.35 or newer (RETURNING)."""
 
     name = "sqlite"
+    checkup_class = "SQLiteCheckup"
     aborts_on_error = False
     look_first = True
     unreachable_hint = "does its folder exist, and may this process write there?"

@@ -1,0 +1,151 @@
+"""Commands that judge: `health` for probes and alerts, `doctor` for people."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from queue_over_sql import DatabaseUnavailable
+from queue_over_sql.cli.options import MONITORING_PANEL, duration
+from queue_over_sql.cli.session import Commands, Session
+from queue_over_sql.cli.signals import ExitCode
+from queue_over_sql.cli.values import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from queue_over_sql.observability import Check
+
+DEFAULT_HTTP = "127.0.0.1:9000"
+_END_SECONDS = 1.0
+
+commands = Commands(MONITORING_PANEL)
+
+
+@commands.add("health")
+def health(
+    session: Session,
+    *,
+    live: Annotated[
+        bool, typer.Option("--live", help="Ask the process at --http whether it is live.")
+    ] = False,
+    ready: Annotated[
+        bool, typer.Option("--ready", help="Ask the process at --http whether it is ready.")
+    ] = False,
+    http: Annotated[
+        str,
+        typer.Option(
+            "--http",
+            metavar="HOST:PORT",
+            help="Where the process answers: what its own --http says.",
+        ),
+    ] = DEFAULT_HTTP,
+    max_age: Annotated[
+        float | None,
+        duration(
+            "Fail when the oldest ready message of a queue has been due for longer.",
+            show_default=False,
+        ),
+    ] = None,
+    timeout: Annotated[float, duration("How long all of it may take.", show_default="5s")] = 5.0,
+) -> None:
+    """Say whether the queues are served: exit code 0 if all is well, 1 if not.
+
+    It asks the database: whether it answers, the tables are there, a consumer is alive, something
+    waits for a reaper in vain (for a minute), or a queue for a consumer. A few rows are read by
+    their indexes; nothing is changed.
+
+    With --live or --ready it asks one process instead: a worker or reaper that was started with
+    --http. That needs no database, and serves as a probe where there is no curl.
+    """
+    if timeout <= 0:
+        raise typer.BadParameter("it must be longer than nothing", param_hint="--timeout")
+    if live and ready:
+        raise typer.BadParameter("give --live or --ready, not both", param_hint="--live")
+    if live or ready:
+        checks = _ask_process(http, "/livez" if live else "/readyz", timeout)
+    else:
+        checks = _ask_database(session, max_age, timeout)
+    well = all(check.ok for check in checks)
+    if session.output.machine:
+        found = [dataclasses.asdict(check) for check in checks]
+        session.output.record({"ok": well, "checks": found})
+    else:
+        widest = max(len(check.name) for check in checks)
+        for check in checks:
+            mark = "ok    " if check.ok else "failed"
+            session.output.line(f"{mark}  {check.name:{widest}}  {check.text}".rstrip())
+    if not well:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _ask_database(session: Session, max_age: float | None, timeout: float) -> Sequence[Check]:
+    from queue_over_sql.observability import Check, check_queues
+
+    try:
+        service = session.service()
+    except DatabaseUnavailable as error:
+        return [Check("database", ok=False, text=str(error))]
+    try:
+        return check_queues(service, max_age=max_age, timeout=timeout)
+    finally:
+        service.stop(_END_SECONDS)
+
+
+def _ask_process(address: str, path: str, timeout: float) -> Sequence[Check]:
+    from http.client import HTTPConnection, HTTPException
+
+    from queue_over_sql.observability import Check
+    from queue_over_sql.observability.probes import read_address
+
+    host, port = read_address(address)
+    connection = HTTPConnection(host, port, timeout=timeout)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        said = json.loads(answer.read())
+        checks = [Check(k, ok=v == "ok", text=str(v)) for k, v in said["checks"].items()]
+    except (OSError, HTTPException, ValueError, KeyError, AttributeError) as error:
+        text = f"nothing answers {path} at {address} as a worker or reaper does: {error}"
+        return [Check("process", ok=False, text=text)]
+    finally:
+        connection.close()
+    return checks
+
+
+@commands.add("doctor")
+def doctor(
+    session: Session,
+    *,
+    timeout: Annotated[
+        float, duration("How long each statement may take.", show_default="5s")
+    ] = 5.0,
+) -> None:
+    """Examine the database: versions, settings, clocks, indexes, consumers, bloat, rights.
+
+    Each finding has a level (ok, note, warning, error) and says what to do. Exit code 1 where one
+    is an error. It reads catalogs and a few rows by their indexes, each statement with a time
+    limit, and changes nothing.
+    """
+    from queue_over_sql.observability import Level, diagnose
+
+    if timeout <= 0:
+        raise typer.BadParameter("it must be longer than nothing", param_hint="--timeout")
+    with session.connect() as service:
+        found = diagnose(service, timeout=timeout)
+    if session.output.machine:
+        for finding in found:
+            session.output.record(dataclasses.asdict(finding))
+    else:
+        widest = max(len(finding.about) for finding in found)
+        for finding in found:
+            session.output.line(f"{finding.level:7}  {finding.about:{widest}}  {finding.text}")
+            if finding.advice:
+                session.output.line(f"{'':7}  {'':{widest}}  -> {finding.advice}")
+        bad = sum(finding.level in {Level.WARNING, Level.ERROR} for finding in found)
+        session.output.note(f"{counted(bad, 'thing')} to look at." if bad else "All is well.")
+    if any(finding.level is Level.ERROR for finding in found):
+        raise typer.Exit(ExitCode.FAILED)

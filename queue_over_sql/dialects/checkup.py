@@ -1,0 +1,501 @@
+"""Check-ups: what each engine is asked when an operator wants to know what ails a database.
+
+Everything is read, in statements with a time limit. What an account may not read is no failure:
+the finding says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Connection, Table, text
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from queue_over_sql.dialects.driver_calls import driver_connection
+
+LONG_SECONDS: Final = 60
+"""A transaction that is open for so long holds up what cleans tables up."""
+DEAD_ROWS: Final = 10_000
+"""So many dead rows do not matter yet, however few live ones there are."""
+_HISTORY: Final = 1_000_000
+_MOST_SHOWN: Final = 10
+# How much of its connections a server may have given out.
+_CROWDED: Final = 0.8
+_LARGE_PAGES, _LARGE_LOG, _LARGE_FILE = 25_000, 16 * 2**20, 256 * 2**20
+_FILL_PERCENT: Final = 30
+# SQLite looks at the clock after so many of its instructions.
+_STEPS: Final = 10_000
+
+
+class Level(enum.StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    NOTE = "note"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check-up found.
+
+    Attributes:
+        level: how bad it is.
+        about: what was looked at.
+        text: what was found.
+        advice: what to do, in one sentence; empty where there is nothing to do.
+    """
+
+    level: Level
+    about: str
+    text: str
+    advice: str = ""
+
+
+class Asking:
+    """Asks a database, in a session whose statements have a time limit.
+
+    Args:
+        connection: which commits by itself.
+        tables: the tables of the library that are there.
+        schema: that they are in; None for the connection's.
+    """
+
+    def __init__(self, connection: Connection, tables: Sequence[Table], schema: str | None) -> None:
+        self.connection = connection
+        self.tables = tables
+        self.schema = schema
+
+    def rows(self, statement: str, **values: Any) -> Sequence[Any]:
+        """All rows of a statement."""
+        return self.connection.execute(text(statement), values).all()
+
+    def value(self, statement: str, **values: Any) -> Any:
+        """The first value of its first row; None where there is none."""
+        return self.connection.execute(text(statement), values).scalar()
+
+    def written(self, table: Table) -> str:
+        """The name of a table, as statements write it."""
+        return self.connection.dialect.identifier_preparer.format_table(table)
+
+
+Section = Callable[[Asking], Iterator[Finding]]
+
+
+class Checkup:
+    """The check-up of an engine of which nothing particular is known.
+
+    Args:
+        engine: its name.
+    """
+
+    def __init__(self, engine: str) -> None:
+        self._engine = engine
+
+    def described(self, connection: Connection) -> str:
+        """Engine, version and driver."""
+        version = ".".join(map(str, connection.dialect.server_version_info or ()))
+        return f"{self._engine} {version} by {connection.dialect.driver}"
+
+    @property
+    def sections(self) -> dict[str, Section]:
+        """What to look at, by name; each may fail by itself."""
+        return {}
+
+    @contextlib.contextmanager
+    def bounded(self, connection: Connection, seconds: float) -> Iterator[None]:
+        """Let statements on a connection last so long; undone at the end."""
+        del connection, seconds
+        yield
+
+
+@contextlib.contextmanager
+def _set(connection: Connection, do: Sequence[str], undo: Sequence[str]) -> Iterator[None]:
+    try:
+        for statement in do:
+            connection.exec_driver_sql(statement).close()
+        yield
+    finally:
+        # A connection that broke keeps nothing.
+        with contextlib.suppress(SQLAlchemyError):
+            for statement in undo:
+                connection.exec_driver_sql(statement).close()
+
+
+def _crowded(used: int, most: int) -> Finding:
+    said = f"{used} of {most} connections of the server are in use"
+    if used < _CROWDED * most:
+        return Finding(Level.OK, "connections", said)
+    advice = (
+        "Raise max_connections or put a pooler before the server: each thread of a worker needs "
+        "one, and those that get none raise DatabaseUnavailable."
+    )
+    return Finding(Level.WARNING, "connections", said, advice)
+
+
+def _long(who: str, seconds: float, advice: str) -> Finding:
+    said = f"{who} has a transaction that has been open for {seconds:.0f} s"
+    return Finding(Level.WARNING, "transactions", said, advice)
+
+
+_KEEPS: Final = (
+    "Commit or end it, and give its program a time limit: until then dead rows cannot be cleaned "
+    "up, and claims become slower."
+)
+
+
+class PostgreSQLCheckup(Checkup):
+    """Settings that lose commits, dead rows, old transactions, broken indexes, rights."""
+
+    @property
+    def sections(self) -> dict[str, Section]:
+        return {
+            "settings": self._settings,
+            "connections": self._connections,
+            "transactions": self._transactions,
+            "bloat": self._bloat,
+            "indexes": self._indexes,
+            "rights": self._rights,
+        }
+
+    @contextlib.contextmanager
+    def bounded(self, connection: Connection, seconds: float) -> Iterator[None]:
+        """In a transaction, so that nothing is left in a session that a pooler shares."""
+        limit = int(seconds * 1000)
+        limits = [f"SET LOCAL {name} = {limit}" for name in ("statement_timeout", "lock_timeout")]
+        with _set(connection, ["BEGIN READ ONLY", *limits], ["ROLLBACK"]):
+            yield
+
+    def _settings(self, ask: Asking) -> Iterator[Finding]:
+        names = ("fsync", "full_page_writes", "synchronous_commit", "autovacuum", "TimeZone")
+        row = ask.rows("SELECT " + ", ".join(f"current_setting('{name}')" for name in names))[0]
+        fsync, pages, commit, vacuum, zone = row
+        if "off" in (fsync, pages):
+            said = f"fsync is {fsync}, full_page_writes is {pages}"
+            advice = "Turn both on: a crash of the host may destroy the whole database."
+            yield Finding(Level.ERROR, "settings", said, advice)
+        if commit == "off":
+            advice = "Turn it on for this database or account: a crash loses the last messages."
+            yield Finding(Level.WARNING, "settings", "synchronous_commit is off", advice)
+        if vacuum == "off":
+            advice = "Turn it on: without it the queues' tables grow, and claims become slower."
+            yield Finding(Level.ERROR, "settings", "autovacuum is off", advice)
+        said = f"synchronous_commit is {commit}, autovacuum is {vacuum}, the time zone is {zone}"
+        yield Finding(Level.OK, "settings", said)
+
+    def _connections(self, ask: Asking) -> Iterator[Finding]:
+        used = ask.value("SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'client%'")
+        yield _crowded(used, int(ask.value("SELECT current_setting('max_connections')")))
+
+    def _transactions(self, ask: Asking) -> Iterator[Finding]:
+        yield from self._old(
+            ask,
+            "SELECT 'process ' || pid || ' (' || concat_ws(', ', usename, application_name, state)"
+            " || ')', EXTRACT(EPOCH FROM clock_timestamp() - xact_start) AS seconds"
+            " FROM pg_stat_activity WHERE datname = current_database()"
+            " AND pid <> pg_backend_pid() AND xact_start IS NOT NULL",
+            f"{_KEEPS} SELECT pg_terminate_backend(pid) ends it.",
+        )
+        yield from self._old(
+            ask,
+            "SELECT 'prepared transaction ' || gid,"
+            " EXTRACT(EPOCH FROM clock_timestamp() - prepared) AS seconds"
+            " FROM pg_prepared_xacts WHERE database = current_database()",
+            f"{_KEEPS} COMMIT PREPARED or ROLLBACK PREPARED ends it.",
+        )
+
+    def _old(self, ask: Asking, statement: str, advice: str) -> Iterator[Finding]:
+        found = ask.rows(
+            f"SELECT * FROM ({statement}) AS t WHERE seconds >= :least"
+            f" ORDER BY seconds DESC LIMIT {_MOST_SHOWN}",
+            least=LONG_SECONDS,
+        )
+        for who, seconds in found:
+            yield _long(who, float(seconds), advice)
+
+    def _bloat(self, ask: Asking) -> Iterator[Finding]:
+        found = ask.rows(
+            "SELECT relname, n_dead_tup, n_live_tup, last_autovacuum FROM pg_stat_all_tables"
+            " WHERE schemaname = coalesce(:schema, current_schema()) AND relname = ANY(:names)"
+            " AND n_dead_tup >= :least AND n_dead_tup > n_live_tup"
+            f" ORDER BY n_dead_tup DESC LIMIT {_MOST_SHOWN}",
+            schema=ask.schema,
+            names=[table.name for table in ask.tables],
+            least=DEAD_ROWS,
+        )
+        for name, dead, live, vacuumed in found:
+            when = "never" if vacuumed is None else f"at {vacuumed:%Y-%m-%d %H:%M:%S} UTC"
+            said = f"table {name} has {dead:,} dead rows and {live:,} live ones; autovacuum: {when}"
+            advice = f"End old transactions first; then run VACUUM {name}."
+            yield Finding(Level.WARNING, "bloat", said, advice)
+
+    def _indexes(self, ask: Asking) -> Iterator[Finding]:
+        found = ask.rows(
+            "SELECT i.relname FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid"
+            " JOIN pg_class t ON t.oid = x.indrelid JOIN pg_namespace n ON n.oid = t.relnamespace"
+            " WHERE NOT x.indisvalid AND n.nspname = coalesce(:schema, current_schema())"
+            " AND t.relname = ANY(:names)",
+            schema=ask.schema,
+            names=[table.name for table in ask.tables],
+        )
+        for (name,) in found:
+            advice = f"Run REINDEX INDEX CONCURRENTLY {name}."
+            said = f"index {name} is invalid: its creation was broken off"
+            yield Finding(Level.WARNING, "indexes", said, advice)
+
+    def _rights(self, ask: Asking) -> Iterator[Finding]:
+        asked = ("SELECT", "INSERT", "UPDATE", "DELETE")
+        wanted = ", ".join(f"has_table_privilege(:name, '{right}')" for right in asked)
+        lacking: dict[str, list[str]] = {}
+        for table in ask.tables:
+            row = ask.rows(f"SELECT {wanted}", name=ask.written(table))[0]
+            lacking[table.name] = [r for r, has in zip(asked, row, strict=True) if not has]
+        yield from _rights_found(ask.value("SELECT current_user"), lacking)
+
+
+def _rights_found(who: str, lacking: dict[str, list[str]]) -> Iterator[Finding]:
+    found = {name: rights for name, rights in lacking.items() if rights}
+    for name, rights in list(found.items())[:_MOST_SHOWN]:
+        said = f"{who} has no {', '.join(rights)} on {name}"
+        advice = "Grant what its part needs: only one who publishes and consumes needs all four."
+        yield Finding(Level.WARNING, "rights", said, advice)
+    if not found:
+        yield Finding(Level.OK, "rights", f"{who} may read and write all tables")
+
+
+class MySQLCheckup(Checkup):
+    """Settings that lose commits, old read views and their history, old transactions, rights."""
+
+    limits = (
+        ("max_execution_time = {milliseconds}", "lock_wait_timeout = {seconds}"),
+        ("max_execution_time = DEFAULT", "lock_wait_timeout = DEFAULT"),
+    )
+    """What is set in a session for a time limit, and to undo it."""
+    history = (
+        "SELECT `COUNT` FROM information_schema.INNODB_METRICS"
+        " WHERE NAME = 'trx_rseg_history_len' AND STATUS = 'enabled'"
+    )
+    """Asks how many changes are kept for read views."""
+
+    @property
+    def sections(self) -> dict[str, Section]:
+        return {
+            "settings": self._settings,
+            "connections": self._connections,
+            "transactions": self._transactions,
+            "bloat": self._bloat,
+            "rights": self._rights,
+        }
+
+    @contextlib.contextmanager
+    def bounded(self, connection: Connection, seconds: float) -> Iterator[None]:
+        values = {"milliseconds": int(seconds * 1000), "seconds": max(1, round(seconds))}
+        do, undo = ([f"SET SESSION {each.format(**values)}" for each in s] for s in self.limits)
+        with _set(connection, do, undo):
+            yield
+
+    def _settings(self, ask: Asking) -> Iterator[Finding]:
+        flush, binlog, sync, zone, isolation = ask.rows(
+            "SELECT @@GLOBAL.innodb_flush_log_at_trx_commit, @@GLOBAL.log_bin,"
+            f" @@GLOBAL.sync_binlog, @@GLOBAL.time_zone, @@GLOBAL.{self._isolation(ask)}"
+        )[0]
+        if int(flush) != 1:
+            said = f"innodb_flush_log_at_trx_commit is {flush}"
+            advice = "Set it to 1: else a crash of the host loses the last messages."
+            yield Finding(Level.WARNING, "settings", said, advice)
+        if int(binlog) and int(sync) != 1:
+            said = f"sync_binlog is {sync}"
+            advice = "Set it to 1: else the binary log may lose, after a crash, what was committed."
+            yield Finding(Level.WARNING, "settings", said, advice)
+        said = (
+            f"innodb_flush_log_at_trx_commit is {flush}, the time zone is {zone}, isolation is "
+            f"{isolation} (queues use READ-COMMITTED in their own sessions)"
+        )
+        yield Finding(Level.OK, "settings", said)
+
+    @staticmethod
+    def _isolation(ask: Asking) -> str:
+        # MySQL 8 has the newer name alone, MariaDB before 11.1 the older one.
+        names = ask.rows("SHOW VARIABLES LIKE 't%x_isolation'")
+        newer = ask.rows("SHOW VARIABLES LIKE 'transaction_isolation'")
+        return str((newer or names)[0][0])
+
+    def _connections(self, ask: Asking) -> Iterator[Finding]:
+        used = ask.rows("SHOW GLOBAL STATUS LIKE 'Threads_connected'")[0][1]
+        yield _crowded(int(used), int(ask.value("SELECT @@GLOBAL.max_connections")))
+
+    def _transactions(self, ask: Asking) -> Iterator[Finding]:
+        found = ask.rows(
+            "SELECT trx_mysql_thread_id, TIMESTAMPDIFF(SECOND, trx_started, NOW())"
+            " FROM information_schema.INNODB_TRX WHERE trx_mysql_thread_id <> CONNECTION_ID()"
+            " AND TIMESTAMPDIFF(SECOND, trx_started, NOW()) >= :least"
+            f" ORDER BY trx_started LIMIT {_MOST_SHOWN}",
+            least=LONG_SECONDS,
+        )
+        for thread, seconds in found:
+            yield _long(f"connection {thread}", float(seconds), f"{_KEEPS} KILL {thread} ends it.")
+
+    def _bloat(self, ask: Asking) -> Iterator[Finding]:
+        # MariaDB also names what was asked for.
+        length = next((int(row[-1]) for row in ask.rows(self.history)), 0)
+        said = f"the history list has {length:,} changes that are kept for old read views"
+        if length < _HISTORY:
+            yield Finding(Level.OK, "bloat", said)
+            return
+        advice = "End the oldest transactions: claims wade through what these keep."
+        yield Finding(Level.WARNING, "bloat", said, advice)
+
+    def _rights(self, ask: Asking) -> Iterator[Finding]:
+        # To explain a statement takes the rights that it takes.
+        lacking: dict[str, list[str]] = {}
+        for table in ask.tables:
+            name, column = ask.written(table), next(iter(table.c)).name
+            statements = {
+                "SELECT": f"EXPLAIN SELECT * FROM {name} WHERE 1 = 0",
+                "INSERT": f"EXPLAIN INSERT INTO {name} ({column}) VALUES (NULL)",
+                "UPDATE": f"EXPLAIN UPDATE {name} SET {column} = NULL WHERE 1 = 0",
+                "DELETE": f"EXPLAIN DELETE FROM {name} WHERE 1 = 0",
+            }
+            lacking[table.name] = [
+                right for right, each in statements.items() if _is_denied(ask, each)
+            ]
+        yield from _rights_found(ask.value("SELECT CURRENT_USER()"), lacking)
+
+
+# https://dev.mysql.com/doc/mysql-errors/8.0/en/server-error-reference.html
+_DENIED: Final = (1142, 1143)
+
+
+def _is_denied(ask: Asking, statement: str) -> bool:
+    try:
+        ask.rows(statement)
+    except DBAPIError as error:
+        code: Any = next(iter(getattr(error.orig, "args", ())), None)
+        return code in _DENIED
+    return False
+
+
+class MariaDBCheckup(MySQLCheckup):
+    """As MySQL, under other names."""
+
+    limits = (
+        ("max_statement_time = {seconds}", "lock_wait_timeout = {seconds}"),
+        ("max_statement_time = DEFAULT", "lock_wait_timeout = DEFAULT"),
+    )
+    history = "SHOW GLOBAL STATUS LIKE 'Innodb_history_list_length'"
+
+
+class SQLiteCheckup(Checkup):
+    """The journal, pages that nothing uses, a log that somebody keeps from shrinking, the file."""
+
+    @property
+    def sections(self) -> dict[str, Section]:
+        return {"settings": self._settings, "bloat": self._bloat, "rights": self._rights}
+
+    @contextlib.contextmanager
+    def bounded(self, connection: Connection, seconds: float) -> Iterator[None]:
+        raw = driver_connection(connection)
+        ends_at = time.monotonic() + seconds
+        raw.set_progress_handler(lambda: int(time.monotonic() > ends_at), _STEPS)
+        try:
+            yield
+        finally:
+            raw.set_progress_handler(None, 0)
+
+    @staticmethod
+    def _file(ask: Asking) -> str:
+        return ask.value("SELECT file FROM pragma_database_list WHERE name = 'main'") or ""
+
+    def _settings(self, ask: Asking) -> Iterator[Finding]:
+        mode = ask.value("PRAGMA journal_mode")
+        if mode != "wal" and self._file(ask):
+            advice = "Put the file on a local disk: readers and the writer wait for each other."
+            yield Finding(Level.WARNING, "settings", f"journal_mode is {mode}", advice)
+            return
+        said = f"journal_mode is {mode}; a publish is synced to the disk, a claim is not"
+        yield Finding(Level.OK, "settings", said)
+
+    def _bloat(self, ask: Asking) -> Iterator[Finding]:
+        pages, free = (ask.value(f"PRAGMA {name}") for name in ("page_count", "freelist_count"))
+        said = f"{free:,} of {pages:,} pages of the file are free"
+        if free >= _LARGE_PAGES and free * 2 > pages:
+            advice = "Run VACUUM once if the disk needs the room: new messages fill these pages."
+            yield Finding(Level.NOTE, "bloat", said, advice)
+        else:
+            yield Finding(Level.OK, "bloat", said)
+        log = Path(f"{self._file(ask)}-wal")
+        size = log.stat().st_size if log.exists() else 0
+        if size > _LARGE_LOG:
+            said = f"the write-ahead log has {size / 2**20:,.0f} MiB"
+            advice = (
+                "Find who reads all the while (fuser -v on the file that ends in '-shm') and end "
+                "its transaction: the log cannot be cut before."
+            )
+            yield Finding(Level.WARNING, "bloat", said, advice)
+
+    def _rights(self, ask: Asking) -> Iterator[Finding]:
+        file = self._file(ask)
+        if file and not (os.access(file, os.W_OK) and os.access(Path(file).parent, os.W_OK)):
+            advice = "Let this account write the file and its folder, which also holds the log."
+            said = "this account may not write the database's file or its folder"
+            yield Finding(Level.ERROR, "rights", said, advice)
+        else:
+            yield Finding(Level.OK, "rights", "this account may write the file and its folder")
+
+
+class H2Checkup(Checkup):
+    """How long a commit stays in memory, a file that is mostly empty, old transactions."""
+
+    @property
+    def sections(self) -> dict[str, Section]:
+        return {"settings": self._settings, "transactions": self._transactions}
+
+    @contextlib.contextmanager
+    def bounded(self, connection: Connection, seconds: float) -> Iterator[None]:
+        limit = f"SET QUERY_TIMEOUT {int(seconds * 1000)}"
+        with _set(connection, [limit], ["SET QUERY_TIMEOUT 0"]):
+            yield
+
+    def _settings(self, ask: Asking) -> Iterator[Finding]:
+        rows = ask.rows(
+            "SELECT SETTING_NAME, SETTING_VALUE FROM INFORMATION_SCHEMA.SETTINGS WHERE SETTING_NAME"
+            " IN ('WRITE_DELAY', 'info.FILE_SIZE', 'info.CHUNKS_FILL_RATE')"
+        )
+        found = {name: str(value) for name, value in rows}
+        # It is there more than once: as it was given, and as it is.
+        delay = max((int(value) for name, value in rows if name == "WRITE_DELAY"), default=0)
+        if delay:
+            said = f"WRITE_DELAY is {delay}: a commit reaches the disk up to {delay} ms later"
+            advice = "Set it to 0 where a loss of power must not lose the last messages."
+            yield Finding(Level.NOTE, "settings", said, advice)
+        else:
+            yield Finding(Level.OK, "settings", "a commit waits for the disk")
+        size = int(found.get("info.FILE_SIZE", 0))
+        fill = int(found.get("info.CHUNKS_FILL_RATE", 100))
+        said = f"the file has {size / 2**20:,.0f} MiB, {fill} % of which are in use"
+        if size > _LARGE_FILE and fill < _FILL_PERCENT:
+            advice = "Run SHUTDOWN COMPACT once while nothing uses it, if the disk needs the room."
+            yield Finding(Level.NOTE, "bloat", said, advice)
+        else:
+            yield Finding(Level.OK, "bloat", said)
+
+    def _transactions(self, ask: Asking) -> Iterator[Finding]:
+        found = ask.rows(
+            "SELECT SESSION_ID, DATEDIFF(SECOND, SLEEP_SINCE, CURRENT_TIMESTAMP)"
+            " FROM INFORMATION_SCHEMA.SESSIONS WHERE CONTAINS_UNCOMMITTED"
+            " AND SESSION_ID <> SESSION_ID() AND SLEEP_SINCE IS NOT NULL"
+            " AND DATEDIFF(SECOND, SLEEP_SINCE, CURRENT_TIMESTAMP) >= :least"
+            f" ORDER BY SLEEP_SINCE LIMIT {_MOST_SHOWN}",
+            least=LONG_SECONDS,
+        )
+        for session, seconds in found:
+            advice = f"{_KEEPS} CALL ABORT_SESSION({session}) ends it."
+            yield _long(f"session {session}", float(seconds), advice)

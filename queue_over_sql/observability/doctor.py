@@ -1,0 +1,238 @@
+"""Doctor: what ails a database of queues, and what to do about it.
+
+It reads catalogs, settings and a few rows by their indexes, with a time limit for each statement,
+so that it does no harm on a large database. It changes and creates nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import UniqueConstraint, func, inspect, select
+from sqlalchemy.exc import NoSuchTableError
+from sqlalchemy.schema import CreateIndex
+
+from queue_over_sql.dialects.checkup import Asking, Finding, Level
+from queue_over_sql.durations import Duration, to_timedelta
+from queue_over_sql.errors import DatabaseRefused, DatabaseUnavailable, QueueError
+from queue_over_sql.observability.inspection import Inspection
+from queue_over_sql.service import QueueService, parts_of
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Index, Table
+
+    from queue_over_sql.schema.queue_tables import QueueTables
+
+_SKEW_SECONDS: Final = 2.0
+_NEGLECTED_SECONDS: Final = 60.0
+_MOST_SHOWN: Final = 10
+# Of so many queues the tables are looked at.
+_MOST_QUEUES: Final = 200
+
+
+def diagnose(service: QueueService, *, timeout: Duration = 5.0) -> list[Finding]:
+    """Look for what ails the database of a service, and say what to do.
+
+    Args:
+        service: of the database; it need not be started.
+        timeout: how long each statement may take.
+
+    Returns:
+        What was found, in the order in which it was looked at.
+
+    Raises:
+        DatabaseUnavailable: the database cannot be reached.
+        TypeError, ValueError: the time-out is no duration above zero.
+    """
+    seconds = to_timedelta(timeout, "timeout").total_seconds()
+    return list(_Doctor(service, seconds).findings())
+
+
+class _Doctor:
+    def __init__(self, service: QueueService, seconds: float) -> None:
+        self._parts = parts_of(service)
+        self._inspection = Inspection(self._parts, seconds)
+        self._queues: dict[str, QueueTables] = {}
+        self._missing: list[str] = []
+
+    def findings(self) -> Iterator[Finding]:
+        sections: dict[str, Callable[[], Iterator[Finding]]] = {
+            "engine": self._engine,
+            "clocks": self._clocks,
+            "tables": self._tables,
+            "indexes": self._indexes,
+            "consumers": self._consumers,
+            "queues": self._waiting,
+        }
+        checkup = self._inspection.dialect.checkup
+        for name, section in checkup.sections.items():
+            sections[f"{name} of the engine"] = functools.partial(self._asked, section)
+        for name, look in sections.items():
+            yield from _safely(name.partition(" ")[0], look)
+
+    def _asked(self, section: Callable[[Asking], Iterator[Finding]]) -> Iterator[Finding]:
+        there = [
+            table
+            for tables in self._queues.values()
+            for table in (tables.live, tables.archive)
+            if table.name not in self._missing
+        ]
+        system = [t for t in self._inspection.system.all if t.name not in self._missing]
+        with self._inspection.connection() as connection:
+            yield from section(
+                Asking(connection, [*system, *dict.fromkeys(there)], self._parts.settings.schema)
+            )
+
+    def _engine(self) -> Iterator[Finding]:
+        with self._inspection.connection() as connection:
+            said = self._inspection.dialect.checkup.described(connection)
+        yield Finding(Level.OK, "engine", said)
+
+    def _clocks(self) -> Iterator[Finding]:
+        # The first question may connect.
+        self._inspection.now()
+        before = time.time()
+        there = self._inspection.now() / 1_000_000
+        after = time.time()
+        ahead = max(before - there, there - after, 0.0)
+        if ahead <= _SKEW_SECONDS:
+            yield Finding(Level.OK, "clocks", "this host and the database agree")
+            return
+        said = f"the clocks of this host and of the database differ by {ahead:.1f} s"
+        advice = (
+            "Set both by NTP: queues go by the database's clock alone, but a delay given by at= "
+            "and the times of logs are this host's."
+        )
+        yield Finding(Level.WARNING, "clocks", said, advice)
+
+    def _tables(self) -> Iterator[Finding]:
+        self._missing = self._inspection.missing_tables()
+        if len(self._missing) == len(self._inspection.system.all):
+            advice = "Create a queue, or check the URL, --schema and the account."
+            yield Finding(Level.ERROR, "tables", "there are no tables of queues here", advice)
+            return
+        for name in self._missing:
+            advice = "Start a service of this version: it adds what an earlier one did not have."
+            yield Finding(Level.WARNING, "tables", f"the table {name} is missing", advice)
+        records = self._inspection.records()
+        for record in records[:_MOST_QUEUES]:
+            try:
+                self._queues[record.name] = self._inspection.tables(record)[0]
+            except QueueError as error:
+                yield Finding(Level.ERROR, f"queue {record.name}", str(error))
+        text = f"{len(records)} queue{'' if len(records) == 1 else 's'}" + (
+            f", of which the first {_MOST_QUEUES} are looked at"
+            if len(records) > _MOST_QUEUES
+            else ""
+        )
+        yield Finding(Level.OK, "tables", text)
+
+    def _indexes(self) -> Iterator[Finding]:
+        found = False
+        for tables in self._queues.values():
+            for table in dict.fromkeys((tables.live, tables.archive)):
+                with self._inspection.connection() as connection:
+                    for finding in _compare(connection, table):
+                        found = True
+                        yield finding
+        if self._queues and not found:
+            yield Finding(Level.OK, "indexes", "all are there")
+
+    def _consumers(self) -> Iterator[Finding]:
+        if self._inspection.system.consumers.name in self._missing:
+            return
+        alive, dead = self._inspection.consumers()
+        for consumer, overdue in dead[:_MOST_SHOWN]:
+            holds = self._held_by(consumer.consumer_id)
+            said = (
+                f"{consumer.name} ({consumer.consumer_id}) on {consumer.host} has been dead for "
+                f"{overdue:.0f} s and holds {holds or 'nothing'}"
+            )
+            if overdue < _NEGLECTED_SECONDS:
+                advice = "Wait: a reaper gives back what it holds."
+                yield Finding(Level.NOTE, "consumers", said, advice)
+            else:
+                advice = "Start a reaper, which gives that back: queue-over-sql reaper."
+                yield Finding(Level.WARNING, "consumers", said, advice)
+        if len(dead) > _MOST_SHOWN:
+            yield Finding(Level.WARNING, "consumers", f"{len(dead)} are dead in all")
+        yield Finding(Level.OK, "consumers", f"{len(alive)} are alive")
+
+    def _held_by(self, consumer_id: str) -> str:
+        held: list[str] = []
+        for name, tables in self._queues.items():
+            live = tables.live
+            of_it = (live.c.consumer_id == consumer_id, self._inspection.dialect.is_claimed(live))
+            some = select(live.c.id).where(*of_it).limit(1000).subquery()
+            with self._inspection.connection() as connection:
+                count = connection.execute(select(func.count()).select_from(some)).scalar_one()
+            if count:
+                held.append(f"{count}{'+' if count == 1000 else ''} of {name}")  # noqa: PLR2004
+        return ", ".join(held)
+
+    def _waiting(self) -> Iterator[Finding]:
+        if not self._queues:
+            return
+        neglected = False
+        for look in self._inspection.queues():
+            age = look.oldest_ready
+            if look.problem or look.paused or look.is_claimed or age is None:
+                continue
+            if age > _NEGLECTED_SECONDS:
+                neglected = True
+                said = f"{look.name} has messages since {age:.0f} s, and nobody holds any"
+                advice = "Start a worker that handles this queue."
+                yield Finding(Level.WARNING, "queues", said, advice)
+        if not neglected:
+            yield Finding(Level.OK, "queues", "none waits for a consumer")
+
+
+def _safely(name: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    try:
+        yield from look()
+    except (DatabaseRefused, DatabaseUnavailable) as error:
+        if isinstance(error, DatabaseUnavailable) and name == "engine":
+            raise
+        advice = "Give the account the right to read it, or look yourself."
+        reason = " ".join(str(error).split())
+        yield Finding(Level.NOTE, name, f"it could not be looked at: {reason}", advice)
+
+
+def _compare(connection: Connection, table: Table) -> Iterator[Finding]:
+    inspector = inspect(connection)
+    try:
+        there = {i["name"]: i for i in inspector.get_indexes(table.name, table.schema)}
+        unique = inspector.get_unique_constraints(table.name, table.schema)
+    except NoSuchTableError:
+        advice = "Restore it from a backup, or drop the queue."
+        yield Finding(Level.ERROR, "tables", f"the table {table.name} is missing", advice)
+        return
+    for index in sorted(table.indexes, key=lambda index: str(index.name)):
+        yield from _compare_index(connection, index, there.get(str(index.name)))
+    known = {each["name"] for each in unique} | set(there)
+    columns = [each["column_names"] for each in unique]
+    for constraint in _unique_constraints(table):
+        wanted = [column.name for column in constraint.columns]
+        if constraint.name not in known and wanted not in columns:
+            said = f"table {table.name} has no unique constraint on {', '.join(wanted)}"
+            advice = "Remove live messages of equal keys, and add the constraint again."
+            yield Finding(Level.ERROR, "indexes", said, advice)
+
+
+def _unique_constraints(table: Table) -> Sequence[UniqueConstraint]:
+    return [each for each in table.constraints if isinstance(each, UniqueConstraint)]
+
+
+def _compare_index(connection: Connection, index: Index, there: Any) -> Iterator[Finding]:
+    made = " ".join(str(CreateIndex(index).compile(dialect=connection.dialect)).split())
+    columns = [column.name for column in index.columns]
+    if there is None:
+        said = f"index {index.name} is missing: claims or pruning read the whole table"
+        yield Finding(Level.WARNING, "indexes", said, f"Run: {made}")
+    elif [str(name).lower() for name in there["column_names"]] != [c.lower() for c in columns]:
+        has = ", ".join(map(str, there["column_names"]))
+        said = f"index {index.name} is on {has}, not on {', '.join(columns)}"
+        yield Finding(Level.WARNING, "indexes", said, f"Drop it, and run: {made}")

@@ -1,0 +1,415 @@
+"""Health: whether a process is live and ready, and whether queues are served at all.
+
+*Live* is answered without the database: an outage must not restart every process. What runs in the
+background says by when it comes round again (``Turn``). A loop that is late, does not wait for the
+database and has not moved since the last look is stuck. On an event loop a callback has to come
+back instead.
+
+*Ready* asks the database for this consumer's registration, on a connection of the pool, at most
+once a second, and waits for a bounded time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from queue_over_sql.consumer import Consumer
+from queue_over_sql.database.connections import Connections
+from queue_over_sql.durations import Duration, to_timedelta
+from queue_over_sql.errors import DatabaseUnavailable, QueueError, ServiceClosed
+from queue_over_sql.observability.inspection import Inspection, QueueLook, within
+from queue_over_sql.service import QueueService, parts_of
+from queue_over_sql.store import consumers as registrations
+from queue_over_sql.worker.threads import HandlerThreads
+from queue_over_sql.worker.worker import Worker, vital_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import CodeType, FrameType
+
+    from queue_over_sql.catalog import ServiceParts
+    from queue_over_sql.database.runtime import Turn
+
+
+_log = logging.getLogger(__name__)
+
+OK: Final = "ok"
+_ANSWER_SECONDS: Final = 1.0
+# How long the callback of an event loop may take before a probe answers without it.
+_CALLBACK_SECONDS: Final = 1.0
+# Who is in one of these waits for the database, or between two tries to reach it.
+_ASKING: Final[frozenset[CodeType]] = frozenset(
+    {
+        Connections.run.__code__,
+        Connections._connect.__code__,  # noqa: SLF001 - to see who is inside
+        HandlerThreads.insist.__code__,
+        Consumer.identity.__code__,
+    }
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Report:
+    """The answer to a probe.
+
+    Attributes:
+        ok: whether every check is.
+        checks: what was looked at, each with ``ok`` or what is wrong; never a payload or a secret.
+    """
+
+    ok: bool
+    checks: Mapping[str, str]
+
+    @classmethod
+    def of(cls, checks: Mapping[str, str]) -> Report:
+        """The report of these checks."""
+        return cls(all(said == OK for said in checks.values()), checks)
+
+
+class Health:
+    """Whether this process is live and ready; may be asked from any thread.
+
+    Args:
+        watched: a worker, or a service that has none; of either kind, also for an event loop.
+        hung_after: when a worker counts as hung: each of its threads has been in one call of a
+            handler for so long. None, the default, lets handlers take any time.
+        database_timeout: how long the database may take to answer.
+        turn_timeout: how late a loop of the library, or the event loop, may come round; by default
+            the service's ``consumer_timeout``, after which it has lost what it held.
+
+    Raises:
+        TypeError, ValueError: an argument has no sensible value.
+    """
+
+    def __init__(
+        self,
+        watched: Any,
+        *,
+        hung_after: Duration | None = None,
+        database_timeout: Duration = 2.0,
+        turn_timeout: Duration | None = None,
+    ) -> None:
+        # An asynchronous proxy stands for one of these.
+        watched = getattr(watched, "_sync", watched)
+        self._threads: HandlerThreads | None = None
+        self._renewal: Turn | None = None
+        if isinstance(watched, Worker):
+            self._parts, self._threads, self._renewal = vital_parts(watched)
+        elif isinstance(watched, QueueService):
+            self._parts = parts_of(watched)
+        else:
+            msg = f"watched must be a service or a worker, not {type(watched).__name__}"
+            raise TypeError(msg)
+        self._hung_after = None if hung_after is None else _seconds(hung_after, "hung_after")
+        self._database = _Answers(self._parts, _seconds(database_timeout, "database_timeout"))
+        self._patience = (
+            self._parts.settings.consumer_timeout_us / 1_000_000
+            if turn_timeout is None
+            else _seconds(turn_timeout, "turn_timeout")
+        )
+        self._lock = threading.Lock()
+        # How each late loop stood when it was seen first like that.
+        self._stood: dict[Turn, tuple[_Stack, float]] = {}
+        self._told: set[object] = set()
+        self._callback = _Callback()
+
+    def live(self) -> Report:
+        """Whether the process turns over: what is not live should be started again."""
+        checks: dict[str, str] = {}
+        if self._parts.connections.runtime.has_threads:
+            for turn in self._turns():
+                said = self._look(turn)
+                if checks.get(turn.name, OK) == OK:
+                    checks[turn.name] = said
+        else:
+            late = self._callback.late(self._parts.connections.runtime.start_from_outside)
+            stuck = late > self._patience
+            checks["event loop"] = f"it has been blocked for {late:.0f} s" if stuck else OK
+        if self._threads is not None:
+            checks["handlers"] = self._look_at_handlers(self._threads)
+        return Report.of(checks or {"process": OK})
+
+    def ready(self) -> Report:
+        """Whether the process can work now: started, not draining, alive in the database."""
+        checks: dict[str, str] = {}
+        parts, threads = self._parts, self._threads
+        if parts.closed:
+            checks["service"] = "it was stopped"
+        elif threads is not None and threads.draining:
+            checks["worker"] = "it finishes what it has begun, and takes nothing new"
+        elif threads is not None and not threads.supplies:
+            checks["worker"] = "it has not begun"
+        elif parts.consumer.consumer_id is None:
+            checks["service"] = "it has not started"
+        else:
+            checks["heartbeat"] = OK if parts.consumer.alive else "the last one is too long ago"
+            checks["database"] = self._database.ask()
+        return Report.of(checks)
+
+    def _turns(self) -> Iterator[Turn]:
+        if self._parts.closed:
+            return
+        yield from self._parts.background.turns
+        if self._threads is not None and self._renewal is not None:
+            yield self._renewal
+            yield from (supply.turn for supply in self._threads.supplies)
+
+    def _look(self, turn: Turn) -> str:
+        now, thread = time.monotonic(), turn.thread
+        late = now - turn.due_at
+        # One that ended in order has said so before.
+        if thread is not None and not thread.is_alive() and turn.thread is thread:
+            return self._tell(turn, f"the {turn.name} has ended by itself")
+        frame = None if thread is None or late < self._patience else _frame_of(thread)
+        with self._lock:
+            if frame is None or _asks_database(frame):
+                self._stood.pop(turn, None)
+                self._told.discard(turn)
+                return OK
+            stack = _stack(frame)
+            before, since = self._stood.get(turn, (None, now))
+            if stack != before:
+                since = now
+            self._stood[turn] = stack, since
+        if now - since < self._patience / 2:
+            return OK
+        return self._tell(turn, f"the {turn.name} is {late:.0f} s late", thread)
+
+    def _look_at_handlers(self, threads: HandlerThreads) -> str:
+        # A call also lasts until its message is given back, however long the database is away.
+        if self._hung_after is None or threads.in_outage:
+            return OK
+        began_before = time.monotonic() - self._hung_after
+        hung = sum(began < began_before for began in list(threads.called_at.values()))
+        if hung < threads.concurrency:
+            self._told.discard(threads)
+            return OK
+        count = threads.concurrency
+        said = f"each of {count} has been in one call for more than {self._hung_after:g} s"
+        workers = (t for t in threading.enumerate() if t.name.startswith("queue-over-sql-worker-"))
+        return self._tell(threads, said, *workers)
+
+    def _tell(self, about: object, said: str, *threads: threading.Thread | None) -> str:
+        if about not in self._told:
+            self._told.add(about)
+            frames = [frame for thread in threads if thread and (frame := _frame_of(thread))]
+            stacks = "".join("\n" + "".join(traceback.format_stack(frame)) for frame in frames)
+            _log.error("This process is not live: %s.%s", said, stacks)
+        return said
+
+
+def _seconds(given: Duration, name: str) -> float:
+    return to_timedelta(given, name).total_seconds()
+
+
+_Stack = tuple[tuple[int, int], ...]
+
+
+def _frame_of(thread: threading.Thread) -> FrameType | None:
+    return sys._current_frames().get(thread.ident or 0)  # noqa: SLF001 - its only name
+
+
+def _asks_database(frame: FrameType) -> bool:
+    return any(each.f_code in _ASKING for each, _ in traceback.walk_stack(frame))
+
+
+def _stack(frame: FrameType) -> _Stack:
+    return tuple((id(each.f_code), each.f_lasti) for each, _ in traceback.walk_stack(frame))
+
+
+class _Callback:
+    """A callback of an event loop, and since when it is awaited."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._came: threading.Event | None = None
+        self._asked_at = 0.0
+
+    def late(self, start: Callable[[str, Callable[[], object]], None]) -> float:
+        """For how many seconds the loop owes an answer; 0 where it owes none."""
+        with self._lock:
+            if self._came is None or self._came.is_set():
+                came = self._came = threading.Event()
+                self._asked_at = time.monotonic()
+                try:
+                    start("queue-over-sql-health", came.set)
+                except RuntimeError:
+                    # It has not begun, or is closed: its process begins, or ends.
+                    self._came = None
+                    return 0.0
+            came, asked_at = self._came, self._asked_at
+        return 0.0 if came.wait(_CALLBACK_SECONDS) else time.monotonic() - asked_at
+
+
+class _Answers:
+    """Asks the database for the registration of this consumer, one question at a time."""
+
+    def __init__(self, parts: ServiceParts, seconds: float) -> None:
+        self._parts = parts
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._question: _Question | None = None
+
+    def ask(self) -> str:
+        """``ok``, or what is wrong: never in the words of a driver, which may say too much."""
+        with self._lock:
+            question = self._question
+            if question is None or question.is_old():
+                question = self._question = _Question(self._parts)
+                try:
+                    self._parts.connections.runtime.start_from_outside(
+                        "queue-over-sql-health", question.put
+                    )
+                except RuntimeError:
+                    self._question = None
+                    return "nothing runs any more"
+        question.answered.wait(max(0.0, question.asked_at + self._seconds - time.monotonic()))
+        return question.answer or f"it does not answer within {self._seconds:g} s"
+
+
+class _Question:
+    def __init__(self, parts: ServiceParts) -> None:
+        self._parts = parts
+        self.asked_at = time.monotonic()
+        self.answered = threading.Event()
+        self.answer = ""
+
+    def is_old(self) -> bool:
+        """Whether another may be asked: none that is unanswered."""
+        return self.answered.is_set() and time.monotonic() > self.asked_at + _ANSWER_SECONDS
+
+    def put(self) -> None:
+        try:
+            self.answer = self._ask()
+        except ServiceClosed:
+            self.answer = "the service was stopped"
+        except DatabaseUnavailable as error:
+            _log.info("A probe could not reach the database: %s", error)
+            self.answer = "it cannot be reached"
+        except QueueError as error:
+            _log.warning("A probe asked the database in vain: %s", error)
+            self.answer = "it refused the question"
+        finally:
+            self.answer = self.answer or "it could not be asked"
+            self.answered.set()
+
+    def _ask(self) -> str:
+        connections, me = self._parts.connections, self._parts.consumer.consumer_id
+        system, dialect = self._parts.system(), connections.dialect
+        if me is None:
+            return "this consumer is not registered"
+        with connections.reading() as connection:
+            alive = registrations.alive(connection, system, dialect, me)
+        return OK if alive else "it takes this consumer for dead"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that `check_queues` looked at.
+
+    Attributes:
+        name: of what was looked at; of a queue ``queue NAME``.
+        ok: whether it is well.
+        text: what was found, and what to do where it is not well.
+    """
+
+    name: str
+    ok: bool
+    text: str
+
+
+# What nobody has given back, published or taken for so long has nobody who does it.
+_NEGLECTED_SECONDS: Final = 60.0
+
+
+def check_queues(
+    service: QueueService, *, max_age: Duration | None = None, timeout: Duration = 5.0
+) -> list[Check]:
+    """Look from outside whether the queues of a database are served.
+
+    It reads a few rows by their indexes, changes nothing and creates nothing. Whether a reaper
+    works is judged by what waits for one: a consumer or a lease that expired, or a schedule that
+    was due, more than a minute ago. Whether a queue is consumed is judged likewise: something has
+    been ready for a minute, and nobody holds any message of the queue.
+
+    Args:
+        service: of the database; it need not be started.
+        max_age: how long the oldest ready message of a queue may have been due; None for any time.
+        timeout: how long the database may take for all of it.
+
+    Returns:
+        The checks, up to the first that makes the others impossible.
+
+    Raises:
+        TypeError, ValueError: an argument has no sensible value.
+    """
+    parts, seconds = parts_of(service), _seconds(timeout, "timeout")
+    limit = None if max_age is None else _seconds(max_age, "max_age")
+    checks: list[Check] = []
+
+    def look() -> None:
+        checks.extend(_checks(Inspection(parts, seconds), limit))
+
+    try:
+        # The time limit of a statement does not cover an attempt to connect.
+        done = within(seconds, look, beside=parts.connections.background)
+    except DatabaseUnavailable as error:
+        return [Check("database", ok=False, text=str(error))]
+    if not done:
+        text = f"no answer within {seconds:g} s: look whether it runs, and what keeps it busy"
+        return [Check("database", ok=False, text=text)]
+    return checks
+
+
+def _checks(inspection: Inspection, max_age: float | None) -> Iterator[Check]:
+    lacking = inspection.missing_tables()
+    yield Check("database", ok=True, text="it answers")
+    if lacking:
+        text = f"there is no table {lacking[0]}: create a queue, or check --schema and the database"
+        yield Check("schema", ok=False, text=text)
+        return
+    yield Check("schema", ok=True, text="the tables are there")
+    alive, dead = inspection.consumers()
+    serving = [each for each in alive if not each.permanent]
+    text = f"{len(serving)} alive" if serving else "none is alive: start a worker"
+    yield Check("consumers", ok=bool(serving), text=text)
+    overdue = [each for each, seconds in dead if seconds > _NEGLECTED_SECONDS]
+    waits = [f"{len(overdue)} dead consumers"] if overdue else []
+    queues = inspection.queues()
+    if inspection.overdue_schedules(_NEGLECTED_SECONDS):
+        waits.append("schedules that are due")
+    waits += [
+        f"expired leases of {each.name}"
+        for each in queues
+        if each.oldest_lease is not None and each.oldest_lease > _NEGLECTED_SECONDS
+    ]
+    waiting = ", ".join(waits)
+    text = f"none works: {waiting} wait; start one with: queue-over-sql reaper"
+    yield Check("reaper", ok=not waits, text=text if waits else "nothing waits for one")
+    for each in queues:
+        yield _check_of_queue(each, max_age)
+
+
+def _check_of_queue(queue: QueueLook, max_age: float | None) -> Check:
+    name, age = f"queue {queue.name}", queue.oldest_ready
+    if queue.problem is not None:
+        return Check(name, ok=False, text=queue.problem)
+    if age is None:
+        return Check(name, ok=True, text="nothing is ready")
+    since = f"the oldest ready message has been due for {age:.0f} s"
+    if queue.paused:
+        return Check(name, ok=True, text=f"paused; {since}")
+    if max_age is not None and age > max_age:
+        text = f"{since}, more than {max_age:g} s: add workers, or see what holds them up"
+        return Check(name, ok=False, text=text)
+    if age > _NEGLECTED_SECONDS and not queue.is_claimed:
+        text = f"{since}, and nobody holds any: start a worker that handles this queue"
+        return Check(name, ok=False, text=text)
+    return Check(name, ok=True, text=since)

@@ -1,0 +1,206 @@
+"""Looks at a database from outside: reads few rows, creates nothing, and never for long."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import func, inspect, select
+
+from queue_over_sql.durations import optional_number
+from queue_over_sql.errors import QueueError
+from queue_over_sql.existing_tables.adopt import Adopter
+from queue_over_sql.schema.queue_tables import QueueTables, queue_tables
+from queue_over_sql.schema.system_tables import system_tables
+from queue_over_sql.settings import StoredSettings
+from queue_over_sql.store import consumers as registrations
+from queue_over_sql.store import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql.catalog import ServiceParts
+    from queue_over_sql.store.consumers import ConsumerInfo
+    from queue_over_sql.store.registry import QueueRecord
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QueueLook:
+    """What a short look at a queue shows; ages are seconds.
+
+    Attributes:
+        name: of the queue.
+        paused: whether nobody gets messages.
+        oldest_ready: how long the oldest ready message has been due; None where none is ready.
+        oldest_lease: how long ago the lease ended that ended first; negative where none has.
+        is_claimed: whether somebody holds a message.
+        problem: why it could not be looked at.
+    """
+
+    name: str
+    paused: bool = False
+    oldest_ready: float | None = None
+    oldest_lease: float | None = None
+    is_claimed: bool = False
+    problem: str | None = None
+
+
+class Inspection:
+    """One look at the database of a service, which need not be started.
+
+    Args:
+        parts: of the service.
+        seconds: how long each statement may take.
+    """
+
+    def __init__(self, parts: ServiceParts, seconds: float) -> None:
+        self._parts = parts
+        self._seconds = seconds
+        self.dialect = parts.connections.dialect
+        # Not those of the catalog, which creates what is missing.
+        self.system = system_tables(self.dialect, parts.settings.schema)
+
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """A connection for short looks; errors of its statements are in our words."""
+        with (
+            self._parts.connections.reading() as connection,
+            self.dialect.checkup.bounded(connection, self._seconds),
+        ):
+            yield connection
+
+    def missing_tables(self) -> list[str]:
+        """The shared tables that are not there."""
+        with self.connection() as connection:
+            schema = self._parts.settings.schema
+            there = set(inspect(connection).get_table_names(schema))
+        return [table.name for table in self.system.all if table.name not in there]
+
+    def now(self) -> int:
+        """The database's clock, in microseconds since the epoch."""
+        with self.connection() as connection:
+            return int(connection.execute(select(self.dialect.now())).scalar_one())
+
+    def consumers(self) -> tuple[list[ConsumerInfo], list[tuple[ConsumerInfo, float]]]:
+        """The consumers that are alive, and those that have been dead for so many seconds."""
+        now = self.now() / 1_000_000
+        with self.connection() as connection:
+            found = registrations.registered(connection, self.system)
+        known = [
+            (each, now - each.expires_at.timestamp())
+            for each in found
+            if not isinstance(each, QueueError)
+        ]
+        alive = [each for each, overdue in known if overdue <= 0]
+        return alive, [(each, overdue) for each, overdue in known if overdue > 0]
+
+    def overdue_schedules(self, seconds: float) -> int:
+        """How many schedules were due so long ago and nobody has published their messages."""
+        c = self.system.schedules.c
+        due = self.dialect.now() - int(seconds * 1_000_000)
+        count = select(func.count()).where(
+            c.table_prefix == self._parts.settings.table_prefix,
+            c.paused_at.is_(None),
+            c.next_at < due,
+        )
+        with self.connection() as connection:
+            return int(connection.execute(count).scalar_one())
+
+    def records(self) -> list[QueueRecord]:
+        """The queues under the service's table prefix that stay."""
+        prefix = self._parts.settings.table_prefix
+        with self.connection() as connection:
+            found = registry.queue_records(connection, self.system, prefix)
+        return [record for record in found if record.owner is None]
+
+    def queues(self) -> list[QueueLook]:
+        """A short look at each queue, by name."""
+        return [self._look_safely(record) for record in self.records()]
+
+    def _look_safely(self, record: QueueRecord) -> QueueLook:
+        try:
+            return self._look(record)
+        except QueueError as error:
+            return QueueLook(record.name, problem=str(error))
+
+    def _look(self, record: QueueRecord) -> QueueLook:
+        tables, levels = self.tables(record)
+        live, dialect = tables.live, self.dialect
+        claimed = select(live.c.id).where(dialect.is_claimed(live)).limit(1)
+        lease = select(dialect.now() - func.min(live.c.lease_expires_at)).where(
+            dialect.is_claimed(live)
+        )
+        with self.connection() as connection:
+
+            def seconds(statement: Any) -> float | None:
+                found = connection.execute(statement).scalar()
+                number = optional_number("an instant of a message", found)
+                return None if number is None else number / 1_000_000
+
+            ages = [seconds(_age(tables, level)) for level in range(levels)]
+            return QueueLook(
+                record.name,
+                paused=record.paused,
+                oldest_ready=max((age for age in ages if age is not None), default=None),
+                oldest_lease=seconds(lease),
+                is_claimed=connection.execute(claimed).first() is not None,
+            )
+
+    def tables(self, record: QueueRecord) -> tuple[QueueTables, int]:
+        """The tables of a queue, without columns of its own, and how many levels it has.
+
+        Raises:
+            QueueSchemaMismatch: its settings cannot be read, or its table is gone.
+        """
+        parts, stored = self._parts, StoredSettings.read(record.name, record.settings)
+        settings = stored.effective(parts.settings.retry_policies)
+        if stored.adoption is not None:
+            adopter = Adopter(parts.connections, parts.settings)
+            tables = adopter.tables(record.name, stored.adoption, self.system)
+        else:
+            tables = queue_tables(
+                record.name,
+                parts.settings.table_prefix,
+                settings.payload,
+                (),
+                system=self.system,
+                dialect=self.dialect,
+            )
+        return tables, settings.priorities
+
+
+def _age(tables: QueueTables, level: int) -> Any:
+    """The age of the oldest ready message of a level, which is the first in the claim index."""
+    c, now = tables.live.c, tables.dialect.now()
+    return select(now - func.min(c.available_at)).where(
+        c.consumer_id.is_(None), c.priority == level, c.available_at <= now, *tables.live_only()
+    )
+
+
+def within(seconds: float, act: Callable[[], object], *, beside: bool) -> bool:
+    """Do something, at most so long; whether it was done.
+
+    What is not done is left to itself: a driver's attempt to connect cannot be ended. Without
+    ``beside`` the caller does it, however long it takes: its connection is this thread's alone.
+    """
+    if not beside:
+        act()
+        return True
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            act()
+        except BaseException as error:  # noqa: BLE001 - it is raised by who waits
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="queue-over-sql-inspection", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if failed:
+        raise failed[0]
+    return not thread.is_alive()

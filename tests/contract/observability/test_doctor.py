@@ -1,0 +1,415 @@
+"""The doctor: each finding is provoked on the engine that it names, and its advice mends it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, inspect, make_url
+
+from queue_over_sql import Queue, QueueService
+from queue_over_sql.database.runtime import THREADS
+from queue_over_sql.dialects import checkup
+from queue_over_sql.dialects.sqlite.hooks import SQLiteHooks
+from queue_over_sql.errors import DatabaseUnavailable
+from queue_over_sql.observability import Finding, Level, diagnose, doctor
+from queue_over_sql.observability.inspection import Inspection
+from queue_over_sql.service import parts_of
+from queue_over_sql.testing.plugin import MakeService, TestDatabase
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.threads("the doctor looks from outside, by a service of its own")
+
+SECONDS = 1_000_000
+
+
+def found(service: QueueService, about: str, *levels: Level) -> list[Finding]:
+    """What the doctor says of something, but that it is well."""
+    wanted = levels or (Level.NOTE, Level.WARNING, Level.ERROR)
+    return [f for f in diagnose(service) if f.about == about and f.level in wanted]
+
+
+@contextmanager
+def outside(database: TestDatabase) -> Iterator[Connection]:
+    """A connection that commits each statement, and knows nothing of the library."""
+    opened = THREADS.open_engine(database.url)
+    with opened.engine.connect() as connection:
+        yield connection.execution_options(**opened.session_options)
+    opened.engine.dispose()
+
+
+def run(database: TestDatabase, *statements: str) -> None:
+    """Run statements from outside."""
+    with outside(database) as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+
+
+def drop_index(database: TestDatabase, index: str, table: str) -> str:
+    """The statement that drops an index."""
+    on = f" ON {table}" if database.engine in {"mysql", "mariadb"} else ""
+    return f"DROP INDEX {index}{on}"
+
+
+@pytest.fixture
+def jobs(service: QueueService) -> Queue:
+    """A queue, of a service that is not started."""
+    return service.create_queue("jobs")
+
+
+def test_a_healthy_database_has_nothing_to_look_at(service: QueueService, jobs: Queue) -> None:
+    """Each part is looked at, and nothing is made up; servers of tests may have unsafe settings."""
+    jobs.publish_many([1, 2])
+    findings = diagnose(service)
+    asides = {"settings"}
+    assert [] == [f for f in findings if f.level is not Level.OK and f.about not in asides]
+    looked_at = {finding.about for finding in findings}
+    assert {"engine", "clocks", "tables", "indexes", "consumers", "queues", "settings"} <= looked_at
+    [engine] = [finding.text for finding in findings if finding.about == "engine"]
+    assert parts_of(service).connections.dialect.name in engine
+
+
+@pytest.mark.empty_database
+def test_it_creates_nothing(database: TestDatabase, service: QueueService) -> None:
+    """A database without queues is an error, and stays as it was."""
+    assert [Level.ERROR] == [finding.level for finding in found(service, "tables")]
+    with outside(database) as connection:
+        assert [] == inspect(connection).get_table_names()
+
+
+def test_a_missing_index_is_found_and_mended_by_the_advice(
+    database: TestDatabase, service: QueueService, jobs: Queue
+) -> None:
+    """The advice is the statement that makes it again."""
+    assert "jobs" == jobs.name
+    run(database, drop_index(database, "queue_jobs_claim_ix", "queue_jobs"))
+    [finding] = found(service, "indexes")
+    assert (Level.WARNING, True) == (finding.level, "queue_jobs_claim_ix is miss" in finding.text)
+    run(database, finding.advice.removeprefix("Run: "))
+    assert [] == found(service, "indexes")
+
+
+def test_an_index_on_other_columns_is_found(
+    database: TestDatabase, service: QueueService, jobs: Queue
+) -> None:
+    """Its name alone proves nothing."""
+    assert "jobs" == jobs.name
+    name, table = "queue_jobs_archive_ix", "queue_jobs_archive"
+    run(database, drop_index(database, name, table), f"CREATE INDEX {name} ON {table} (id)")
+    [finding] = found(service, "indexes")
+    assert (Level.WARNING, True) == (finding.level, "is on id, not on outcome" in finding.text)
+
+
+@pytest.mark.engines("postgresql", "mysql", "mariadb", "h2")
+def test_a_missing_unique_constraint_is_an_error(
+    database: TestDatabase, service: QueueService, jobs: Queue
+) -> None:
+    """Without it a key could be live twice."""
+    assert "jobs" == jobs.name
+    kind = "INDEX" if database.engine in {"mysql", "mariadb"} else "CONSTRAINT"
+    run(database, f"ALTER TABLE queue_jobs DROP {kind} queue_jobs_key_uq")
+    [finding] = found(service, "indexes")
+    assert (Level.ERROR, True) == (finding.level, "message_key" in finding.text)
+
+
+def test_a_missing_table_is_an_error(
+    database: TestDatabase, service: QueueService, jobs: Queue
+) -> None:
+    """The others are looked at all the same."""
+    assert "jobs" == jobs.name
+    run(database, "DROP TABLE queue_jobs_archive")
+    assert [Level.ERROR] == [f.level for f in found(service, "tables")]
+    assert "engine" in {finding.about for finding in diagnose(service)}
+
+
+def test_a_dead_consumer_and_what_it_holds(
+    database: TestDatabase, service: QueueService, make_service: MakeService, jobs: Queue
+) -> None:
+    """For as long as no reaper has given it back."""
+    jobs.publish_many([1, 2, 3])
+    dying = make_service(consumer_name="dying", consumer_timeout=3600.0)
+    assert 2 == len(dying.queue("jobs").consume(2))
+    run(
+        database,
+        "UPDATE queue_over_sql_consumers SET expires_at = heartbeat_at - "
+        f"{120 * SECONDS} WHERE name = 'dying'",
+    )
+    [finding] = found(service, "consumers")
+    assert (Level.WARNING, True) == (finding.level, "holds 2 of jobs" in finding.text), finding
+    service.reap()
+    assert [] == found(service, "consumers")
+
+
+def test_a_queue_that_nobody_serves(
+    database: TestDatabase, service: QueueService, jobs: Queue
+) -> None:
+    """Something has been ready for longer than a minute, and nobody holds anything."""
+    jobs.publish(1)
+    assert [] == found(service, "queues")
+    run(database, f"UPDATE queue_jobs SET available_at = available_at - {90 * SECONDS}")
+    assert [Level.WARNING] == [finding.level for finding in found(service, "queues")]
+    jobs.pause()
+    assert [] == found(service, "queues")
+
+
+def test_clocks_that_differ(
+    service: QueueService, jobs: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host's clock is an hour late, and the database's is not."""
+    assert "jobs" == jobs.name
+
+    class Late:
+        @staticmethod
+        def time() -> float:
+            return time.time() - 3600
+
+    monkeypatch.setattr(doctor, "time", Late)
+    [finding] = found(service, "clocks")
+    assert (Level.WARNING, True) == (finding.level, "differ by 3" in finding.text)
+
+
+@pytest.mark.engines("postgresql", "mysql", "mariadb", "h2")
+def test_a_transaction_that_is_open_for_long(
+    database: TestDatabase, service: QueueService, jobs: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever holds it is named, and the advice says how to end it."""
+    jobs.publish(1)
+    assert [] == found(service, "transactions")
+    monkeypatch.setattr(checkup, "LONG_SECONDS", 0)
+    engine = THREADS.open_engine(database.url).engine
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE queue_jobs SET priority = 0")
+        findings = eventually(lambda: found(service, "transactions"), "the transaction is seen")
+    engine.dispose()
+    assert {Level.WARNING} == {finding.level for finding in findings}
+    assert any(" ends it." in finding.advice for finding in findings)
+
+
+@pytest.mark.engines("postgresql")
+def test_dead_rows(service: QueueService, jobs: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More dead rows than live ones, and enough of them to matter."""
+    monkeypatch.setattr(checkup, "DEAD_ROWS", 100)
+    jobs.publish_many(list(range(300)))
+    jobs.purge()
+    [finding] = eventually(lambda: found(service, "bloat"), "the server has counted them")
+    assert (Level.WARNING, True) == (finding.level, "300 dead rows" in finding.text), finding
+
+
+@pytest.mark.engines("mysql", "mariadb")
+def test_a_long_history(
+    service: QueueService, jobs: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server says how long it is; how long is too long is ours."""
+    assert "jobs" == jobs.name
+    assert [] == found(service, "bloat")
+    monkeypatch.setattr(checkup, "_HISTORY", 0)
+    [finding] = found(service, "bloat")
+    assert (Level.WARNING, True) == (finding.level, "history list" in finding.text)
+
+
+@pytest.mark.engines("sqlite")
+def test_free_pages_and_a_log_that_a_reader_keeps(
+    database: TestDatabase, service: QueueService, jobs: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are measured in the file and beside it."""
+    jobs.publish_many(["x" * 100_000] * 20)
+    assert [] == found(service, "bloat")
+    jobs.purge()
+    monkeypatch.setattr(checkup, "_LARGE_PAGES", 100)
+    monkeypatch.setattr(checkup, "_LARGE_LOG", 0)
+    with closing(sqlite3.connect(make_url(database.url).database or "")) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM queue_jobs").fetchall()
+        findings = found(service, "bloat")
+    assert [Level.NOTE, Level.WARNING] == [finding.level for finding in findings]
+
+
+@pytest.mark.engines("postgresql")
+def test_an_invalid_index(database: TestDatabase, service: QueueService, jobs: Queue) -> None:
+    """As a creation that was broken off leaves it: it is there, and nothing uses it."""
+    assert "jobs" == jobs.name
+    run(
+        database,
+        "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'queue_jobs_claim_ix'::regclass",
+    )
+    [finding] = found(service, "indexes")
+    assert (Level.WARNING, True) == (finding.level, "invalid" in finding.text)
+
+
+@pytest.mark.engines("postgresql", "mysql", "mariadb")
+def test_a_server_that_is_full(
+    service: QueueService, jobs: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many connections there are is the server's word; how many are too many is ours."""
+    assert "jobs" == jobs.name
+    assert [] == found(service, "connections")
+    monkeypatch.setattr(checkup, "_CROWDED", 0.0)
+    assert [Level.WARNING] == [finding.level for finding in found(service, "connections")]
+
+
+UNSAFE = {
+    "postgresql": ("ALTER DATABASE {} SET synchronous_commit = off", "synchronous_commit is off"),
+    "mysql": ("SET GLOBAL innodb_flush_log_at_trx_commit = 2", "trx_commit is 2"),
+    "mariadb": ("SET GLOBAL innodb_flush_log_at_trx_commit = 2", "trx_commit is 2"),
+}
+BEFORE = {
+    "postgresql": "ALTER DATABASE {} RESET synchronous_commit",
+    "mysql": "SET GLOBAL innodb_flush_log_at_trx_commit = {}",
+    "mariadb": "SET GLOBAL innodb_flush_log_at_trx_commit = {}",
+}
+ASKED = {
+    "mysql": "SELECT @@GLOBAL.innodb_flush_log_at_trx_commit",
+    "mariadb": "SELECT @@GLOBAL.innodb_flush_log_at_trx_commit",
+}
+
+
+@pytest.mark.engines("postgresql", "mysql", "mariadb")
+def test_settings_that_lose_messages(database: TestDatabase, make_service: MakeService) -> None:
+    """A commit that does not wait for the disk is told of."""
+    make_service().create_queue("jobs")
+    change, said = UNSAFE[database.engine]
+    name = make_url(database.url).database
+    with outside(database) as connection:
+        asked = ASKED.get(database.engine)
+        before = name if asked is None else connection.exec_driver_sql(asked).scalar_one()
+        connection.exec_driver_sql(change.format(name))
+        try:
+            findings = found(make_service(), "settings")
+        finally:
+            connection.exec_driver_sql(BEFORE[database.engine].format(before))
+    [finding] = [each for each in findings if said in each.text]
+    assert finding.advice
+
+
+@pytest.mark.engines("h2")
+def test_a_delay_of_writes(database: TestDatabase, make_service: MakeService) -> None:
+    """Ours is none, but a URL may say otherwise."""
+    make_service().create_queue("jobs")
+    delayed = make_url(database.url).update_query_dict({"WRITE_DELAY": "250"})
+    service = QueueService(delayed)
+    try:
+        [finding] = found(service, "settings")
+    finally:
+        service.stop()
+    assert (Level.NOTE, True) == (finding.level, "up to 250 ms later" in finding.text)
+
+
+@pytest.mark.engines("h2")
+def test_a_file_that_is_mostly_empty(
+    service: QueueService, jobs: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its size and how much of it is in use are the database's word."""
+    jobs.publish(1)
+    assert [] == found(service, "bloat")
+    monkeypatch.setattr(checkup, "_LARGE_FILE", 0)
+    monkeypatch.setattr(checkup, "_FILL_PERCENT", 101)
+    assert [Level.NOTE] == [finding.level for finding in found(service, "bloat")]
+
+
+@pytest.mark.engines("sqlite")
+def test_a_journal_that_is_no_log(
+    database: TestDatabase, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some file systems refuse the write-ahead log."""
+    maker = make_service()
+    maker.create_queue("jobs")
+    maker.stop()
+    with closing(sqlite3.connect(make_url(database.url).database or "")) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+
+    def refused(_: object, connection: Any, __: object) -> None:
+        connection.isolation_level = None
+
+    monkeypatch.setattr(SQLiteHooks, "configure", refused)
+    [finding] = found(make_service(), "settings")
+    assert (Level.WARNING, True) == (finding.level, "delete" in finding.text)
+
+
+@pytest.mark.engines("sqlite")
+def test_a_file_that_may_not_be_written(
+    service: QueueService, jobs: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system says who may; here everybody is refused, for root is refused nothing."""
+    assert "jobs" == jobs.name
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert [Level.ERROR] == [finding.level for finding in found(service, "rights")]
+
+
+ROLE, PASSWORD = "qos_viewer", "qos_viewer"
+
+
+@pytest.mark.engines("postgresql", "mysql", "mariadb")
+def test_rights_that_an_account_lacks(database: TestDatabase, make_service: MakeService) -> None:
+    """One that may only look is told so for each table; nothing else of the check-up fails."""
+    make_service().create_queue("jobs")
+    url = make_url(database.url)
+    statements = {
+        "postgresql": (
+            f"CREATE ROLE {ROLE} LOGIN PASSWORD '{PASSWORD}'",
+            f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {ROLE}",
+        ),
+        "mysql": (
+            f"CREATE USER {ROLE}@'%%' IDENTIFIED BY '{PASSWORD}'",
+            f"GRANT SELECT ON {url.database}.* TO {ROLE}@'%%'",
+        ),
+    }
+    server = "postgresql" if database.engine == "postgresql" else "mysql"
+    away = {
+        "postgresql": (f"DROP OWNED BY {ROLE}", f"DROP ROLE {ROLE}"),
+        "mysql": (f"DROP USER {ROLE}@'%%'",),
+    }
+    run(database, *statements[server])
+    try:
+        theirs = url.set(username=ROLE, password=PASSWORD)
+        service = QueueService(theirs)
+        try:
+            findings = found(service, "rights")
+        finally:
+            service.stop()
+    finally:
+        run(database, *away[server])
+    assert {Level.WARNING} == {finding.level for finding in findings}
+    live = [f.text for f in findings if f.text.endswith(" on queue_jobs")]
+    assert ["INSERT, UPDATE, DELETE on queue_jobs"] == [t.partition(" has no ")[2] for t in live]
+
+
+ENDLESS = {
+    "sqlite": "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)"
+    " SELECT max(x) FROM n",
+    "postgresql": "SELECT pg_sleep(60)",
+    "mysql": "SELECT count(*) FROM information_schema.collations a,"
+    " information_schema.collations b, information_schema.collations c,"
+    " information_schema.collations d",
+    "mariadb": "SELECT sleep(60)",
+    "h2": "SELECT max(a.x * b.x) FROM system_range(1, 1000000) a, system_range(1, 1000000) b",
+}
+
+
+@pytest.mark.timeout(120)
+def test_no_statement_lasts(database: TestDatabase, service: QueueService, jobs: Queue) -> None:
+    """The server or the driver ends a statement after its time, and the connection goes on."""
+    assert "jobs" == jobs.name
+    inspection = Inspection(parts_of(service), 0.5)
+    began = time.monotonic()
+    with pytest.raises(DatabaseUnavailable), inspection.connection() as connection:
+        connection.exec_driver_sql(ENDLESS[database.engine]).all()
+    assert time.monotonic() - began < 30
+    assert inspection.now() > 0
+
+
+@pytest.mark.engines("sqlite")
+def test_what_cannot_be_asked_is_a_note(
+    service: QueueService, jobs: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A question that fails does not keep the others from being asked."""
+    assert "jobs" == jobs.name
+    dialect = parts_of(service).connections.dialect
+    broken = {"bloat": lambda ask: iter(ask.rows("SELECT * FROM there_is_no_such_table"))}
+    monkeypatch.setattr(type(dialect.checkup), "sections", broken)
+    [finding] = found(service, "bloat")
+    assert (Level.NOTE, True) == (finding.level, "could not be looked at" in finding.text)

@@ -1,0 +1,339 @@
+"""Whether a process is live and ready, and whether queues are served, on each engine."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+from sqlalchemy import make_url
+
+from queue_over_sql import DatabaseUnavailable, Message, Queue, QueueService
+from queue_over_sql.observability import Check, Health, check_queues
+from queue_over_sql.testing.plugin import MakeService, TestDatabase
+from queue_over_sql.worker.worker import vital_parts
+from tests.contract.observability.test_doctor import run
+from tests.contract.worker.running_worker import running
+from tests.waiting import eventually, wait_until
+
+pytestmark = pytest.mark.threads("tests/aio/test_health.py has those of the event loop")
+
+MINUTES = 120 * 1_000_000
+WELL = "ok"
+
+
+def failed(service: QueueService, **options: float) -> dict[str, str]:
+    """The checks that failed, with what they say."""
+    checks: list[Check] = check_queues(service, **options)
+    return {check.name: check.text for check in checks if not check.ok}
+
+
+def test_a_service_is_ready_from_its_start_to_its_stop(make_service: MakeService) -> None:
+    """Live all the while."""
+    service = make_service()
+    health = Health(service)
+    seen = [(health.live().ok, health.ready().ok)]
+    service.start()
+    seen.append((health.live().ok, health.ready().ok))
+    assert {"heartbeat": WELL, "database": WELL} == health.ready().checks
+    service.stop()
+    seen.append((health.live().ok, health.ready().ok))
+    assert [(True, False), (True, True), (True, False)] == seen
+
+
+def test_one_that_the_database_takes_for_dead_is_not_ready(
+    database: TestDatabase, service: QueueService
+) -> None:
+    """The registration is asked for, and not only whether the database answers."""
+    service.start()
+    health = Health(service)
+    run(database, "UPDATE queue_over_sql_consumers SET expires_at = 1")
+    assert "it takes this consumer for dead" == health.ready().checks["database"]
+
+
+def test_a_worker_is_ready_while_it_takes_messages(make_service: MakeService) -> None:
+    """Not before it runs, nor while it drains; live all the while."""
+    service = make_service()
+    outside = service.create_queue("jobs")
+    worker = service.worker(concurrency=1)
+    begun, go = threading.Event(), threading.Event()
+
+    @worker.handle("jobs")
+    def work(message: Message) -> None:
+        assert 1 == message.payload
+        begun.set()
+        assert go.wait(30)
+
+    health = Health(worker)
+    assert (True, "it has not begun") == (health.live().ok, health.ready().checks["worker"])
+    with running(worker):
+        wait_until(lambda: health.ready().ok)
+        assert "supply of queue jobs" in health.live().checks
+        outside.publish(1)
+        assert begun.wait(30)
+        worker.stop()
+        report = health.ready()
+        assert (True, False, ["worker"]) == (health.live().ok, report.ok, list(report.checks))
+        go.set()
+
+
+@pytest.mark.engines("sqlite")
+def test_handlers_that_wait_for_each_other_are_hung(make_service: MakeService) -> None:
+    """Two of two: the process can do nothing any more. Before the time it may be long work."""
+    service = make_service()
+    outside = service.create_queue("jobs")
+    worker = service.worker(concurrency=2, prefetch=1)
+    locks, both = [threading.Lock(), threading.Lock()], threading.Barrier(2)
+    stop: list[bool] = []
+
+    @worker.handle("jobs")
+    def work(message: Message) -> None:
+        first, second = locks[message.payload], locks[1 - message.payload]
+        with first:
+            both.wait(30)
+            while not second.acquire(timeout=0.02):
+                if stop:
+                    return
+            second.release()
+
+    patient, strict = Health(worker), Health(worker, hung_after=0.3)
+    outside.publish(0)
+    with running(worker):
+        wait_until(lambda: len(vital_parts(worker)[1].calls) == 1)
+        assert strict.live().ok
+        outside.publish(1)
+        wait_until(lambda: not strict.live().ok)
+        said = "each of 2 has been in one call for more than 0.3 s"
+        assert said == strict.live().checks["handlers"]
+        assert patient.live().ok
+        stop.append(True)
+        wait_until(lambda: strict.live().ok)
+
+
+@pytest.mark.engines("sqlite")
+def test_handlers_that_wait_for_the_database_are_not_hung(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They failed, and cannot give their message back while the database is away."""
+    service = make_service()
+    outside = service.create_queue("jobs")
+    worker = service.worker(concurrency=1)
+    worker.handle("jobs")(lambda message: message.payload["missing"])
+    nack, back = Queue.nack, threading.Event()
+    tries: list[int] = []
+
+    def away(queue: Queue, *arguments: Any, **options: Any) -> Any:
+        tries.append(1)
+        if back.is_set():
+            return nack(queue, *arguments, **options)
+        raise DatabaseUnavailable("it is away")
+
+    monkeypatch.setattr(Queue, "nack", away)
+    health = Health(worker, hung_after=0.05)
+    outside.publish({})
+    with running(worker):
+        wait_until(lambda: len(tries) > 2)
+        [began] = vital_parts(worker)[1].calls.values()
+        wait_until(lambda: time.monotonic() > began + 0.05)
+        assert health.live().ok
+        back.set()
+        wait_until(lambda: not vital_parts(worker)[1].in_outage)
+
+
+@pytest.mark.engines("sqlite")
+def test_a_loop_of_the_library_that_hangs_is_told_of(
+    make_service: MakeService, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A supply whose lock somebody keeps: the log shows where it stands, once."""
+    service = make_service()
+    service.create_queue("jobs")
+    worker = service.worker(concurrency=1)
+    worker.handle("jobs")(print)
+    health = Health(worker, turn_timeout=0.3)
+    with running(worker):
+        wait_until(lambda: health.ready().ok)
+        supply = vital_parts(worker)[1].supplies[0]
+        kept, go = threading.Event(), threading.Event()
+
+        def keep() -> None:
+            with supply._changed:
+                kept.set()
+                go.wait(60)
+
+        keeper = threading.Thread(target=keep)
+        keeper.start()
+        assert kept.wait(30)
+        # It comes round, and meets the lock.
+        supply._stirred = True
+        service.queue("jobs").publish(1)
+        eventually(lambda: not health.live().ok, "it is not live")
+        assert not health.live().ok
+        go.set()
+        keeper.join()
+        wait_until(lambda: health.live().ok)
+    told = [record.getMessage() for record in caplog.records if "not live" in record.msg]
+    assert (1, True) == (len(told), "supply.py" in told[0])
+
+
+@pytest.mark.engines("sqlite")
+def test_a_loop_that_waits_for_the_database_is_not_stuck(
+    service: QueueService, make_service: MakeService
+) -> None:
+    """However late it is: a restart would not help."""
+    service.start()
+    health = Health(service, turn_timeout=0.1)
+    begun, go = threading.Event(), threading.Event()
+
+    def slow(_: object) -> None:
+        begun.set()
+        go.wait(60)
+
+    parts = vital_parts(make_service().worker())[0]
+    parts.background.every(0.02, "slow job", lambda: parts.connections.run(slow))
+    late = Health(make_service(), turn_timeout=0.1)
+    late._parts = parts
+    assert begun.wait(30)
+    ends_at = time.monotonic() + 0.5
+    while time.monotonic() < ends_at:
+        assert late.live().ok
+        time.sleep(0.02)
+    turn = next(turn for turn in parts.background.turns if turn.name == "slow job")
+    assert time.monotonic() - turn.due_at > 0.3
+    go.set()
+    assert health.live().ok
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_loop_that_ended_by_itself_is_not_live(make_service: MakeService) -> None:
+    """What no handler of errors catches must not leave a process that only looks well."""
+    service = make_service()
+    service.start()
+    parts = vital_parts(service.worker())[0]
+
+    def leave() -> None:
+        raise SystemExit
+
+    parts.background.every(0.02, "leaver", leave)
+    health = Health(service)
+    wait_until(lambda: not health.live().ok)
+    assert "the leaver has ended by itself" == health.live().checks["leaver"]
+
+
+@pytest.mark.engines("sqlite")
+def test_what_is_watched_and_how_is_checked(service: QueueService) -> None:
+    """Before anybody relies on it."""
+    with pytest.raises(TypeError, match="a service or a worker"):
+        Health("worker")
+    for name in ("hung_after", "database_timeout", "turn_timeout"):
+        with pytest.raises(ValueError, match=name):
+            Health(service, **{name: 0})
+
+
+def test_queues_that_are_served(service: QueueService, queue: Queue) -> None:
+    """A consumer is alive, and nothing waits for long."""
+    service.start()
+    queue.publish(1)
+    checks = check_queues(service, max_age=60.0)
+    assert {} == failed(service, max_age=60.0)
+    names = ["database", "schema", "consumers", "reaper", "queue jobs"]
+    assert names == [check.name for check in checks]
+
+
+@pytest.mark.empty_database
+def test_no_tables(service: QueueService) -> None:
+    """It says so, and makes none."""
+    for _ in range(2):
+        assert ["schema"] == list(failed(service))
+
+
+def test_no_consumer(service: QueueService) -> None:
+    """Neither one that died."""
+    service.create_queue("jobs")
+    assert {"consumers": "none is alive: start a worker"} == failed(service)
+
+
+def test_what_waits_for_a_reaper_in_vain(
+    database: TestDatabase, service: QueueService, make_service: MakeService, queue: Queue
+) -> None:
+    """Dead consumers, expired leases and schedules that are due; each for more than a minute."""
+    service.schedules.add("often", "jobs", 1, every=60.0)
+    queue.publish_many([1, 2])
+    holder = make_service(consumer_timeout=3600.0)
+    assert 1 == len(holder.queue("jobs").consume())
+    assert {} == failed(service)
+    acts = {
+        "expired leases of jobs": "UPDATE queue_jobs SET lease_expires_at = lease_expires_at - "
+        f"{MINUTES * 10} WHERE consumer_id IS NOT NULL",
+        "schedules that are due": f"UPDATE queue_over_sql_schedules SET next_at = next_at - "
+        f"{MINUTES * 10}",
+        "1 dead consumers": f"UPDATE queue_over_sql_consumers SET expires_at = expires_at - "
+        f"{MINUTES} - 3600000000",
+    }
+    for waits, act in acts.items():
+        run(database, act)
+        assert waits in failed(service)["reaper"]
+    service.reap()
+    assert "reaper" not in failed(service)
+
+
+def test_a_queue_that_waits(database: TestDatabase, service: QueueService, queue: Queue) -> None:
+    """Too old a message, or nobody who takes any; a pause is meant."""
+    service.start()
+    queue.publish_many([1, 2])
+    run(database, f"UPDATE queue_jobs SET available_at = available_at - {MINUTES}")
+    assert "nobody holds any" in failed(service)["queue jobs"]
+    assert 1 == len(queue.consume())
+    assert {} == failed(service)
+    assert "more than 100 s" in failed(service, max_age=100.0)["queue jobs"]
+    queue.pause()
+    assert {} == failed(service, max_age=100.0)
+
+
+def test_the_oldest_message_of_any_level_counts(
+    database: TestDatabase, service: QueueService
+) -> None:
+    """Also one of a table of the user's own, and of a level that is not urgent."""
+    queue = service.create_queue("levels", priorities=3)
+    service.start()
+    queue.publish(1)
+    queue.publish(2, priority=2)
+    run(
+        database,
+        f"UPDATE queue_levels SET available_at = available_at - {MINUTES} WHERE priority = 2",
+        "CREATE TABLE notes (id INTEGER PRIMARY KEY, body INTEGER)",
+        "INSERT INTO notes VALUES (1, 1)",
+    )
+    try:
+        notes = service.adopt_queue("notes", "notes")
+        notes.enqueue(notes.table.c.id == 1)
+        run(database, f"UPDATE notes SET available_at = available_at - {MINUTES}")
+        assert {"queue levels", "queue notes"} == set(failed(service, max_age=60.0))
+    finally:
+        service.drop_queue("notes")
+        run(database, "DROP TABLE notes")
+
+
+@pytest.mark.engines("sqlite")
+def test_settings_that_cannot_be_read_fail_one_queue(
+    database: TestDatabase, service: QueueService, queue: Queue
+) -> None:
+    """The others are looked at."""
+    assert "jobs" == queue.name
+    service.create_queue("other")
+    service.start()
+    run(database, "UPDATE queue_over_sql_queues SET settings = '{}' WHERE name = 'jobs'")
+    assert ["queue jobs"] == list(failed(service))
+
+
+@pytest.mark.engines("postgresql", "mysql", "mariadb", "h2")
+def test_a_database_that_is_not_there(database: TestDatabase) -> None:
+    """It is the finding, within the time, and no error."""
+    service = QueueService(make_url(database.url).set(host="127.0.0.1", port=1))
+    try:
+        began = time.monotonic()
+        assert ["database"] == list(failed(service, timeout=20.0))
+        assert time.monotonic() - began < 25
+    finally:
+        service.stop(1.0)
