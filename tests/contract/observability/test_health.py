@@ -100,7 +100,7 @@ def test_handlers_that_wait_for_each_other_are_hung(make_service: MakeService) -
     patient, strict = Health(worker), Health(worker, hung_after=0.3)
     outside.publish(0)
     with running(worker):
-        wait_until(lambda: len(vital_parts(worker)[1].calls) == 1)
+        wait_until(lambda: len(vital_parts(worker)[1].called_at) == 1)
         assert strict.live().ok
         outside.publish(1)
         wait_until(lambda: not strict.live().ok)
@@ -134,7 +134,7 @@ def test_handlers_that_wait_for_the_database_are_not_hung(
     outside.publish({})
     with running(worker):
         wait_until(lambda: len(tries) > 2)
-        [began] = vital_parts(worker)[1].calls.values()
+        [began] = vital_parts(worker)[1].called_at.values()
         wait_until(lambda: time.monotonic() > began + 0.05)
         assert health.live().ok
         back.set()
