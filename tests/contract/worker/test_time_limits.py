@@ -291,6 +291,43 @@ def test_no_more_threads_than_the_bound_are_replaced(
 
 
 @pytest.mark.engines("sqlite")
+@pytest.mark.threads("only threads are left behind at once")
+def test_a_thread_that_was_not_replaced_goes_on_when_its_call_ends(
+    make_service: MakeService,
+    kept: Queue,
+    end: threading.Event,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Past the bound the worker has fewer threads, until one comes back."""
+    monkeypatch.setattr(threads, "_MOST_STUCK", 2)
+    worker = make_service().worker(concurrency=2, poll_interval=(0.005, 0.05))
+    meeting = threading.Barrier(2, timeout=30)
+
+    @worker.handle("kept", timeout=5)
+    def meet(message: Message) -> None:
+        assert message.payload == "meets"
+        meeting.wait()
+
+    @worker.handle("hanging", timeout=0.05)
+    def hang(message: Message) -> None:
+        assert message.payload == "hangs"
+        end.wait(60)
+
+    hanging = make_service().create_queue("hanging", max_attempts=1)
+    hanging.publish_many(["hangs"] * 3)
+    with running(worker):
+        wait_until(lambda: counts(hanging) == (0, 0, 3))
+        wait_until(lambda: "3 handlers hang" in caplog.text)
+        end.set()
+        kept.publish_many(["meets"] * 2)
+        wait_until(lambda: counts(kept) == (0, 0, 2))
+    assert {("done", 1, None)} == {
+        (str(m.outcome), m.attempt, m.last_error) for m in archived(kept)
+    }
+
+
+@pytest.mark.engines("sqlite")
 def test_impossible_limits_are_refused(single: Worker) -> None:
     """A limit is a duration above zero, a hook is a function."""
     wrong: Any
