@@ -367,7 +367,7 @@ class EventLoop(Runtime):
         if self._loop is None:
             msg = "the service has not begun"
             raise RuntimeError(msg)
-        self._loop.call_soon_threadsafe(self.start, name, function)
+        self._loop.call_soon_threadsafe(lambda: self.start(name, function, job=True))
 
     def stop(self, running: Running) -> bool:
         return isinstance(running, TaskRunning) and running.task.cancel()

@@ -260,7 +260,7 @@ def supervise(arguments: Sequence[str], count: int, *, http: str | None = None) 
         http: where to answer probes for all of them.
     """
     processes: list[_WorkerProcess] = []
-    probed = _Supervised(processes)
+    probed = _Supervised(processes, count)
     with stop_on_signals() as stop, probing(probed, http):
         try:
             processes += [_WorkerProcess(arguments) for _ in range(count)]
@@ -412,8 +412,9 @@ def _await_words(pipe: socket.socket, ends_at: float) -> None:
 class _Supervised:
     """Answers probes for all processes of a supervisor: each of them has to be well."""
 
-    def __init__(self, processes: Sequence[_WorkerProcess]) -> None:
+    def __init__(self, processes: Sequence[_WorkerProcess], count: int) -> None:
         self._processes = processes
+        self._count = count
         self.draining = False
         self.looked_at = time.monotonic()
         self._lock = threading.Lock()
@@ -443,6 +444,8 @@ class _Supervised:
             answers = [process.answer(ends_at) for process in processes]
             live = {key: value for each, _ in answers for key, value in each.items()}
             ready = {key: value for _, each in answers for key, value in each.items()}
+            if len(processes) < self._count:
+                ready["process"] = "it starts"
             self._said, self._asked_at = (live, ready), time.monotonic()
             return self._said
 

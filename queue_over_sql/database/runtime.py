@@ -154,7 +154,7 @@ class Runtime:
         return thread
 
     def start_from_outside(self, name: str, function: Callable[[], object]) -> None:
-        """As ``start``, for a thread that is none of the service's.
+        """As ``start`` of a job, for a thread that is none of the service's.
 
         Raises:
             RuntimeError: nothing can run any more.

@@ -5,8 +5,8 @@ background says by when it comes round again (``Turn``). A loop that is late, do
 database and has not moved since the last look is stuck. On an event loop a callback has to come
 back instead.
 
-*Ready* asks the database for this consumer's registration, on a connection of the pool, at most
-once a second, and waits for a bounded time.
+*Ready* asks the database for this consumer's registration, beside all others, at most once a
+second, and waits for a bounded time.
 """
 
 from __future__ import annotations
@@ -305,8 +305,8 @@ class _Question:
         system, dialect = self._parts.system(), connections.dialect
         if me is None:
             return "this consumer is not registered"
-        with connections.reading() as connection:
-            alive = registrations.alive(connection, system, dialect, me)
+        # A session is closed even where the service stops meanwhile.
+        alive = connections.run(lambda c: registrations.alive(c, system, dialect, me), repeat=False)
         return OK if alive else "it takes this consumer for dead"
 
 

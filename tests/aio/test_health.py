@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 
 import pytest
@@ -17,17 +18,22 @@ from tests.waiting import wait_until
 
 @contextmanager
 def loop_in_a_thread() -> Iterator[asyncio.AbstractEventLoop]:
-    """An event loop that this thread watches from outside."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
+    """An event loop that this thread watches from outside; it ends as that of a program."""
+    begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def stay() -> None:
+        over = asyncio.Event()
+        begun.set_result((asyncio.get_running_loop(), over))
+        await over.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(stay()))
     thread.start()
+    loop, over = begun.result(30)
     try:
         yield loop
     finally:
-        loop.call_soon_threadsafe(loop.stop)
+        loop.call_soon_threadsafe(over.set)
         thread.join()
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.close()
 
 
 @pytest.mark.engines("sqlite", "postgresql", "mysql", "mariadb")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from queue_over_sql.cli.workers import _Supervised
 from queue_over_sql.testing.plugin import TestDatabase
 from tests.cli.command_line import run, started, succeed
 from tests.waiting import eventually
@@ -158,3 +159,10 @@ def test_a_worker_that_cannot_start_is_not_started_for_ever(
     for target, code, reason in (("nothing", 2, "no module"), ("my_jobs", 3, "no queue 'jobs'")):
         ended = run("worker", target, "--processes", "2", url=sqlite_url, cwd=tmp_path)
         assert (code, True) == (ended.exit_code, reason in ended.err), ended.err
+
+
+@pytest.mark.engines("sqlite")
+def test_a_supervisor_is_not_ready_before_its_processes_are_there() -> None:
+    """Probes are answered from the first moment on, when there is nobody to ask."""
+    supervised = _Supervised([], 2)
+    assert (True, False) == (supervised.live().ok, supervised.ready().ok)
