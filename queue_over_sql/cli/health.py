@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queue_over_sql import DatabaseUnavailable
+from queue_over_sql import DatabaseUnavailable, QueueError
 from queue_over_sql.cli.options import MONITORING_PANEL, duration
 from queue_over_sql.cli.session import Commands, Session
-from queue_over_sql.cli.signals import ExitCode
+from queue_over_sql.cli.signals import ExitCode, stop_on_signals
 from queue_over_sql.cli.values import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from queue_over_sql.observability import Check
+    from queue_over_sql import QueueService
+    from queue_over_sql.observability import Check, Report
 
 DEFAULT_HTTP = "127.0.0.1:9000"
 _END_SECONDS = 1.0
@@ -114,6 +115,64 @@ def _ask_process(address: str, path: str, timeout: float) -> Sequence[Check]:
     finally:
         connection.close()
     return checks
+
+
+@commands.add("metrics")
+def metrics(
+    session: Session,
+    *,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            "--http",
+            metavar="HOST:PORT",
+            show_default=False,
+            help="Serve them at /metrics until SIGTERM instead. A port alone is reached from this "
+            "machine only; port 0 picks a free one, which the log names.",
+        ),
+    ] = None,
+) -> None:
+    """Print metrics of what the queues hold, as Prometheus reads them; or serve them with --http.
+
+    One such process for each database is enough. What each worker does, it counts by itself.
+    """
+    try:
+        from queue_over_sql.observability.prometheus import DatabaseCollector, exposition
+    except ImportError as error:
+        raise typer.BadParameter(str(error), param_hint="metrics") from error
+    from queue_over_sql.cli.workers import metrics_pages, start_logging
+    from queue_over_sql.observability.probes import ProbeServer
+
+    with session.connect() as service:
+        collector = DatabaseCollector(service)
+        if http is None:
+            session.output.line(exposition(collector).decode().rstrip())
+            return
+        start_logging("info")
+        server = ProbeServer(_Exporter(service), http, pages=metrics_pages(collector))
+        with stop_on_signals() as stop, server:
+            stop.asked.wait()
+
+
+class _Exporter:
+    """Live as long as it answers, and ready when its database does."""
+
+    def __init__(self, service: QueueService) -> None:
+        self._service = service
+
+    def live(self) -> Report:
+        from queue_over_sql.observability import Report
+
+        return Report.of({})
+
+    def ready(self) -> Report:
+        from queue_over_sql.observability import Report
+
+        try:
+            self._service.consumers()
+        except QueueError as error:
+            return Report.of({"database": str(error)})
+        return Report.of({"database": "ok"})
 
 
 @commands.add("doctor")

@@ -10,10 +10,12 @@ import select
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -36,7 +38,7 @@ from queue_over_sql.worker.worker import stop_at_once
 
 if TYPE_CHECKING:
     from queue_over_sql.observability.health import Health, Report
-    from queue_over_sql.observability.probes import Probed
+    from queue_over_sql.observability.probes import Page, Probed
 
 LogLevelOption = Annotated[
     str,
@@ -51,8 +53,8 @@ HttpOption = Annotated[
         "--http",
         metavar="HOST:PORT",
         show_default=False,
-        help="Answer /livez and /readyz here. A port alone is reached from this machine only; "
-        "port 0 picks a free one, which the log names.",
+        help="Answer /livez, /readyz and /metrics here. A port alone is reached from this machine "
+        "only; port 0 picks a free one, which the log names.",
     ),
 ]
 LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error")}
@@ -161,9 +163,41 @@ def probing(probed: Probed, address: str | None) -> Iterator[None]:
     """Answer probes at an address, if there is one, and tell systemd, if it started this."""
     from queue_over_sql.observability.probes import ProbeServer, SystemdNotifier
 
-    server = contextlib.nullcontext() if address is None else ProbeServer(probed, address)
+    server: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
+    if address is not None:
+        server = ProbeServer(probed, address, pages=metrics_pages())
     with server, SystemdNotifier(probed):
         yield
+
+
+def metrics_pages(*collectors: object) -> dict[str, Callable[[], Page]]:
+    """The page of metrics, also those of more collectors; none without prometheus_client."""
+    from queue_over_sql.observability.probes import Page
+
+    if not _has_prometheus():
+        return {}
+    from queue_over_sql.observability.prometheus import CONTENT_TYPE, exposition
+
+    return {"/metrics": lambda: Page(exposition(*collectors).decode(), kind=CONTENT_TYPE)}
+
+
+def _has_prometheus() -> bool:
+    return find_spec("prometheus_client") is not None
+
+
+@contextlib.contextmanager
+def _metrics_together() -> Iterator[None]:
+    """Let processes that are started meanwhile write their metrics where this one reads them."""
+    name = "PROMETHEUS_MULTIPROC_DIR"
+    if not _has_prometheus() or name in os.environ:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="queue-over-sql-metrics-") as folder:
+        os.environ[name] = folder
+        try:
+            yield
+        finally:
+            del os.environ[name]
 
 
 @commands.add("reaper")
@@ -185,8 +219,16 @@ def reaper(
     from queue_over_sql.observability.health import Health
 
     start_logging(log_level, log_format)
+    observer = None
+    if http is not None and _has_prometheus():
+        from queue_over_sql.observability.prometheus import PrometheusObserver
+
+        observer = PrometheusObserver()
     service = session.service(
-        consumer_name="reaper", consumer_timeout=consumer_timeout, reaper_interval=interval
+        consumer_name="reaper",
+        consumer_timeout=consumer_timeout,
+        reaper_interval=interval,
+        observer=observer,
     )
     with stop_on_signals(at_once=True) as stop, service, probing(Health(service), http):
         logger.info("The reaper runs in process %s, every %g s.", os.getpid(), interval)
@@ -261,7 +303,8 @@ def supervise(arguments: Sequence[str], count: int, *, http: str | None = None) 
     """
     processes: list[_WorkerProcess] = []
     probed = _Supervised(processes, count)
-    with stop_on_signals() as stop, probing(probed, http):
+    together = _metrics_together() if http is not None else contextlib.nullcontext()
+    with together, stop_on_signals() as stop, probing(probed, http):
         try:
             processes += [_WorkerProcess(arguments) for _ in range(count)]
             return _watch(processes, stop, probed)

@@ -121,6 +121,9 @@ class PrometheusObserver(Observer):
         """Count it."""
         del seconds
         self._claimed.labels(queue).inc(len(messages))
+        # Prometheus sees no increase from nothing to one: these begin at zero.
+        self._lost.labels(queue)
+        self._dead.labels(queue)
         again = sum(message.attempt > 1 for message in messages)
         if again:
             self._redelivered.labels(queue).inc(again)

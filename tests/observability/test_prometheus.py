@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 import shutil
 import subprocess
 import sys
+import urllib.parse
+import urllib.request
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -19,7 +23,8 @@ from queue_over_sql.observability.prometheus import (
     PrometheusObserver,
     exposition,
 )
-from tests.waiting import wait_until
+from tests.cli.command_line import started, succeed
+from tests.waiting import eventually, wait_until
 
 if TYPE_CHECKING:
     from queue_over_sql import Message, Queue
@@ -197,3 +202,99 @@ def test_two_observers_on_one_registry(registry: CollectorRegistry) -> None:
     PrometheusObserver(registry)
     with pytest.raises(ValueError, match="Duplicated"):
         PrometheusObserver(registry)
+
+
+MODULE = """
+import os
+from queue_over_sql import QueueService
+from queue_over_sql.observability.prometheus import PrometheusObserver
+
+service = QueueService(os.environ["QUEUE_OVER_SQL_URL"], observer=PrometheusObserver())
+worker = service.worker(concurrency=1)
+
+@worker.handle("jobs")
+def handle(message):
+    if message.payload == "bad":
+        raise ValueError
+"""
+CONFIGURATION = """
+global: {{scrape_interval: 1s, evaluation_interval: 1s}}
+rule_files: [{rules}]
+scrape_configs:
+  - job_name: queues
+    static_configs: [{{targets: [{targets}]}}]
+"""
+
+
+def port_in(log: Path, text: str) -> str:
+    """The address that a process names in its log after this text."""
+    pattern = text + r"(127[0-9.]+:[1-9][0-9]*)"
+    return str(eventually(lambda: re.findall(pattern, log.read_text()), text)[0])
+
+
+@pytest.mark.chaos
+@pytest.mark.default_on("postgresql")
+@pytest.mark.engines("sqlite", "postgresql", "mysql", "mariadb", "h2")
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed")
+def test_prometheus_scrapes_workers_and_fires_an_alert(
+    database: TestDatabase, tmp_path: Path
+) -> None:
+    """Two worker processes, which are added up, and what the database holds."""
+    (tmp_path / "my_jobs.py").write_text(MODULE)
+    succeed("create", "jobs", "--max-attempts", "1", url=database.url)
+    with contextlib.ExitStack() as stack:
+
+        def serve(name: str, *arguments: str) -> str:
+            log = tmp_path / f"{name}.log"
+            command = (*arguments, "--http", "0")
+            stack.enter_context(started(*command, url=database.url, log=log, cwd=tmp_path))
+            return port_in(log, "http://")
+
+        targets = [
+            serve("metrics", "metrics"),
+            serve("worker", "worker", "my_jobs", "--processes", "2"),
+        ]
+        rules = ROOT / "examples" / "observability" / "alerts.yml"
+        text = CONFIGURATION.format(rules=rules, targets=", ".join(f'"{t}"' for t in targets))
+        (tmp_path / "prometheus.yml").write_text(text)
+        log = tmp_path / "prometheus.log"
+        process = subprocess.Popen(
+            [
+                *("prometheus", "--config.file", str(tmp_path / "prometheus.yml")),
+                *("--storage.tsdb.path", str(tmp_path / "data"), "--web.listen-address"),
+                "127.0.0.1:0",
+            ],
+            stderr=stack.enter_context(log.open("w")),
+        )
+        stack.callback(process.wait, 30)
+        stack.callback(process.terminate)
+        address = port_in(log, "address=")
+
+        def ask(path: str, **query: str) -> Any:
+            url = f"http://{address}/api/v1/{path}?{urllib.parse.urlencode(query)}"
+            with urllib.request.urlopen(url, timeout=20) as answer:
+                return json.load(answer)["data"]
+
+        def value(query: str) -> float:
+            found = ask("query", query=query)["result"]
+            return float(found[0]["value"][1]) if found else 0.0
+
+        eventually(lambda: "ready to receive" in log.read_text(), "it is ready", within=60)
+        eventually(lambda: value("queue_over_sql_up"), "it has scraped", within=60)
+        # What happens before the first scrape is no increase.
+        eventually(
+            lambda: ask("query", query='queue_over_sql_dead_letters{queue="jobs"}')["result"],
+            "zero",
+        )
+        succeed("publish", "jobs", url=database.url, stdin='"good"\n' * 20 + '"bad"\n')
+        eventually(
+            lambda: value('sum(queue_over_sql_settled_total{outcome="done"})') == 20,
+            "done",
+            within=60,
+        )
+        eventually(lambda: value("sum(queue_over_sql_dead_lettered_total)") == 1, "dead", within=60)
+
+        def firing() -> set[str]:
+            return {alert["labels"]["alertname"] for alert in ask("alerts")["alerts"]}
+
+        eventually(lambda: "QueueDeadLetters" in firing(), "the alert fires", within=60)
