@@ -17,6 +17,7 @@ from queue_over_sql.cli import (
     edit,
     publish,
     queues,
+    roles,
     schedules,
     search,
     spark_history,
@@ -54,6 +55,7 @@ COMMANDS = (
     topics.commands,
     consumers.durable_commands,
     sql_api.commands,
+    roles.commands,
 )
 SPARK_COMMANDS = (
     spark_load.commands,
