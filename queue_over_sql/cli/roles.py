@@ -10,7 +10,7 @@ from queue_over_sql.cli.options import QUEUES_PANEL
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.dialects.engines import routines_of
 from queue_over_sql.roles.grants import DEFAULT_PREFIX
-from queue_over_sql.roles.roles import statements_for
+from queue_over_sql.roles.roles import rights_for
 
 PANEL: Final = "Roles"
 TABLE_PREFIX: Final = "queue_"
@@ -72,7 +72,7 @@ def print_statements(
         with session.connect() as service:
             statements = service.roles.statements(queue, reply_queues=replies, prefix=prefix)
     else:
-        statements = statements_for(
+        statements = rights_for(
             routines_of(engine),
             schema=session.connection.schema,
             table_prefix=session.connection.table_prefix or TABLE_PREFIX,

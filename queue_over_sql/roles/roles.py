@@ -233,7 +233,7 @@ def check_prefix(prefix: object) -> str:
     return prefix
 
 
-def statements_for(
+def rights_for(
     routines: str | None,
     *,
     schema: str | None,

@@ -34,6 +34,7 @@ GROUPS = (
     ("Worker and reaper", ("Worker", "ReaperReport")),
     ("Schedules", ("Schedules", "Schedule")),
     ("SQL for any language", ("SqlApi",)),
+    ("Roles", ("Roles", "RolesInstalled")),
     (
         "Retry policies",
         ("RetryPolicy", "ExponentialBackoff", "FixedDelay", "Delays", "NoRetry"),

@@ -54,6 +54,8 @@ EXPECTED = [
     "sql-api install",
     "sql-api uninstall",
     "sql-api print",
+    "roles print",
+    "roles install",
     "spark load",
     "spark process",
     "spark workers",
