@@ -68,6 +68,8 @@ def print_statements(
     PostgreSQL, MySQL and MariaDB.
     """
     replies = reply_queue or []
+    if engine is not None and not (queue or replies):
+        raise typer.BadParameter("name each --queue, which no database tells here")
     if engine is None:
         with session.connect() as service:
             statements = service.roles.statements(queue, reply_queues=replies, prefix=prefix)
