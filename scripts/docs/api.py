@@ -65,6 +65,7 @@ GROUPS = (
             "HistoryDiffers",
             "DatabaseUnavailable",
             "DatabaseRefused",
+            "NotPermitted",
             "UnsupportedByEngine",
             "ServiceClosed",
         ),
