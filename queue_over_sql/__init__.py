@@ -31,6 +31,7 @@ from queue_over_sql.errors import (
     DuplicateKey,
     HistoryDiffers,
     InvalidQueueName,
+    NotPermitted,
     PayloadInvalid,
     PayloadTooLarge,
     QueueError,
@@ -54,6 +55,7 @@ from queue_over_sql.queues.admin import QueueStats
 from queue_over_sql.queues.archive import Archive
 from queue_over_sql.queues.selection import ArchiveSelection, LiveSelection, Selection
 from queue_over_sql.retry import Delays, ExponentialBackoff, FixedDelay, NoRetry, RetryPolicy
+from queue_over_sql.roles import Roles, RolesInstalled
 from queue_over_sql.schedules import Schedule, Schedules
 from queue_over_sql.service import QueueService
 from queue_over_sql.settings import UNSET, EffectiveSettings, QueueSettings
@@ -102,6 +104,7 @@ __all__ = [
     "Message",
     "MessageFacts",
     "NoRetry",
+    "NotPermitted",
     "Observer",
     "Outcome",
     "PayloadInvalid",
@@ -120,6 +123,8 @@ __all__ = [
     "ReplyQueueGone",
     "RequestTimeout",
     "RetryPolicy",
+    "Roles",
+    "RolesInstalled",
     "RoundsGone",
     "Schedule",
     "ScheduleNotFound",

@@ -24,6 +24,7 @@
     ├── RoundsGone               what a query had claimed was given back meanwhile
     ├── DatabaseUnavailable      it cannot be reached, the connection broke, or it cancelled
     ├── DatabaseRefused          the database answered with an error that is none of the above
+    │   └── NotPermitted         the login lacks a right
     ├── HistoryDiffers           what an export wrote is not what the archives have
     ├── UnsupportedByEngine      this database cannot do that
     └── ServiceClosed            the service was stopped
@@ -235,7 +236,8 @@ class RequestTimeout(QueueError, TimeoutError):
         ending = (
             "Nobody had begun with it, so it was withdrawn."
             if withdrawn
-            else "It was claimed, so it may be done or still be done."
+            else "It was claimed, or this login may not remove it, so it may be done or still be "
+            "done."
         )
         super().__init__(
             f"No reply to message {message_id} of queue {queue!r} came in {seconds:g} s. {ending}"
@@ -361,6 +363,28 @@ class DatabaseUnavailable(QueueError):
 
 class DatabaseRefused(QueueError):
     """The database refused a statement; the driver's error is the ``__cause__``."""
+
+
+class NotPermitted(DatabaseRefused):
+    """The login of this service lacks a right; nothing was changed. ``docs/roles.md`` lists them.
+
+    Attributes:
+        table: that the right is missing on; None where the server did not name one of ours.
+        rights: what the statement needs there, such as ``INSERT``.
+        roles: those of ours that have these rights; empty where only the owner of the tables has.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        table: str | None = None,
+        rights: Sequence[str] = (),
+        roles: Sequence[str] = (),
+    ) -> None:
+        super().__init__(text)
+        self.table = table
+        self.rights = tuple(rights)
+        self.roles = tuple(roles)
 
 
 class HistoryDiffers(QueueError):

@@ -12,7 +12,13 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from queue_over_sql.backoff import OutageLog, RateLimit
-from queue_over_sql.errors import DatabaseUnavailable, QueueError, QueueNotFound, ServiceClosed
+from queue_over_sql.errors import (
+    DatabaseUnavailable,
+    NotPermitted,
+    QueueError,
+    QueueNotFound,
+    ServiceClosed,
+)
 from queue_over_sql.observer import ReaperReport
 from queue_over_sql.queue import core_of
 from queue_over_sql.store import recovery
@@ -54,6 +60,8 @@ class Reaper:
         # The scheduler keeps the interval; here is only what a costly pass adds to it.
         self._rate_limit = RateLimit(0.0, ready=True)
         self._outage = OutageLog("The reaper")
+        # What this login may not do is left to the reapers of others, and said once.
+        self._refused: set[str] = set()
 
     def run_once(self, *, patient: bool = False) -> ReaperReport:
         """Make one pass over all queues.
@@ -77,6 +85,9 @@ class Reaper:
                 _log.debug("Queue %s was dropped during the pass.", queue.name)
             except (DatabaseUnavailable, ServiceClosed):
                 raise
+            except NotPermitted as error:
+                self._leave_to_others(error)
+                failure = error
             except QueueError as error:
                 # One queue that cannot be served must not keep the others from being.
                 _log.warning("The reaper cannot serve queue %s: %s", queue.name, error)
@@ -107,14 +118,24 @@ class Reaper:
             return
         except DatabaseUnavailable as error:
             self._outage.began(error)
+        except NotPermitted as error:
+            self._leave_to_others(error)
         except QueueError as error:
             _log.warning("The reaper's pass was cut short: %s", error)
 
     def _do_chores(self) -> ReaperReport:
         report = ReaperReport()
         for chore in self._chores:
-            report += chore()
+            try:
+                report += chore()
+            except NotPermitted as error:
+                self._leave_to_others(error)
         return report
+
+    def _leave_to_others(self, error: NotPermitted) -> None:
+        if str(error) not in self._refused:
+            self._refused.add(str(error))
+            _log.info("The reaper leaves this to the reapers of others: %s", error)
 
     def _reap(self, queue: Queue, *, patient: bool) -> ReaperReport:
         core = core_of(queue)

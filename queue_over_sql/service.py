@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 import warnings
@@ -17,6 +18,7 @@ from queue_over_sql.durations import Duration, to_timedelta
 from queue_over_sql.errors import (
     ConsumerNotFound,
     InvalidQueueName,
+    NotPermitted,
     QueueError,
     QueueNotFound,
     TopicNotFound,
@@ -28,6 +30,8 @@ from queue_over_sql.queues.context import QueueContext
 from queue_over_sql.reaper import Reaper, StagedWriteCleanup
 from queue_over_sql.request_reply.reply_queues import ReplyQueues
 from queue_over_sql.retry import RetryPolicies
+from queue_over_sql.roles import Roles
+from queue_over_sql.roles.grants import not_permitted
 from queue_over_sql.schedules import Schedules
 from queue_over_sql.schedules.firing import ScheduleFirer
 from queue_over_sql.schema.queue_tables import (
@@ -84,6 +88,8 @@ class QueueService:
             queue stores the name and the arguments of its policy. A service that does not know the
             name logs it and uses ``ExponentialBackoff()``.
         observer: one ``Observer`` or several, which are told what this service does.
+        reply_queue: a queue that holds the replies to ``request``, of any number of services, and
+            nothing else. By default each service makes one, for which it needs the right to.
 
     Raises:
         TypeError, ValueError: an argument has no sensible value.
@@ -102,6 +108,7 @@ class QueueService:
         notify: bool = True,
         retry_policies: Mapping[str, type[Any]] | None = None,
         observer: Observer | Sequence[Observer] | None = None,
+        reply_queue: str | None = None,
     ) -> None:
         settings = ServiceSettings(
             schema=schema,
@@ -111,10 +118,14 @@ class QueueService:
             reaper_interval=reaper_interval,
             notify=notify,
             retry_policies=RetryPolicies(retry_policies),
+            reply_queue=reply_queue,
         )
         self._settings = settings
         silence = settings.consumer_timeout_us / 1_000_000
-        connections = Connections(database, self._runtime(), silence=silence)
+        missing_right = functools.partial(not_permitted, table_prefix)
+        connections = Connections(
+            database, self._runtime(), silence=silence, forbidden=missing_right
+        )
         runtime = connections.runtime
         catalog = Catalog(connections, settings, self._make_queue)
         consumer = Consumer(connections, catalog.system, settings, self._start_heartbeat)
@@ -169,10 +180,17 @@ class QueueService:
         """Installs the functions and procedures through which any SQL client can use the queues."""
         return SqlApi(self._parts)
 
+    @property
+    def roles(self) -> Roles:
+        """Database roles for logins that publish, consume, operate or look, and do nothing else."""
+        return Roles(self._parts)
+
     # -- life cycle
 
     def start(self) -> None:
         """Register this consumer and start its heartbeat and the reaper; again does nothing.
+
+        A login that may not register, such as a publisher's, goes on without these three.
 
         Raises:
             DatabaseUnavailable: the database cannot be reached, so a booting server can end here.
@@ -182,10 +200,14 @@ class QueueService:
         with self._lock:
             if self._started:
                 return
-            self._parts.consumer.identity()
-            if self._parts.connections.background:
-                seconds = self._settings.reaper_seconds
-                self._background.every(seconds, "reaper", self._reaper.run_if_due)
+            try:
+                self._parts.consumer.identity()
+            except NotPermitted as error:
+                _log.info("This service cannot consume, and runs no reaper: %s", error)
+            else:
+                if self._parts.connections.background:
+                    seconds = self._settings.reaper_seconds
+                    self._background.every(seconds, "reaper", self._reaper.run_if_due)
             self._started = True
 
     @property
@@ -640,6 +662,8 @@ class QueueService:
                 core_of(queue).release_all(consumer_id)
             except QueueNotFound:
                 _log.debug("Queue %s was dropped meanwhile.", queue.name)
+            except NotPermitted:
+                _log.debug("Nothing of queue %s can have been claimed.", queue.name)
             self._released.append(queue.name)
         self._reply_queues.drop_own(consumer_id)
         self._forget_consumer(consumer_id)

@@ -303,13 +303,14 @@ class ServiceSettings:
     reaper_interval: Duration = 1.0
     notify: bool = True
     retry_policies: RetryPolicies = dataclasses.field(default_factory=RetryPolicies)
+    reply_queue: str | None = None
 
     def __post_init__(self) -> None:
         if self.schema == "":
             msg = "schema must be the name of a schema, or None for the connection's default"
             raise ValueError(msg)
         check_flag("notify", self.notify)
-        for name in ("schema", "consumer_name"):
+        for name in ("schema", "consumer_name", "reply_queue"):
             if not isinstance(getattr(self, name), str | None):
                 msg = f"{name} must be a str or None"
                 raise TypeError(msg)

@@ -33,6 +33,7 @@ from queue_over_sql.aio.queue import (
 )
 from queue_over_sql.aio.service import (
     AsyncQueueService,
+    AsyncRoles,
     AsyncSchedules,
     AsyncSqlApi,
     AsyncTopic,
@@ -47,6 +48,7 @@ __all__ = [
     "AsyncMessage",
     "AsyncQueue",
     "AsyncQueueService",
+    "AsyncRoles",
     "AsyncSchedules",
     "AsyncSelection",
     "AsyncSqlApi",

@@ -28,6 +28,7 @@ from queue_over_sql.aio.runtime import EventLoop
 from queue_over_sql.durations import Duration
 from queue_over_sql.message import Published
 from queue_over_sql.queue import name_of
+from queue_over_sql.roles import Roles
 from queue_over_sql.schedules import Schedule, Schedules
 from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.sql_api import SqlApi
@@ -74,6 +75,16 @@ class AsyncSchedules(Proxy[Schedules]):
         missed: str = "one",
         **publish_options: Any,
     ) -> Schedule: ...
+
+
+@proxy_of(Roles)
+class AsyncRoles(Proxy[Roles]):
+    """The roles of a service's database; ``Roles`` with verbs to be awaited."""
+
+    __slots__ = ()
+
+    statements = awaited(Roles.statements)
+    install = awaited(Roles.install)
 
 
 @proxy_of(SqlApi)
@@ -279,8 +290,8 @@ class AsyncQueueService(Proxy[QueueService]):
 
     Args:
         database: an SQLAlchemy URL, as text or object, or an ``AsyncEngine``, which is not altered.
-        schema, table_prefix, consumer_name, reaper_interval, notify, retry_policies, observer: see
-            ``QueueService``.
+        schema, table_prefix, consumer_name, reaper_interval, notify, retry_policies, observer,
+            reply_queue: see ``QueueService``.
         consumer_timeout: see there, too; a loop that is blocked for longer loses what it holds.
         max_connections: how many acts may run on the database at once; the tasks beyond wait for
             their turn. Transactions of handlers and the background jobs have their own.
@@ -304,6 +315,7 @@ class AsyncQueueService(Proxy[QueueService]):
         notify: bool = True,
         retry_policies: Mapping[str, type[Any]] | None = None,
         observer: Observer | Sequence[Observer] | None = None,
+        reply_queue: str | None = None,
         max_connections: int = 10,
     ) -> None:
         super().__init__(
@@ -318,6 +330,7 @@ class AsyncQueueService(Proxy[QueueService]):
                 notify=notify,
                 retry_policies=retry_policies,
                 observer=observer,
+                reply_queue=reply_queue,
             )
         )
 
@@ -352,6 +365,11 @@ class AsyncQueueService(Proxy[QueueService]):
     def sql_api(self) -> AsyncSqlApi:
         """Installs the functions and procedures through which any SQL client can use the queues."""
         return AsyncSqlApi(self._sync.sql_api)
+
+    @property
+    def roles(self) -> AsyncRoles:
+        """Database roles for logins that publish, consume, operate or look, and do nothing else."""
+        return AsyncRoles(self._sync.roles)
 
     @proxied(QueueService.create_queues)
     async def create_queues(self, queues: Mapping[str, QueueSettings]) -> dict[str, AsyncQueue]: ...

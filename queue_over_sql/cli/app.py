@@ -18,6 +18,7 @@ from queue_over_sql.cli import (
     health,
     publish,
     queues,
+    roles,
     schedules,
     search,
     spark_history,
@@ -56,6 +57,7 @@ COMMANDS = (
     topics.commands,
     consumers.durable_commands,
     sql_api.commands,
+    roles.commands,
 )
 SPARK_COMMANDS = (
     spark_load.commands,

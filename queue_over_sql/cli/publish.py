@@ -378,6 +378,14 @@ def request(
     header: HeaderOption = None,
     priority: PriorityOption = 0,
     column: ColumnOption = None,
+    reply_queue: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            show_default=False,
+            help="A queue of replies that is there already; else one is made and dropped.",
+        ),
+    ] = None,
 ) -> None:
     """Publish a message, wait for the reply that its consumer gives, and print the reply.
 
@@ -390,7 +398,8 @@ def request(
     if line_format is LineFormat.MESSAGE:
         raise typer.BadParameter("a request is a payload or text", param_hint="--format")
     options = message_keywords(kind=kind, header=header, priority=priority, column=column)
-    with session.queue(queue) as asked:
+    with session.connect(reply_queue=reply_queue) as service:
+        asked = service.queue(queue)
         reader = LineReader(asked.settings.payload, line_format or argument_format(asked), {})
         question = read_argument(reader, payload).payload
         with wrong_columns_told():

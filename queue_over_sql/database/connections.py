@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Engine, Pool, Table
 
+    from queue_over_sql.errors import NotPermitted
+
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -91,10 +93,20 @@ class Connections:
         database: a URL or an engine.
         runtime: how the service waits.
         silence: seconds without any answer after which nobody waits any longer.
+        forbidden: says who has a right that this login lacks, by what the server said and the
+            statement that it refused.
     """
 
-    def __init__(self, database: Any, runtime: Runtime = THREADS, *, silence: float = 30.0) -> None:
+    def __init__(
+        self,
+        database: Any,
+        runtime: Runtime = THREADS,
+        *,
+        silence: float = 30.0,
+        forbidden: Callable[[str, str], NotPermitted] | None = None,
+    ) -> None:
         self.runtime = runtime
+        self._forbidden = forbidden
         self._opened: OpenedEngine = runtime.open_engine(database)
         self._dialect: QueueDialect | None = None
         self._lock = runtime.lock()
@@ -508,5 +520,11 @@ class Connections:
             return PayloadInvalid(
                 f"The database refused a value{self.dialect.value_hint(error.orig)}: {reason}."
             )
+        return self._refusal(error, kind, reason)
+
+    def _refusal(self, error: DBAPIError, kind: ErrorKind, reason: str) -> DatabaseRefused:
+        if kind is ErrorKind.FORBIDDEN and self._forbidden is not None:
+            refusal = f"The login of {self.where} lacks a right: {reason}."
+            return self._forbidden(refusal, error.statement or "")
         hint = self.dialect.refusal_hint(error.orig)
         return DatabaseRefused(f"The database {self.where} refused a statement: {reason}{hint}.")

@@ -135,6 +135,7 @@ class ErrorKind(enum.Enum):
     INVALID_VALUE = "a value does not fit its column or a check constraint"
     MISSING_TABLE = "the table is not there"
     TABLE_EXISTS = "two creators met"
+    FORBIDDEN = "the login lacks a right"
     OTHER = "anything else"
 
 
@@ -493,4 +494,5 @@ _STATES = {
     "22001": ErrorKind.INVALID_VALUE,
     "42P01": ErrorKind.MISSING_TABLE,
     "42P07": ErrorKind.TABLE_EXISTS,
+    "42501": ErrorKind.FORBIDDEN,
 }

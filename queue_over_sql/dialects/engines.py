@@ -359,6 +359,11 @@ def dialect_of(connection: Connection) -> QueueDialect:
     return dialect
 
 
+def routines_of(engine: str) -> str | None:
+    """What an engine calls its stored routines, by the engine's name."""
+    return _dialect_named(engine).routines
+
+
 def hint_for(engine: Engine) -> str:
     """What to ask when the database of this engine cannot be reached."""
     return _dialect_named(engine.dialect.name).unreachable_hint

@@ -7,6 +7,7 @@ not grow with the messages.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import dataclasses
 import json
 import logging
@@ -21,7 +22,7 @@ from sqlalchemy import delete, insert, select
 
 from queue_over_sql.backoff import OutageLog
 from queue_over_sql.durations import Duration, to_timedelta
-from queue_over_sql.errors import DatabaseUnavailable, QueueError, ServiceClosed
+from queue_over_sql.errors import DatabaseUnavailable, NotPermitted, QueueError, ServiceClosed
 from queue_over_sql.observer import MessageFacts, Observer
 from queue_over_sql.service import QueueService, parts_of
 
@@ -237,7 +238,6 @@ class History(Observer):
         table, prefix = parts.system().history, parts.settings.table_prefix
         # Another one each time: a clock that was put back makes a minute come twice.
         process = uuid.uuid4().hex
-        prunes = time.monotonic() > self._pruned_at + _PRUNE_SECONDS
 
         def act(connection: Connection) -> None:
             now = connection.execute(select(parts.connections.dialect.now())).scalar_one()
@@ -256,14 +256,19 @@ class History(Observer):
                 for minute in minutes
             ]
             connection.execute(insert(table), rows)
-            if prunes:
-                oldest = now // _MICROSECONDS - int(self._keep.total_seconds()) // _MINUTE
-                of_ours = table.c.table_prefix == prefix
-                connection.execute(delete(table).where(of_ours, table.c.minute < oldest))
+
+        def prune(connection: Connection) -> None:
+            now = connection.execute(select(parts.connections.dialect.now())).scalar_one()
+            oldest = now // _MICROSECONDS - int(self._keep.total_seconds()) // _MINUTE
+            of_ours = table.c.table_prefix == prefix
+            connection.execute(delete(table).where(of_ours, table.c.minute < oldest))
 
         parts.connections.run(act, atomic=True)
-        if prunes:
+        if time.monotonic() > self._pruned_at + _PRUNE_SECONDS:
             self._pruned_at = time.monotonic()
+            # A login that may only add rows leaves that to others.
+            with contextlib.suppress(NotPermitted):
+                parts.connections.run(prune, atomic=True)
 
 
 def read_history(service: QueueService, since: Duration, queue: str | None = None) -> list[Minute]:

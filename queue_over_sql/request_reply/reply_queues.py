@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from queue_over_sql import store
 from queue_over_sql.backoff import RateLimit
-from queue_over_sql.errors import DatabaseUnavailable, QueueError, QueueNotFound, ServiceClosed
+from queue_over_sql.errors import (
+    DatabaseUnavailable,
+    NotPermitted,
+    QueueError,
+    QueueNotFound,
+    ServiceClosed,
+)
 from queue_over_sql.message import Publication, Published
 from queue_over_sql.observer import ReaperReport
 from queue_over_sql.queues.decoding import decoded
@@ -83,8 +89,8 @@ class ReplyBox:
         message.settled = True
         return message
 
-    def remove_unwanted(self, wanted: Container[str]) -> None:
-        """Remove replies that nobody waits for."""
+    def remove_unwanted(self, wanted: Container[str] | None) -> None:
+        """Remove replies that nobody waits for: all but those to ``wanted``, or None: old ones."""
         sql = self.context.sql
         removed = self.context.run(lambda c: replies.remove_unwanted(c, sql, wanted))
         if removed:
@@ -112,11 +118,39 @@ class ReplyQueues:
         self._boxes = boxes
         self._consumer = consumer
         self._own: ReplyBox | None = None
+        self._shared = settings.reply_queue
+        self._stuck: set[str] = set()
         self._cleaning = RateLimit(min(1.0, settings.reaper_seconds), ready=True)
         self.waited_for: set[str] = set()
 
     def own(self) -> ReplyBox:
-        """The queue of replies to this consumer; created where it is not there yet."""
+        """The queue that replies to this service go to.
+
+        It is the one that the service was told of, or this consumer's own, which is created where
+        it is not there yet.
+
+        Raises:
+            NotPermitted: the login may create none.
+        """
+        if self._shared is not None:
+            shared = self._boxes.open(self._shared, None)
+            shared.check()
+            if self._cleaning.due():
+                with self._cleaning.running():
+                    shared.remove_unwanted(None)
+            return shared
+        try:
+            return self._temporary()
+        except NotPermitted as error:
+            msg = (
+                "request() makes a queue of replies for each service that asks, and this login may "
+                "not. Nothing was published. Let the owner of the tables make one for all: "
+                "queue-over-sql create replies, and queue-over-sql roles install --reply-queue "
+                f"replies. Then ask with QueueService(..., reply_queue='replies'). {error}"
+            )
+            raise NotPermitted(msg, error.table, error.rights, error.roles) from error
+
+    def _temporary(self) -> ReplyBox:
         # Named by the consumer, so that threads that come here together make the same one.
         consumer_id = self._consumer.identity().consumer_id
         name = _name_for(consumer_id)
@@ -160,7 +194,9 @@ class ReplyQueues:
         except (DatabaseUnavailable, ServiceClosed):
             raise
         except QueueError as error:
-            _log.warning("The queue of replies %s cannot be dropped: %s", name, error)
+            if name not in self._stuck:
+                self._stuck.add(name)
+                _log.warning("The queue of replies %s cannot be dropped: %s", name, error)
             return False
 
     def _clean(self, own: ReplyBox) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +14,7 @@ from queue_over_sql.backoff import OutageLog, look_pauses
 from queue_over_sql.durations import Duration, to_timedelta
 from queue_over_sql.errors import (
     DatabaseUnavailable,
+    NotPermitted,
     QueueError,
     QueueNotFound,
     ReplyQueueGone,
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from queue_over_sql.queues.settle import Settlements
     from queue_over_sql.request_reply.reply_queues import ReplyBox, ReplyQueues
 
+
+_log = logging.getLogger(__name__)
 
 FIRST_LOOK, LAST_LOOK = 0.01, 0.1
 """Shortest and longest pause in seconds between two looks for a reply."""
@@ -242,6 +246,9 @@ class Request:
         except QueueNotFound:
             # The queue was dropped, and the request with it.
             return True
+        except NotPermitted as error:
+            _log.debug("Request %d is not withdrawn: %s", self.message_id, error)
+            return False
 
     def _gone(self, name: str) -> ReplyQueueGone:
         self.reply_queues.gone(name)

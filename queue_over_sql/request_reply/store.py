@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from queue_over_sql.schema.system_tables import SystemTables
 
 
+# Who waits takes a reply within a moment of its coming; an outage may last.
+_OLD_US = 3_600_000_000
+
+
 def reply_by_key(tables: QueueTables) -> Select[Any]:
     """Read the reply to one request, by the unique index of the keys; waits for nobody."""
     live = tables.live
@@ -33,9 +37,14 @@ def reply_by_key(tables: QueueTables) -> Select[Any]:
 
 
 def oldest_replies(tables: QueueTables) -> Select[Any]:
-    """The ids and keys of the replies that have been there for longest."""
-    live = tables.live
-    return select(live.c.id, live.c.message_key).order_by(live.c.id).limit(number("p_count"))
+    """The replies that have been there for longest: id, key, headers, and whether they are old."""
+    live, dialect = tables.live, tables.dialect
+    old = live.c.published_at < dialect.now() - literal_column(str(_OLD_US), Integer())
+    return (
+        select(live.c.id, live.c.message_key, dialect.read_payload(live.c.headers), old)
+        .order_by(live.c.id)
+        .limit(number("p_count"))
+    )
 
 
 def unbegun(tables: QueueTables) -> Select[Any]:
@@ -83,15 +92,26 @@ def find_reply(
     return rows[0] if rows else None
 
 
-def remove_unwanted(connection: Connection, sql: StatementCache, wanted: Container[str]) -> int:
+def remove_unwanted(
+    connection: Connection, sql: StatementCache, wanted: Container[str] | None
+) -> int:
     """Remove the oldest replies, but for those that somebody waits for; returns how many.
 
     ``wanted`` is looked at after they were read: who waits said so before there could be a reply.
+    None: others wait, too, for whoever knows; what came an hour ago nobody waits for any more.
     """
     found: Iterable[Any] = sql.get(oldest_replies).run(connection, {"p_count": _UNWANTED_AT_ONCE})
-    unwanted = [row[0] for row in found if row[1] not in wanted]
+    if wanted is None:
+        unwanted = [row[0] for row in found if row[3] and _is_reply(row[1], row[2])]
+    else:
+        unwanted = [row[0] for row in found if row[1] not in wanted]
     change_by_ids(connection, sql, remove_ids, unwanted)
     return len(unwanted)
+
+
+def _is_reply(key: str | None, headers: Any) -> bool:
+    # A queue of replies may have been mistaken for another's.
+    return key is not None and payloads.decode_headers(headers).get(CORRELATION_ID) == key
 
 
 def withdraw(

@@ -156,7 +156,7 @@ def add_missing_columns(
 
 
 def _fails_for_good(error: DBAPIError, dialect: QueueDialect) -> bool:
-    lost = (ErrorKind.TRANSIENT, ErrorKind.CANCELLED, ErrorKind.DISCONNECT)
+    lost = (ErrorKind.TRANSIENT, ErrorKind.CANCELLED, ErrorKind.DISCONNECT, ErrorKind.FORBIDDEN)
     return dialect.classify(error) in lost or dialect.aborts_on_error
 
 

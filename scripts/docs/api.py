@@ -36,6 +36,7 @@ GROUPS = (
     ("Observing", ("Observer", "MessageFacts")),
     ("Schedules", ("Schedules", "Schedule")),
     ("SQL for any language", ("SqlApi",)),
+    ("Roles", ("Roles", "RolesInstalled")),
     (
         "Retry policies",
         ("RetryPolicy", "ExponentialBackoff", "FixedDelay", "Delays", "NoRetry"),
@@ -66,6 +67,7 @@ GROUPS = (
             "HistoryDiffers",
             "DatabaseUnavailable",
             "DatabaseRefused",
+            "NotPermitted",
             "UnsupportedByEngine",
             "ServiceClosed",
         ),

@@ -78,6 +78,7 @@ _KINDS = {
     90007: ErrorKind.DISCONNECT,
     90067: ErrorKind.DISCONNECT,
     90098: ErrorKind.DISCONNECT,
+    90096: ErrorKind.FORBIDDEN,
     90121: ErrorKind.DISCONNECT,
 }
 _TOO_LONG = 22001

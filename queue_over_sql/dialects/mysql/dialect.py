@@ -53,6 +53,7 @@ _KINDS = {
     **dict.fromkeys((1264, 1366, 1406, 3819, 4025, 3140), ErrorKind.INVALID_VALUE),
     1146: ErrorKind.MISSING_TABLE,
     **dict.fromkeys((1050, 1061), ErrorKind.TABLE_EXISTS),
+    **dict.fromkeys((1044, 1142, 1143, 1227, 1370), ErrorKind.FORBIDDEN),
 }
 # What JSON_TYPE calls numbers.
 _INTEGERS, _DECIMALS = ("INTEGER", "UNSIGNED INTEGER"), ("DOUBLE", "DECIMAL")

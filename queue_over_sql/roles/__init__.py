@@ -1,0 +1,10 @@
+"""Roles: which rights on which tables publishers, consumers, operators and viewers need.
+
+``service.roles`` installs them; ``docs/roles.md`` lists each grant with its reason.
+"""
+
+from __future__ import annotations
+
+from queue_over_sql.roles.roles import Roles, RolesInstalled
+
+__all__ = ["Roles", "RolesInstalled"]

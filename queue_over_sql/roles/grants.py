@@ -1,0 +1,358 @@
+"""The grants of each role, as data; as statements of an engine; and who has a right that lacks."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from queue_over_sql.errors import NotPermitted, UnsupportedByEngine
+
+PUBLISHER: Final = "publisher"
+CONSUMER: Final = "consumer"
+OPERATOR: Final = "operator"
+VIEWER: Final = "viewer"
+ROLES: Final = (PUBLISHER, CONSUMER, OPERATOR, VIEWER)
+DEFAULT_PREFIX: Final = "queue_over_sql_"
+SYSTEM_PREFIX: Final = "queue_over_sql_"
+
+LIVE, ARCHIVE, KEYS, REPLIES = "QUEUE", "QUEUE_archive", "QUEUE_dedup_keys", "REPLY_QUEUE"
+SEQUENCE, REPLY_SEQUENCE = "QUEUE_id_seq", "REPLY_QUEUE_id_seq"
+
+
+@dataclasses.dataclass(frozen=True)
+class Grant:
+    """A right of a role.
+
+    Attributes:
+        right: such as ``INSERT``.
+        table: a system table without its prefix, or one of a queue's, such as ``QUEUE_archive``.
+        why: what the role does with it.
+        columns: to which the right is narrowed; all where empty.
+    """
+
+    right: str
+    table: str
+    why: str
+    columns: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The right with its columns, as a statement names it."""
+        return f"{self.right} ({', '.join(self.columns)})" if self.columns else self.right
+
+
+def _rights(table: str, rights: str, why: str) -> list[Grant]:
+    return [Grant(right, table, why) for right in rights.split()]
+
+
+_EVERY_SYSTEM_TABLE = (
+    "queues",
+    "consumers",
+    "consumer_rounds",
+    "kinds",
+    "schedules",
+    "topics",
+    "subscriptions",
+    "stages",
+    "commits",
+    "history",
+)
+_LOOK = [
+    Grant("SELECT", table, "looks whether the table is there, and reads it")
+    for table in _EVERY_SYSTEM_TABLE
+]
+_CLAIM = (
+    "available_at",
+    "attempt_count",
+    "consumer_id",
+    "consumer_round",
+    "claimed_at",
+    "lease_expires_at",
+    "last_attempt_at",
+    "last_error",
+)
+_CHANGE = "SELECT INSERT UPDATE DELETE"
+
+GRANTS: Final[Mapping[str, Sequence[Grant]]] = {
+    PUBLISHER: [
+        *_LOOK,
+        Grant("SELECT", LIVE, "returns the id of what was published; finds a key that is taken"),
+        Grant("INSERT", LIVE, "publishes, also through topics and schedules"),
+        Grant(
+            "UPDATE", LIVE, "locks the message that has a key, and never writes", ("last_error",)
+        ),
+        Grant("USAGE", SEQUENCE, "numbers new messages"),
+        Grant("SELECT", KEYS, "finds a key that is taken within the dedup_window"),
+        Grant("UPDATE", KEYS, "locks that key, and never writes", ("expires_at",)),
+        Grant("UPDATE", "schedules", "notes what was fired", ("next_at", "revision")),
+        Grant("INSERT", "history", "writes down what was done in each minute"),
+        Grant("SELECT", REPLIES, "looks for the reply to a request"),
+        Grant("DELETE", REPLIES, "takes the reply to a request"),
+    ],
+    CONSUMER: [
+        *_LOOK,
+        *_rights("consumers", "INSERT UPDATE DELETE", "registers, its heartbeat, and the reaper"),
+        *_rights("kinds", "INSERT DELETE", "tells which kinds it can read"),
+        *_rights("consumer_rounds", "INSERT UPDATE DELETE", "rounds of durable consumers (Spark)"),
+        Grant("UPDATE", "queues", "counts what ends without a trace", ("discarded_count",)),
+        Grant("INSERT", "history", "writes down what was done in each minute"),
+        Grant("SELECT", LIVE, "claims and reads messages"),
+        Grant("UPDATE", LIVE, "claims, extends, gives back; the reaper, too", _CLAIM),
+        Grant("DELETE", LIVE, "acks, takes, dead-letters"),
+        Grant("SELECT", ARCHIVE, "the reaper looks for what is past its archive_ttl"),
+        Grant("INSERT", ARCHIVE, "keeps finished messages"),
+        Grant("DELETE", ARCHIVE, "the reaper prunes the archive"),
+        *_rights(
+            KEYS, "SELECT INSERT DELETE", "remembers keys of finished messages, forgets old ones"
+        ),
+        Grant("SELECT", REPLIES, "returns the id of a reply; the reaper looks for lost claims"),
+        Grant("INSERT", REPLIES, "replies to requests"),
+        Grant("UPDATE", REPLIES, "locks a reply that is there already; the reaper", _CLAIM),
+        Grant("DELETE", REPLIES, "the reaper"),
+        Grant("USAGE", REPLY_SEQUENCE, "numbers replies"),
+    ],
+    OPERATOR: [
+        *_LOOK,
+        *[
+            grant
+            for table in _EVERY_SYSTEM_TABLE
+            for grant in _rights(
+                table, "INSERT UPDATE DELETE", "settings, pauses, topics, schedules, consumers"
+            )
+        ],
+        *_rights(LIVE, _CHANGE, "edits, moves, purges and sends again; all that others may"),
+        Grant("USAGE", SEQUENCE, "numbers messages that are sent again"),
+        *_rights(REPLIES, _CHANGE, "the same for replies"),
+        Grant("USAGE", REPLY_SEQUENCE, "numbers replies"),
+        *_rights(ARCHIVE, _CHANGE, "sends again, prunes"),
+        *_rights(KEYS, _CHANGE, "publishes and ends messages with a key"),
+    ],
+    VIEWER: [
+        *_LOOK,
+        Grant("SELECT", LIVE, "lists, searches and counts messages, payloads included"),
+        Grant("SELECT", REPLIES, "lists replies"),
+        Grant("SELECT", ARCHIVE, "lists and searches finished messages"),
+        Grant("SELECT", KEYS, "looks which keys are taken"),
+    ],
+}
+"""What each role needs; found by running the verbs under a login that has the role alone."""
+
+ROUTINES: Final[Mapping[str, str]] = {
+    "put_message_in_queue": PUBLISHER,
+    "put_messages_in_queue": PUBLISHER,
+    "get_message_from_queue": CONSUMER,
+    "get_messages_from_queue": CONSUMER,
+    "ack_message": CONSUMER,
+    "ack_messages": CONSUMER,
+    "nack_message": CONSUMER,
+    "release_message": CONSUMER,
+    "reject_message": CONSUMER,
+    "extend_message": CONSUMER,
+    "delete_message_from_queue": OPERATOR,
+}
+"""Who besides the operator may execute a routine of the SQL API."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """What the roles are for, as far as statements need to know it.
+
+    Attributes:
+        routines: what the engine calls its stored routines, as ``QueueDialect.routines``.
+        schema: that holds the tables; None for that of the connection.
+        tables: of the system and of the chosen queues, by role: the name of each table with that
+            under which ``GRANTS`` has it.
+        callables: routines of the SQL API, by the name in ``ROUTINES``, as GRANT names them.
+    """
+
+    routines: str | None
+    schema: str | None
+    tables: Sequence[tuple[str, str]]
+    callables: Sequence[tuple[str, str]] = ()
+
+
+def tables_of(
+    prefix: str, queues: Iterable[str], reply_queues: Iterable[str], remembering: Iterable[str] = ()
+) -> list[tuple[str, str]]:
+    """The tables of ``Place``; ``remembering`` are the queues that have a ``dedup_window``."""
+    found = [(SYSTEM_PREFIX + table, table) for table in _EVERY_SYSTEM_TABLE]
+    replies = dict.fromkeys(reply_queues)
+    for queue in dict.fromkeys([*queues, *replies]):
+        base = prefix + queue
+        sorts = (REPLIES, REPLY_SEQUENCE) if queue in replies else (LIVE, SEQUENCE)
+        found += [(base, sorts[0]), (f"{base}_id_seq", sorts[1]), (f"{base}_archive", ARCHIVE)]
+    return [*found, *[(f"{prefix}{queue}_dedup_keys", KEYS) for queue in remembering]]
+
+
+def statements(place: Place, prefix: str = DEFAULT_PREFIX) -> list[str]:
+    """What makes the roles and gives them their rights; each may be repeated.
+
+    Raises:
+        UnsupportedByEngine: this engine has no such roles.
+    """
+    writer = _WRITERS.get(place.routines)
+    if writer is None:
+        msg = (
+            "There are roles for PostgreSQL, MySQL and MariaDB. On SQLite the rights on the file "
+            "decide; on H2 make users and grants by hand. See docs/roles.md."
+        )
+        raise UnsupportedByEngine(msg)
+    return writer(place, prefix).all()
+
+
+class _Writer:
+    """How one kind of server writes them: PostgreSQL's way."""
+
+    def __init__(self, place: Place, prefix: str) -> None:
+        self._place = place
+        self._prefix = prefix
+
+    def all(self) -> list[str]:
+        written = [self.create(self._prefix + role) for role in ROLES]
+        for role in ROLES:
+            written += self.admit(self._prefix + role)
+            for table, known_as in self._place.tables:
+                rights = [grant for grant in GRANTS[role] if grant.table == known_as]
+                if rights:
+                    written += self.grant(rights, table, self._prefix + role)
+        for name, routine in self._place.callables:
+            for role in (ROUTINES[name], OPERATOR):
+                statement = f"GRANT EXECUTE ON {routine} TO {self._prefix + role}"
+                if statement not in written:
+                    written.append(statement)
+        return written
+
+    def create(self, role: str) -> str:
+        # There is no CREATE ROLE IF NOT EXISTS.
+        return (
+            f"DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{role}') "
+            f"THEN CREATE ROLE {role} NOLOGIN; END IF; END $$"
+        )
+
+    def admit(self, role: str) -> list[str]:
+        schema = self._place.schema
+        return [] if schema is None else [f"GRANT USAGE ON SCHEMA {self.quoted(schema)} TO {role}"]
+
+    def grant(self, rights: Sequence[Grant], table: str, role: str) -> list[str]:
+        sort = "SEQUENCE" if rights[0].right == "USAGE" else "TABLE"
+        listed = ", ".join(grant.text for grant in rights)
+        return [f"GRANT {listed} ON {sort} {self.named(table)} TO {role}"]
+
+    def named(self, table: str) -> str:
+        schema = self._place.schema
+        return table if schema is None else f"{self.quoted(schema)}.{table}"
+
+    def quoted(self, name: str) -> str:
+        return '"' + name.replace('"', '""') + '"'
+
+
+class _MySQLWriter(_Writer):
+    def create(self, role: str) -> str:
+        return f"CREATE ROLE IF NOT EXISTS {role}"
+
+    def admit(self, role: str) -> list[str]:  # noqa: ARG002 - a schema takes no right here
+        return []
+
+    def grant(self, rights: Sequence[Grant], table: str, role: str) -> list[str]:
+        # Numbers come from the table itself.
+        return [] if rights[0].right == "USAGE" else super().grant(rights, table, role)
+
+    def quoted(self, name: str) -> str:
+        return "`" + name.replace("`", "``") + "`"
+
+
+_WRITERS: Final[Mapping[str | None, type[_Writer]]] = {"plpgsql": _Writer, "psm": _MySQLWriter}
+
+
+# ---------------------------------------------------------------- what is said where one lacks
+
+_DDL = re.compile(r"\s*(CREATE|ALTER|DROP|COMMENT)\b", re.IGNORECASE)
+# To lock a row takes the right to update one of its columns.
+_LOCK = re.compile(r"\bFOR (?:NO KEY )?(?:UPDATE|SHARE)\b|\bFOR KEY SHARE\b|\bLOCK IN SHARE\b")
+_DERIVED = re.compile(r"_(id_seq|(claim|lease|archive|dedup_keys|c\d+)_ix)\Z")
+
+
+def not_permitted(prefix: str, refusal: str, statement: str) -> NotPermitted:
+    """The error of a right that the login lacks, with what it takes and who of ours has it.
+
+    Args:
+        prefix: of the tables of queues.
+        refusal: what the server said.
+        statement: that it refused.
+    """
+    ddl = _DDL.match(statement)
+    table = _table_in(prefix, refusal, statement)
+    if ddl is not None:
+        text = (
+            f"{refusal} None of the roles may create, alter or drop tables. Let a login that may "
+            "do the same once (such as with queue-over-sql create), and run queue-over-sql roles "
+            "install. Nothing was changed."
+        )
+        return NotPermitted(text, table, [ddl[1].upper()])
+    if table is None:
+        return NotPermitted(f"{refusal} See docs/roles.md. Nothing was changed.")
+    needed = _needed(table, statement)
+    rights = [grant.text for grant in needed]
+    known_as = _sort_of(prefix, table)
+    roles = [role for role in ROLES if all(_has(role, known_as, grant) for grant in needed)]
+    text = (
+        f"{refusal} This takes {', '.join(rights)} on {table}, which "
+        f"{_listed(roles)}. Give the login that role, or that role the right with queue-over-sql "
+        "roles install; see docs/roles.md. Nothing was changed."
+    )
+    return NotPermitted(text, table, [grant.right for grant in needed], roles)
+
+
+def _listed(roles: Sequence[str]) -> str:
+    if not roles:
+        return "none of the roles has"
+    if len(roles) == 1:
+        return f"the role {roles[0]} has"
+    return f"the roles {', '.join(roles[:-1])} and {roles[-1]} have"
+
+
+def _table_in(prefix: str, refusal: str, statement: str) -> str | None:
+    ours = re.compile(rf"(?<![A-Za-z0-9_])(?:{SYSTEM_PREFIX}|{re.escape(prefix)})\w+")
+    used = dict.fromkeys(_DERIVED.sub("", name) for name in ours.findall(statement))
+    told = [_DERIVED.sub("", name) for name in ours.findall(refusal)]
+    return next((name for name in told if name in used), next(iter(used), None))
+
+
+def _sort_of(prefix: str, table: str) -> str:
+    if table.startswith(SYSTEM_PREFIX):
+        return table.removeprefix(SYSTEM_PREFIX)
+    for sort in (ARCHIVE, KEYS):
+        if table.endswith(sort.removeprefix(LIVE)) and table.startswith(prefix):
+            return sort
+    return LIVE
+
+
+def _needed(table: str, statement: str) -> list[Grant]:
+    named = rf"""[\w".`]*{table}["`]?(?![\w])"""
+
+    def has(before: str) -> bool:
+        return re.search(before + named, statement, re.IGNORECASE) is not None
+
+    needed = []
+    if has(r"\b(?:INTO|COPY)\s+"):
+        needed.append(Grant("INSERT", table, ""))
+    if has(r"(?<!FOR )\bUPDATE\s+"):
+        assigned = re.search(r"\bSET\s+(.*?)(?:\s+WHERE\b|\s+FROM\b|\Z)", statement, re.DOTALL)
+        columns = re.findall(r"(?:^|[\s,.])[\"`]?(\w+)[\"`]?\s*=", assigned[1] if assigned else "")
+        needed.append(Grant("UPDATE", table, "", tuple(dict.fromkeys(columns))))
+    if has(r"\bDELETE\s+(?:\w+\s+)?FROM\s+"):
+        needed.append(Grant("DELETE", table, ""))
+    if not needed and _LOCK.search(statement):
+        return [Grant("UPDATE", table, "lock")]
+    return needed or [Grant("SELECT", table, "")]
+
+
+def _has(role: str, sort: str, needed: Grant) -> bool:
+    return any(
+        grant.right == needed.right
+        and (needed.why or not grant.columns or set(needed.columns or "*") <= set(grant.columns))
+        for grant in GRANTS[role]
+        if grant.table == sort
+    )

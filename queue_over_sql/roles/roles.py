@@ -1,0 +1,251 @@
+"""What ``service.roles`` does: print the statements that make the roles, or run them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import BindParameter, Connection, bindparam, inspect, text
+from sqlalchemy.exc import DBAPIError
+
+from queue_over_sql.catalog import ServiceParts
+from queue_over_sql.errors import QueueNotFound, QueueSchemaMismatch
+from queue_over_sql.roles.grants import (
+    DEFAULT_PREFIX,
+    ROLES,
+    ROUTINES,
+    Place,
+    statements,
+    tables_of,
+)
+from queue_over_sql.settings import StoredSettings
+from queue_over_sql.store import registry
+
+T = TypeVar("T")
+# With the name of a role 32 characters, which is what MySQL takes.
+_PREFIX = re.compile(r"[a-z][a-z0-9_]{0,21}_\Z")
+_SCHEMA = text("SELECT current_schema()")
+_NAMES: BindParameter[Any] = bindparam("names", tuple(ROUTINES), expanding=True)
+_ROUTINES: Final = {
+    "plpgsql": text(
+        """
+        SELECT p.proname, 'FUNCTION ' || CAST(p.oid AS regprocedure)
+          FROM pg_proc AS p
+         WHERE p.proname IN :names AND p.pronamespace = CAST(quote_ident(:schema) AS regnamespace)
+           AND obj_description(p.oid, 'pg_proc') LIKE :mark ORDER BY p.oid
+        """
+    ).bindparams(_NAMES),
+    "psm": text(
+        """
+        SELECT routine_name, CONCAT(routine_type, ' `', routine_schema, '`.', routine_name)
+          FROM information_schema.routines
+         WHERE routine_name IN :names AND routine_schema = COALESCE(:schema, DATABASE())
+           AND routine_comment LIKE :mark ORDER BY routine_name
+        """
+    ).bindparams(_NAMES),
+}
+_GIVEN = text(
+    """
+    SELECT 'role ' || rolname FROM pg_roles WHERE rolname IN :roles
+    UNION ALL SELECT concat_ws(' ', grantee, privilege_type, table_schema, table_name)
+      FROM information_schema.table_privileges WHERE grantee IN :roles
+    UNION ALL SELECT concat_ws(' ', grantee, privilege_type, table_schema, table_name, column_name)
+      FROM information_schema.column_privileges
+     WHERE grantee IN :roles AND privilege_type = 'UPDATE'
+    UNION ALL SELECT concat_ws(' ', grantee, privilege_type, object_schema, object_name)
+      FROM information_schema.usage_privileges WHERE grantee IN :roles
+    UNION ALL SELECT concat_ws(' ', grantee, privilege_type, routine_schema, specific_name)
+      FROM information_schema.routine_privileges WHERE grantee IN :roles
+    """
+).bindparams(bindparam("roles", expanding=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class RolesInstalled:
+    """What an installation of roles did.
+
+    Attributes:
+        roles: their names.
+        statements: what was run.
+        changes: what the roles have now and had not before; 0 where all was there.
+    """
+
+    roles: tuple[str, ...]
+    statements: tuple[str, ...]
+    changes: int
+
+
+class Roles:
+    """Roles of the database for logins that publish, consume, operate or look.
+
+    PostgreSQL, MySQL and MariaDB. They cover the system's tables and those of queues, but for
+    temporary ones and tables of your own that were adopted.
+    """
+
+    def __init__(self, parts: ServiceParts) -> None:
+        self._parts = parts
+
+    def statements(
+        self,
+        queues: Collection[str] | None = None,
+        *,
+        reply_queues: Collection[str] = (),
+        prefix: str = DEFAULT_PREFIX,
+    ) -> list[str]:
+        """What ``install`` would run.
+
+        Args:
+            queues: which the roles are for; all that there are now by default.
+            reply_queues: those that ``QueueService(reply_queue=…)`` names, besides ``queues``:
+                publishers take replies from them, and consumers put replies in.
+            prefix: what the names of the roles begin with.
+
+        Raises:
+            QueueNotFound: one of them is not there.
+            QueueSchemaMismatch: one is over a table of your own.
+            UnsupportedByEngine: this engine has no such roles.
+            ValueError: the prefix is none.
+        """
+        prefix = check_prefix(prefix)
+        return self._run(lambda c: statements(self._place(c, queues, reply_queues), prefix))
+
+    def install(
+        self,
+        queues: Collection[str] | None = None,
+        *,
+        reply_queues: Collection[str] = (),
+        prefix: str = DEFAULT_PREFIX,
+    ) -> RolesInstalled:
+        """Make the roles and give them their rights; safe to repeat.
+
+        Run it again after a queue was created or got a ``dedup_window``. It takes no right back.
+
+        Args:
+            queues: which the roles are for; all that there are now by default.
+            reply_queues: as of ``statements``.
+            prefix: what the names of the roles begin with.
+
+        Raises:
+            QueueNotFound, QueueSchemaMismatch, UnsupportedByEngine, ValueError: likewise.
+            NotPermitted: this login may not make roles, or not pass on rights.
+        """
+        names = tuple(check_prefix(prefix) + role for role in ROLES)
+
+        def act(connection: Connection) -> RolesInstalled:
+            wanted = statements(self._place(connection, queues, reply_queues), prefix)
+            before = self._given(connection, names)
+            for statement in wanted:
+                options = {"no_parameters": True}
+                connection.exec_driver_sql(statement, execution_options=options).close()
+            changes = len(self._given(connection, names) - before)
+            return RolesInstalled(names, tuple(wanted), changes)
+
+        return self._run(act)
+
+    def _run(self, act: Callable[[Connection], T]) -> T:
+        self._parts.check_open()
+        self._parts.system()
+        return self._parts.connections.run(act, atomic=True)
+
+    def _place(
+        self, connection: Connection, queues: Collection[str] | None, reply_queues: Collection[str]
+    ) -> Place:
+        settings, routines = self._parts.settings, self._parts.connections.dialect.routines
+        if routines not in _ROUTINES:
+            return Place(routines, settings.schema, ())
+        prefix = settings.table_prefix
+        chosen = self._chosen(connection, queues)
+        answering = self._chosen(connection, reply_queues)
+        found = inspect(connection)
+        remembering = [
+            name
+            for name in dict.fromkeys([*chosen, *answering])
+            if found.has_table(f"{prefix}{name}_dedup_keys", schema=settings.schema)
+        ]
+        schema = settings.schema
+        if schema is None and routines == "plpgsql":
+            schema = connection.execute(_SCHEMA).scalar_one()
+        values = {"schema": schema, "mark": f"queue_over_sql sql-api {prefix} %"}
+        callables = connection.execute(_ROUTINES[routines], values).all()
+        return Place(
+            routines,
+            schema,
+            tables_of(prefix, chosen, answering, remembering),
+            [(str(row[0]), str(row[1])) for row in callables],
+        )
+
+    def _chosen(self, connection: Connection, queues: Collection[str] | None) -> list[str]:
+        system, prefix = self._parts.system(), self._parts.settings.table_prefix
+        records = registry.queue_records(connection, system, prefix)
+        there = {record.name: record for record in records if record.owner is None}
+        own = []
+        for name in there if queues is None else queues:
+            if name not in there:
+                raise QueueNotFound(name)
+            try:
+                adopted = StoredSettings.read(name, there[name].settings).adoption is not None
+            except QueueSchemaMismatch:
+                adopted = True
+            if not adopted:
+                own.append(name)
+            elif queues is not None:
+                msg = (
+                    f"Queue {name!r} is over a table of your own, or cannot be read, so the roles "
+                    "do not cover it: grant rights on that table yourself."
+                )
+                raise QueueSchemaMismatch(msg)
+        return own
+
+    def _given(self, connection: Connection, roles: Sequence[str]) -> set[str]:
+        if self._parts.connections.dialect.routines == "plpgsql":
+            return set(connection.scalars(_GIVEN, {"roles": list(roles)}))
+        given: set[str] = set()
+        for role in roles:
+            try:
+                rows = connection.exec_driver_sql(f"SHOW GRANTS FOR {role}").scalars().all()
+            except DBAPIError:
+                # It is not there, or may not be seen.
+                continue
+            given |= {right for row in rows for right in _single_rights(str(row))}
+        return given
+
+
+def _single_rights(grants: str) -> list[str]:
+    """A row of SHOW GRANTS, which has all rights on a table, as one text for each of them."""
+    rights, _, rest = grants.removeprefix("GRANT ").partition(" ON ")
+    return [f"{right} {rest}" for right in re.split(r", (?![^(]*\))", rights)]
+
+
+def check_prefix(prefix: object) -> str:
+    """Let a prefix of roles pass.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not isinstance(prefix, str) or not _PREFIX.match(prefix):
+        msg = (
+            "prefix must be up to 23 lower-case letters, digits and underscores that begin with a "
+            f"letter and end with an underscore; it is {prefix!r}"
+        )
+        raise ValueError(msg)
+    return prefix
+
+
+def rights_for(
+    routines: str | None,
+    *,
+    schema: str | None,
+    table_prefix: str,
+    queues: Sequence[str],
+    reply_queues: Sequence[str],
+    prefix: str,
+) -> list[str]:
+    """As ``Roles.statements`` without a database; without tables of a ``dedup_window``.
+
+    Raises:
+        UnsupportedByEngine, ValueError: likewise.
+    """
+    place = Place(routines, schema, tables_of(table_prefix, queues, reply_queues))
+    return statements(place, check_prefix(prefix))

@@ -1,0 +1,419 @@
+"""Roles of the database: each can do its work, and is refused the rest with an error of ours."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, NullPool, create_engine, make_url
+
+from queue_over_sql import (
+    DuplicateKey,
+    Message,
+    NotPermitted,
+    Queue,
+    QueueNotFound,
+    QueueService,
+    RequestTimeout,
+    UnsupportedByEngine,
+)
+from queue_over_sql.observability.history import History, read_history
+from queue_over_sql.service import parts_of
+from queue_over_sql.testing.plugin import MakeService, TestDatabase
+from tests.contract.durable.queries import Query
+from tests.waiting import wait_until
+
+pytestmark = [
+    pytest.mark.engines("postgresql", "mysql", "mariadb"),
+    pytest.mark.threads("rights are the database's, whoever waits"),
+]
+Act = Callable[[], object]
+
+
+class Logins:
+    """Logins of this test alone, each with one role; all are dropped at its end."""
+
+    def __init__(self, database: TestDatabase, stack: contextlib.ExitStack) -> None:
+        self._database = database
+        self._stack = stack
+        tail = str(make_url(database.url).database)[-6:]
+        self.prefix = f"r{tail}_"
+        options = {"no_parameters": True}
+        self._engine = create_engine(
+            database.url,
+            poolclass=NullPool,
+            isolation_level="AUTOCOMMIT",
+            execution_options=options,
+        )
+
+    def run(self, statement: str) -> None:
+        """Run a statement as the administrator."""
+        with self._engine.connect() as connection:
+            connection.exec_driver_sql(statement).close()
+
+    def url(self, *roles: str) -> URL:
+        """The URL of the login that ``service`` made for these roles."""
+        name = self.prefix + "_".join(["login", *roles])[:20]
+        return make_url(self._database.url).set(username=name, password="")
+
+    def service(self, *roles: str, **settings: Any) -> QueueService:
+        """A service whose login has these roles alone."""
+        name = self.prefix + "_".join(["login", *roles])[:20]
+        granted = [self.prefix + role for role in roles]
+        if self._database.engine == "postgresql":
+            self.run(f"CREATE ROLE {name} LOGIN")
+            for role in granted:
+                self.run(f"GRANT {role} TO {name}")
+        else:
+            self._create_user(name, granted)
+        return self.again(*roles, **settings)
+
+    def again(self, *roles: str, **settings: Any) -> QueueService:
+        """One more service of a login that ``service`` made."""
+        service = QueueService(self.url(*roles), consumer_timeout=5.0, **settings)
+        self._stack.callback(service.stop)
+        return service
+
+    def _create_user(self, name: str, granted: list[str]) -> None:
+        user = f"'{name}'@'%'"
+        self.run(f"CREATE USER {user}")
+        for role in granted:
+            self.run(f"GRANT {role} TO {user}")
+        if self._database.engine == "mysql":
+            self.run(f"SET DEFAULT ROLE ALL TO {user}")
+            return
+        # One role is in force at a time: the others come with it.
+        for role in granted[1:]:
+            self.run(f"GRANT {role} TO {granted[0]}")
+        self.run(f"SET DEFAULT ROLE {granted[0]} FOR {user}")
+
+    def forget(self) -> None:
+        """Drop whatever begins with the prefix."""
+        if self._database.engine == "postgresql":
+            listed = "SELECT rolname FROM pg_roles WHERE starts_with(rolname, '{}')"
+        else:
+            listed = "SELECT user FROM mysql.user WHERE LEFT(user, CHAR_LENGTH('{0}')) = '{0}'"
+        with self._engine.connect() as connection:
+            found = connection.exec_driver_sql(listed.format(self.prefix)).scalars().all()
+        names = [name.decode() if isinstance(name, bytes) else str(name) for name in found]
+        for name in names:
+            if self._database.engine == "postgresql":
+                self.run(f"DROP OWNED BY {name}")
+                self.run(f"DROP ROLE {name}")
+            elif name.startswith(f"{self.prefix}login"):
+                self.run(f"DROP USER '{name}'@'%'")
+            else:
+                self.run(f"DROP ROLE {name}")
+
+
+@pytest.fixture
+def logins(database: TestDatabase) -> Iterator[Logins]:
+    """Makes services whose login has one of the roles, which are installed by then."""
+    with contextlib.ExitStack() as stack:
+        made = Logins(database, stack)
+        made.forget()
+        stack.callback(made.forget)
+        yield made
+
+
+@pytest.fixture
+def owner(make_service: MakeService, logins: Logins) -> QueueService:
+    """The service of the tables' owner, with queues, a topic and the roles."""
+    service = make_service()
+    service.create_queue("jobs", archive="all", dedup_window=60)
+    service.create_queue("copies", archive="none")
+    service.create_queue("old", archive="all", archive_ttl=0.001)
+    service.create_queue("replies")
+    service.create_topic("news").subscribe("jobs")
+    service.roles.install(reply_queues=["replies"], prefix=logins.prefix)
+    return service
+
+
+def refused(*acts: Act) -> list[NotPermitted]:
+    """What these raise; each has to be an error of ours about a right."""
+    found = []
+    for act in acts:
+        with pytest.raises(NotPermitted) as refusal:
+            act()
+        found.append(refusal.value)
+    return found
+
+
+def jobs_of(service: QueueService) -> Queue:
+    """As a service does when it boots, whatever its rights."""
+    return service.create_queue("jobs", archive="all", dedup_window=60)
+
+
+def test_a_publisher_publishes_and_does_nothing_else(owner: QueueService, logins: Logins) -> None:
+    """One, many, with a key, delayed, in bulk, to a topic; starting it is no error."""
+    service = logins.service("publisher")
+    with service:
+        jobs = jobs_of(service)
+        first = jobs.publish({"n": 1}, key="k", delay=60)
+        assert jobs.publish({"n": 2}, key="k", on_conflict="skip").id == first.id
+        with pytest.raises(DuplicateKey):
+            jobs.publish({"n": 2}, key="k")
+        jobs.publish_many([{"n": n} for n in range(3)])
+        jobs.publish_many([{"n": n} for n in range(3)], on_conflict="skip")
+        jobs.load({"n": n} for n in range(5))
+        assert len(service.topic("news").publish({"n": 3}, routing_key="a.b")) == 1
+        held = owner.queue("jobs").consume()[0]
+        errors = refused(
+            lambda: jobs.publish({"n": 2}, key="k", on_conflict="replace"),
+            jobs.consume,
+            lambda: jobs.delete(first.id),
+            jobs.purge,
+            jobs.pause,
+            lambda: jobs.messages(key="k").hold(),
+            lambda: service.drop_queue("jobs"),
+            lambda: service.create_queue("more"),
+            lambda: service.create_topic("more"),
+            lambda: service.create_queue("jobs", max_attempts=9),
+        )
+    assert errors[0].table == "queue_jobs"
+    assert errors[2].roles == ("consumer", "operator")
+    assert errors[2].rights == ("DELETE",)
+    assert "roles consumer and operator have" in str(errors[2])
+    assert all(error.__cause__ is not None for error in errors)
+    held.ack()
+
+
+def test_a_consumer_consumes_and_does_nothing_else(owner: QueueService, logins: Logins) -> None:
+    """Every way to settle, the heartbeat, the reaper and a worker."""
+    published = owner.queue("jobs")
+    published.publish_many([{"n": n} for n in range(8)])
+    for key in ("a", "b"):
+        published.publish({"n": 9}, key=key)
+    for name in ("copies", "old"):
+        owner.queue(name).publish({"n": 1})
+    service = logins.service("consumer", reaper_interval=0.05)
+    with service:
+        jobs, copies = jobs_of(service), service.queue("copies")
+        service.reap()
+        batch = jobs.consume(10)
+        [before] = service.consumers()
+        parts_of(service).consumer.heartbeat()
+        [after] = service.consumers()
+        assert after.heartbeat_at > before.heartbeat_at
+        assert len(batch) == 10
+        batch[0].extend(30)
+        batch[0].ack()
+        batch[1].nack("no")
+        batch[2].release()
+        batch[3].reject("never")
+        jobs.ack(batch[4:7])
+        jobs.release(jobs.exchange(batch[7:8], 1))
+        jobs.release(batch[8:9])
+        batch[9].ack()
+        copies.consume()[0].reject("never")
+        service.queue("old").consume()[0].ack()
+        wait_until(
+            lambda: service.reap() is not None and not owner.queue("old").archive.messages().count()
+        )
+        query = Query(jobs, apart=True)
+        assert query.batch()
+        query.batch()
+        query.consumer.drop()
+        lapsing = jobs.consume(1, lease=0.01)
+        wait_until(
+            lambda: service.reap() is not None and not jobs.messages(status="claimed").first()
+        )
+        del lapsing
+        errors = refused(
+            lambda: jobs.publish({"n": 1}),
+            lambda: jobs.publish_many([{"n": 1}]),
+            jobs.pause,
+            lambda: jobs.messages().prioritize(front=True) and None,
+            lambda: service.schedules.add("often", "jobs", {}, every=60),
+            lambda: service.drop_queue("jobs"),
+        )
+    assert errors[0].roles == ("publisher", "operator")
+    assert errors[0].rights == ("INSERT",)
+    assert owner.consumers() == []
+
+
+def test_a_worker_runs_under_a_consumer(owner: QueueService, logins: Logins) -> None:
+    """Batches of acks, failures and transactional handlers."""
+    service = logins.service("consumer", reaper_interval=0.05)
+    done: list[Any] = []
+    worker = service.worker(concurrency=2)
+
+    @worker.handle("jobs", transactional=True)
+    def handle(message: Message, connection: Any) -> None:
+        del connection
+        done.append(message.payload)
+
+    running = threading.Thread(target=worker.run)
+    running.start()
+    owner.queue("jobs").publish_many([{"n": n} for n in range(20)])
+    wait_until(lambda: len(done) == 20 and not owner.queue("jobs").stats().claimed)
+    worker.stop()
+    running.join()
+    assert owner.queue("jobs").stats().ready == 0
+
+
+def test_an_operator_moves_messages_but_changes_no_tables(
+    owner: QueueService, logins: Logins
+) -> None:
+    """Edits, holds, sends again, purges, pauses, reaps, fires; and publishes and consumes."""
+    service = logins.service("operator")
+    with service:
+        jobs = jobs_of(service)
+        first = jobs.publish({"n": 1}, key="k")
+        jobs.publish({"n": 2}, key="k", on_conflict="replace")
+        jobs.messages(key="k").hold()
+        jobs.messages(key="k").unhold()
+        jobs.messages().reschedule(delay=timedelta(0))
+        jobs.messages().prioritize(front=True)
+        jobs.consume()[0].reject("no")
+        assert jobs.archive.messages().requeue() == 1
+        jobs.pause()
+        jobs.resume()
+        service.create_queue("jobs", max_attempts=9)
+        service.create_topic("more").subscribe("jobs")
+        service.drop_topic("more")
+        service.schedules.add("often", "jobs", {}, every=3600)
+        service.schedules.remove("often")
+        service.reap()
+        assert jobs.purge() == 1
+        assert not jobs.delete(first.id)
+        errors = refused(
+            lambda: service.create_queue("further"), lambda: service.drop_queue("jobs")
+        )
+    assert errors[0].roles == ()
+    assert "None of the roles may create" in str(errors[0])
+    owner.queue("jobs").refresh()
+    assert owner.queue("jobs").settings.max_attempts == 9
+
+
+def test_a_viewer_looks_and_changes_nothing(owner: QueueService, logins: Logins) -> None:
+    """Messages, the archive, counts, consumers, schedules."""
+    message = owner.queue("jobs").publish({"n": 1})
+    service = logins.service("viewer")
+    with service:
+        jobs = jobs_of(service)
+        assert jobs.stats().ready == 1
+        assert [each.payload for each in jobs.messages(payload={"n": 1}).list()] == [{"n": 1}]
+        assert jobs.archive.messages().count() == 0
+        assert [queue.name for queue in service.queues()] == ["copies", "jobs", "old", "replies"]
+        assert [topic.name for topic in service.topics()] == ["news"]
+        assert service.schedules.list() == []
+        service.consumers()
+        errors = refused(
+            lambda: jobs.publish({}),
+            jobs.consume,
+            lambda: jobs.delete(message.id),
+            lambda: jobs.messages().hold(),
+            jobs.purge,
+            jobs.pause,
+        )
+    assert errors[0].roles == ("publisher", "operator")
+    assert owner.queue("jobs").stats().ready == 1
+
+
+def test_history_is_written_by_publishers_and_consumers(
+    owner: QueueService, logins: Logins
+) -> None:
+    """They add rows; those that are too old are left to who may delete them."""
+    with logins.service("publisher", observer=History()) as publisher:
+        publisher.queue("jobs").publish({"n": 1})
+    with logins.service("consumer", observer=History()) as consumer:
+        consumer.queue("jobs").ack(consumer.queue("jobs").consume())
+    with logins.service("viewer") as viewer:
+        (minute, *later) = read_history(viewer, 3600)
+    for each in later:
+        minute.add(each)
+    assert (1, 1, 1) == (minute.published, minute.claimed, minute.done)
+
+
+def test_schedules_are_fired_by_who_may_publish(owner: QueueService, logins: Logins) -> None:
+    """A consumer's reaper leaves them; one whose login is a publisher, too, fires them."""
+    owner.schedules.add("often", "jobs", {"tick": 1}, every=0.1)
+    jobs = owner.queue("jobs")
+    # The next instants of a minute ago are due.
+    logins.run("UPDATE queue_over_sql_schedules SET next_at = next_at - 60000000")
+    jobs.purge()
+    with logins.service("consumer") as consumer:
+        consumer.reap()
+        assert jobs.messages().count() == 0
+    with logins.service("consumer", "publisher") as both:
+        wait_until(lambda: both.reap() is not None and jobs.messages().count() > 0)
+
+
+def test_a_publisher_asks_through_a_queue_that_is_there(
+    owner: QueueService, logins: Logins
+) -> None:
+    """Without one it is told up front what to do, and nothing is published."""
+    plain = logins.service("publisher")
+    with pytest.raises(NotPermitted, match="reply_queue='replies'"):
+        plain.queue("jobs").request({"n": 1}, timeout=5)
+    assert owner.queue("jobs").messages().count() == 0
+    plain.stop()
+
+    asking = logins.again("publisher", reply_queue="replies")
+    server = logins.service("consumer")
+    worker = server.worker(concurrency=1)
+
+    @worker.handle("jobs")
+    def answer(message: Message) -> None:
+        message.reply({"double": 2 * message.payload["n"]})
+
+    running = threading.Thread(target=worker.run)
+    running.start()
+    answers = [asking.queue("jobs").request({"n": n}, timeout=30).payload for n in range(3)]
+    worker.stop()
+    running.join()
+    assert answers == [{"double": 0}, {"double": 2}, {"double": 4}]
+    with pytest.raises(RequestTimeout) as late:
+        asking.queue("jobs").request({"n": 9}, timeout=0.05)
+    assert not late.value.withdrawn
+    assert owner.queue("replies").messages().count() == 0
+    assert [queue.name for queue in owner.queues(temporary=True) if queue.temporary] == []
+    headers = {"reply_to": "replies", "correlation_id": "gone"}
+    asking.queue("jobs").publish({"n": 1}, headers=headers)
+    asking.stop()
+    again = logins.again("consumer")
+    found = again.queue("jobs").consume(5)
+    [question] = [message for message in found if message.correlation_id == "gone"]
+    outcomes = [question.reply({"n": n}).outcome for n in range(2)]
+    assert outcomes == ["created", "skipped"]
+
+
+def test_installing_twice_changes_nothing_and_print_is_what_runs(
+    owner: QueueService, logins: Logins
+) -> None:
+    """What is printed, run by hand under another prefix, leaves nothing for install to do."""
+    again = owner.roles.install(reply_queues=["replies"], prefix=logins.prefix)
+    assert again.changes == 0
+    printed = owner.roles.statements(reply_queues=["replies"], prefix=logins.prefix)
+    assert tuple(printed) == again.statements
+    other = f"{logins.prefix}x_"
+    for statement in owner.roles.statements(prefix=other):
+        logins.run(statement)
+    assert owner.roles.install(prefix=other).changes == 0
+    owner.create_queue("later")
+    assert owner.roles.install(prefix=other).changes > 0
+    with pytest.raises(QueueNotFound):
+        owner.roles.install(["nowhere"], prefix=other)
+
+
+def test_roles_for_chosen_queues_reach_no_others(owner: QueueService, logins: Logins) -> None:
+    """A publisher of one queue is refused the other."""
+    logins.prefix = f"{logins.prefix}y_"
+    owner.roles.install(["copies"], prefix=logins.prefix)
+    service = logins.service("publisher")
+    service.queue("copies").publish({"n": 1})
+    (error,) = refused(lambda: service.queue("jobs").publish({"n": 1}))
+    assert error.table == "queue_jobs"
+    service.stop()
+
+
+@pytest.mark.engines("sqlite", "h2")
+def test_engines_without_roles_say_so(make_service: MakeService) -> None:
+    """And say what to do instead."""
+    with pytest.raises(UnsupportedByEngine, match=r"docs/roles\.md"):
+        make_service().roles.install()
