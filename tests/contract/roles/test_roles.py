@@ -315,9 +315,8 @@ def test_a_viewer_looks_and_changes_nothing(owner: QueueService, logins: Logins)
     assert owner.queue("jobs").stats().ready == 1
 
 
-def test_history_is_written_by_publishers_and_consumers(
-    owner: QueueService, logins: Logins
-) -> None:
+@pytest.mark.usefixtures("owner")
+def test_history_is_written_by_publishers_and_consumers(logins: Logins) -> None:
     """They add rows; those that are too old are left to who may delete them."""
     with logins.service("publisher", observer=History()) as publisher:
         publisher.queue("jobs").publish({"n": 1})
