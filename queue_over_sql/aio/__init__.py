@@ -32,6 +32,7 @@ from queue_over_sql.aio.queue import (
     AsyncSelection,
 )
 from queue_over_sql.aio.service import (
+    AsyncMigrations,
     AsyncQueueService,
     AsyncSchedules,
     AsyncSqlApi,
@@ -45,6 +46,7 @@ __all__ = [
     "AsyncArchiveSelection",
     "AsyncLiveSelection",
     "AsyncMessage",
+    "AsyncMigrations",
     "AsyncQueue",
     "AsyncQueueService",
     "AsyncSchedules",
