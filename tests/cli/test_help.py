@@ -38,6 +38,7 @@ EXPECTED = [
     "archive export",
     "archive prune",
     "archive remove",
+    "migrate",
     "schedule add",
     "schedule list",
     "schedule show",
