@@ -41,6 +41,8 @@ from queue_over_sql.errors import (
     RequestTimeout,
     RoundsGone,
     ScheduleNotFound,
+    SchemaOutdated,
+    SchemaTooNew,
     ServiceClosed,
     StageLost,
     TopicNotFound,
@@ -49,6 +51,7 @@ from queue_over_sql.errors import (
 )
 from queue_over_sql.existing_tables.queue import AdoptedQueue
 from queue_over_sql.message import Message, Outcome, Publication, Published, PublishOutcome, Status
+from queue_over_sql.migrations import Migrations, SchemaChange
 from queue_over_sql.observer import MessageFacts, Observer, ReaperReport
 from queue_over_sql.queue import Queue
 from queue_over_sql.queues.admin import QueueStats
@@ -57,6 +60,7 @@ from queue_over_sql.queues.selection import ArchiveSelection, LiveSelection, Sel
 from queue_over_sql.retry import Delays, ExponentialBackoff, FixedDelay, NoRetry, RetryPolicy
 from queue_over_sql.roles import Roles, RolesInstalled
 from queue_over_sql.schedules import Schedule, Schedules
+from queue_over_sql.schema.queue_tables import RELEASE
 from queue_over_sql.service import QueueService
 from queue_over_sql.settings import UNSET, EffectiveSettings, QueueSettings
 from queue_over_sql.sql_api import SqlApi
@@ -67,7 +71,7 @@ from queue_over_sql.worker.worker import Worker
 if TYPE_CHECKING:
     from queue_over_sql.aio import *  # noqa: F403 - all that it lists
 
-__version__ = "0.1.0"
+__version__ = RELEASE
 
 
 def __getattr__(name: str) -> Any:
@@ -103,6 +107,7 @@ __all__ = [
     "LiveSelection",
     "Message",
     "MessageFacts",
+    "Migrations",
     "NoRetry",
     "NotPermitted",
     "Observer",
@@ -129,6 +134,9 @@ __all__ = [
     "Schedule",
     "ScheduleNotFound",
     "Schedules",
+    "SchemaChange",
+    "SchemaOutdated",
+    "SchemaTooNew",
     "Selection",
     "ServiceClosed",
     "SqlApi",

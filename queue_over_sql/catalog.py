@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sqlalchemy.exc import CompileError
 
@@ -14,6 +14,8 @@ from queue_over_sql.errors import (
     InvalidQueueName,
     QueueNotFound,
     QueueSchemaMismatch,
+    SchemaOutdated,
+    SchemaTooNew,
     ServiceClosed,
     shown,
 )
@@ -62,6 +64,19 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+class Versions(Protocol):
+    """Which tables this release may use, and what brings those of an earlier one up to date."""
+
+    def is_outdated(self, record: QueueRecord) -> bool:
+        """Whether a queue is to be upgraded before it is used; SchemaTooNew: it never may be."""
+
+    def prepare_system(self, system: SystemTables) -> None:
+        """Create the shared tables, or their newer columns, where they are missing."""
+
+    def upgrade(self, system: SystemTables, record: QueueRecord) -> None:
+        """Upgrade one queue."""
+
+
 class Catalog:
     """The queues of one service, opened as they are asked for."""
 
@@ -70,10 +85,12 @@ class Catalog:
         connections: Connections,
         settings: ServiceSettings,
         make: Callable[[QueueTables, EffectiveSettings, Kinds | None], Queue],
+        versions: Versions,
     ) -> None:
         self.connections = connections
         self._settings = settings
         self._make = make
+        self._versions = versions
         self._adopter = Adopter(connections, settings)
         self._tables: SystemTables | None = None
         self._queues: dict[str, Queue] = {}
@@ -112,6 +129,8 @@ class Catalog:
         prefix = check_column_prefix(prefix)
         name = self.checked_name(name)
         self._check_retry(asked)
+        if (present := self._record(name)) is not None:
+            self._versions.is_outdated(present)
         known = self._adopter.knows(name, given)
         fresh = updated(EffectiveSettings(), asked)
         self._adopter.adopt(name, given, prefix, fresh, self.system())
@@ -160,11 +179,12 @@ class Catalog:
         return [queue for record in wanted if (queue := self._opened_or_none(record))]
 
     def _opened_or_none(self, record: QueueRecord) -> Queue | None:
-        # Those whose table was taken away do not keep the others from work.
+        # Those whose table was taken away, or is of another release, do not keep the others from
+        # work.
         try:
             self.checked_name(record.name)
             return self._open(record)
-        except (InvalidQueueName, QueueSchemaMismatch) as error:
+        except (InvalidQueueName, QueueSchemaMismatch, SchemaOutdated, SchemaTooNew) as error:
             if record.name not in self._unusable:
                 self._unusable.add(record.name)
                 _log.warning("Queue %s cannot be opened: %s", record.name, error)
@@ -178,6 +198,7 @@ class Catalog:
         record = self._record(name)
         if record is None:
             return False
+        self._versions.is_outdated(record)
         adoption = StoredSettings.read(record.name, record.settings).adoption
         tables = None if adoption else self._read(record)[0]
         system, prefix = self.system(), self._settings.table_prefix
@@ -207,7 +228,7 @@ class Catalog:
                 if self._tables is None:
                     dialect = self.connections.dialect
                     tables = system_tables(dialect, self._settings.schema)
-                    self._add_tables(tables.all)
+                    self._versions.prepare_system(tables)
                     self._tables = tables
         return self._tables
 
@@ -241,12 +262,16 @@ class Catalog:
             if registry.queue_record(connection, system, prefix, tables.queue) is not None:
                 return False
             ddl.create_tables(connection, _needed(tables, settings), dialect)
+            for table in (tables.live, tables.archive) if dialect.ddl_commits else ():
+                # A creator of an earlier release may have left them.
+                ddl.add_missing_columns(connection, table, dialect)
             name = tables.queue
             return registry.add_queue(
                 connection, system, dialect, prefix=prefix, name=name, settings=text, owner=owner
             )
 
     def _change(self, record: QueueRecord, asked: QueueSettings) -> None:
+        self._versions.is_outdated(record)
         stored = StoredSettings.read(record.name, record.settings)
         check_settings(stored, asked)
         queue = self._open(record)
@@ -352,11 +377,19 @@ class Catalog:
         return self.connections.run(act) if on is None else act(on)
 
     def _open(self, record: QueueRecord, on: Connection | None = None) -> Queue:
+        # A queue that is known may have been dropped, and made anew by an earlier release.
+        outdated = self._versions.is_outdated(record)
+        if outdated and on is None:
+            self._versions.upgrade(self.system(), record)
         known = self._queues.get(record.name)
         if known is not None:
             return known
         tables, settings = self._read(record, on)
         tables = dataclasses.replace(tables, temporary=record.owner is not None)
+        if outdated and on is not None:
+            # The caller's transaction may hold locks that an upgrade would wait for. It can
+            # publish, and the next call that opens the queue upgrades it.
+            return self._make(tables, settings, self._usable_kinds(record.name, settings))
         return self._remember(record.name, tables, settings)
 
     def _read(

@@ -6,6 +6,8 @@
     ├── QueueNotFound            the queue was never created here, or was dropped
     ├── InvalidQueueName         also a ValueError
     ├── QueueSchemaMismatch      it exists with another payload type or columns
+    ├── SchemaTooNew             a newer release made the tables: install that one
+    ├── SchemaOutdated           an older release made them, and this service does not change them
     ├── DuplicateKey             a live message has this key, or one that finished lately
     ├── PayloadInvalid           also a ValueError: it cannot be kept exactly, or fits no kind
     ├── PayloadTooLarge          also a ValueError
@@ -112,6 +114,58 @@ class InvalidQueueName(QueueError, ValueError):
 
 class QueueSchemaMismatch(QueueError):
     """The queue exists with another payload type or other columns than were asked for."""
+
+
+class SchemaTooNew(QueueError):
+    """A newer release made the tables of a queue, in a form that this one cannot use.
+
+    Nothing was written.
+
+    Attributes:
+        queue: name of the queue.
+        found: the version of its tables.
+        known: the newest version that this release knows.
+        release: the release that made them, as text; None where it did not say.
+    """
+
+    def __init__(
+        self, queue: str, found: int, known: int, mine: str, release: str | None = None
+    ) -> None:
+        which = (
+            "the newest release of queue-over-sql"
+            if release is None
+            else f"queue-over-sql {release} or newer"
+        )
+        super().__init__(
+            f"The tables of queue {queue!r} have schema version {found}, made by a newer release. "
+            f"This one, {mine}, knows versions up to {known}. Install {which} here. Nothing was "
+            "written."
+        )
+        self.queue = queue
+        self.found = found
+        self.known = known
+        self.release = release
+
+
+class SchemaOutdated(QueueError):
+    """An earlier release made tables, and this service must not or cannot bring them up to date.
+
+    Attributes:
+        missing: what has to be done, a sentence for each table or queue.
+        statements: the SQL that does it, as ``queue-over-sql migrate --sql`` prints it.
+    """
+
+    def __init__(
+        self, why: str, missing: Sequence[str] = (), statements: Sequence[str] = ()
+    ) -> None:
+        shown_first, more = "; ".join(missing[:5]), len(missing) - 5
+        rest = f"; and {more} more" if more > 0 else ""
+        super().__init__(
+            f"{why} To be done: {shown_first}{rest}. Run queue-over-sql migrate as a user that may "
+            "change tables, or give queue-over-sql migrate --sql to your database administrator."
+        )
+        self.missing = tuple(missing)
+        self.statements = tuple(statements)
 
 
 class DuplicateKey(QueueError):

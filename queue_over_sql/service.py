@@ -24,6 +24,7 @@ from queue_over_sql.errors import (
     TopicNotFound,
 )
 from queue_over_sql.existing_tables.queue import AdoptedQueue, RowPublisher
+from queue_over_sql.migrations import Migrations, Upgrader
 from queue_over_sql.observer import Observer, ReaperReport, as_observers
 from queue_over_sql.queue import Queue, QueueCore, core_of
 from queue_over_sql.queues.context import QueueContext
@@ -84,6 +85,10 @@ class QueueService:
         notify: whether consumers are woken by what other processes publish: on PostgreSQL by
             LISTEN and NOTIFY, on SQLite by watching the file. They poll underneath in any case,
             and only poll where a pooler such as PgBouncer shares sessions. False does without.
+        auto_migrate: whether tables that an earlier release made are brought up to date when the
+            service starts or opens a queue; safe beside workers of that release. False is for
+            users of the database that may not change tables: then ``SchemaOutdated`` says what
+            is missing, and ``queue-over-sql migrate`` does it.
         retry_policies: names and classes of your own retry policies, the same on every server. A
             queue stores the name and the arguments of its policy. A service that does not know the
             name logs it and uses ``ExponentialBackoff()``.
@@ -106,6 +111,7 @@ class QueueService:
         consumer_timeout: Duration = 30.0,
         reaper_interval: Duration = 1.0,
         notify: bool = True,
+        auto_migrate: bool = True,
         retry_policies: Mapping[str, type[Any]] | None = None,
         observer: Observer | Sequence[Observer] | None = None,
         reply_queue: str | None = None,
@@ -117,6 +123,7 @@ class QueueService:
             consumer_timeout=consumer_timeout,
             reaper_interval=reaper_interval,
             notify=notify,
+            auto_migrate=auto_migrate,
             retry_policies=RetryPolicies(retry_policies),
             reply_queue=reply_queue,
         )
@@ -127,7 +134,8 @@ class QueueService:
             database, self._runtime(), silence=silence, forbidden=missing_right
         )
         runtime = connections.runtime
-        catalog = Catalog(connections, settings, self._make_queue)
+        self._upgrader = Upgrader(connections, settings)
+        catalog = Catalog(connections, settings, self._make_queue, self._upgrader)
         consumer = Consumer(connections, catalog.system, settings, self._start_heartbeat)
         arrivals = Arrivals(runtime)
         wakeups = WakeUps(connections, arrivals, catalog.has_opened, enabled=notify)
@@ -150,6 +158,7 @@ class QueueService:
         self._released: list[str] = []
         self._told_what_is_left = False
         self._schedules = Schedules(self._parts)
+        self._migrations = Migrations(self._upgrader, parts.check_open)
         self._reaper = Reaper(
             self.queues,
             self._expired_consumers,
@@ -185,14 +194,22 @@ class QueueService:
         """Database roles for logins that publish, consume, operate or look, and do nothing else."""
         return Roles(self._parts)
 
+    @property
+    def migrations(self) -> Migrations:
+        """Says what tables of an earlier release lack, and brings them up to date."""
+        return self._migrations
+
     # -- life cycle
 
     def start(self) -> None:
         """Register this consumer and start its heartbeat and the reaper; again does nothing.
 
-        A login that may not register, such as a publisher's, goes on without these three.
+        First it brings tables of an earlier release up to date, unless ``auto_migrate`` is False. A
+        login that may not register, such as a publisher's, goes on without these three.
 
         Raises:
+            SchemaTooNew: a newer release made the tables of a queue; nothing was written.
+            SchemaOutdated: an earlier release made tables, and this service does not change them.
             DatabaseUnavailable: the database cannot be reached, so a booting server can end here.
             ServiceClosed: the service was stopped.
         """
@@ -200,6 +217,7 @@ class QueueService:
         with self._lock:
             if self._started:
                 return
+            self._upgrader.start(self._parts.system())
             try:
                 self._parts.consumer.identity()
             except NotPermitted as error:
@@ -385,10 +403,12 @@ class QueueService:
         return queue
 
     def queue(self, name: str) -> Queue:
-        """Open a queue that exists.
+        """Open a queue that exists; one of an earlier release is brought up to date first.
 
         Raises:
             QueueNotFound: it does not.
+            SchemaTooNew: a newer release made its tables; nothing was written.
+            SchemaOutdated: an earlier release made them, and this service does not change them.
         """
         self._parts.check_open()
         return self._parts.catalog.get(name)

@@ -302,6 +302,7 @@ class ServiceSettings:
     consumer_timeout: Duration = 30.0
     reaper_interval: Duration = 1.0
     notify: bool = True
+    auto_migrate: bool = True
     retry_policies: RetryPolicies = dataclasses.field(default_factory=RetryPolicies)
     reply_queue: str | None = None
 
@@ -310,6 +311,7 @@ class ServiceSettings:
             msg = "schema must be the name of a schema, or None for the connection's default"
             raise ValueError(msg)
         check_flag("notify", self.notify)
+        check_flag("auto_migrate", self.auto_migrate)
         for name in ("schema", "consumer_name", "reply_queue"):
             if not isinstance(getattr(self, name), str | None):
                 msg = f"{name} must be a str or None"

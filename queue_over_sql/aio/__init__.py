@@ -32,6 +32,7 @@ from queue_over_sql.aio.queue import (
     AsyncSelection,
 )
 from queue_over_sql.aio.service import (
+    AsyncMigrations,
     AsyncQueueService,
     AsyncRoles,
     AsyncSchedules,
@@ -46,6 +47,7 @@ __all__ = [
     "AsyncArchiveSelection",
     "AsyncLiveSelection",
     "AsyncMessage",
+    "AsyncMigrations",
     "AsyncQueue",
     "AsyncQueueService",
     "AsyncRoles",

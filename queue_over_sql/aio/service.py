@@ -27,6 +27,7 @@ from queue_over_sql.aio.queue import AsyncAdoptedQueue, AsyncMessage, AsyncQueue
 from queue_over_sql.aio.runtime import EventLoop
 from queue_over_sql.durations import Duration
 from queue_over_sql.message import Published
+from queue_over_sql.migrations import Migrations
 from queue_over_sql.queue import name_of
 from queue_over_sql.roles import Roles
 from queue_over_sql.schedules import Schedule, Schedules
@@ -96,6 +97,16 @@ class AsyncSqlApi(Proxy[SqlApi]):
     install = awaited(SqlApi.install)
     uninstall = awaited(SqlApi.uninstall)
     script = awaited(SqlApi.script)
+
+
+@proxy_of(Migrations)
+class AsyncMigrations(Proxy[Migrations]):
+    """Brings tables of an earlier release up to date; ``Migrations`` with verbs to be awaited."""
+
+    __slots__ = ()
+
+    pending = awaited(Migrations.pending)
+    apply = awaited(Migrations.apply)
 
 
 @proxy_of(Topic)
@@ -290,8 +301,8 @@ class AsyncQueueService(Proxy[QueueService]):
 
     Args:
         database: an SQLAlchemy URL, as text or object, or an ``AsyncEngine``, which is not altered.
-        schema, table_prefix, consumer_name, reaper_interval, notify, retry_policies, observer,
-            reply_queue: see ``QueueService``.
+        schema, table_prefix, consumer_name, reaper_interval, notify, auto_migrate, retry_policies,
+            observer, reply_queue: see ``QueueService``.
         consumer_timeout: see there, too; a loop that is blocked for longer loses what it holds.
         max_connections: how many acts may run on the database at once; the tasks beyond wait for
             their turn. Transactions of handlers and the background jobs have their own.
@@ -313,6 +324,7 @@ class AsyncQueueService(Proxy[QueueService]):
         consumer_timeout: Duration = 30.0,
         reaper_interval: Duration = 1.0,
         notify: bool = True,
+        auto_migrate: bool = True,
         retry_policies: Mapping[str, type[Any]] | None = None,
         observer: Observer | Sequence[Observer] | None = None,
         reply_queue: str | None = None,
@@ -328,6 +340,7 @@ class AsyncQueueService(Proxy[QueueService]):
                 consumer_timeout=consumer_timeout,
                 reaper_interval=reaper_interval,
                 notify=notify,
+                auto_migrate=auto_migrate,
                 retry_policies=retry_policies,
                 observer=observer,
                 reply_queue=reply_queue,
@@ -370,6 +383,11 @@ class AsyncQueueService(Proxy[QueueService]):
     def roles(self) -> AsyncRoles:
         """Database roles for logins that publish, consume, operate or look, and do nothing else."""
         return AsyncRoles(self._sync.roles)
+
+    @property
+    def migrations(self) -> AsyncMigrations:
+        """Says what tables of an earlier release lack, and brings them up to date."""
+        return AsyncMigrations(self._sync.migrations)
 
     @proxied(QueueService.create_queues)
     async def create_queues(self, queues: Mapping[str, QueueSettings]) -> dict[str, AsyncQueue]: ...

@@ -34,6 +34,7 @@ class AtOnceDialect(QueueDialect, abc.ABC):
     """An engine whose UPDATE picks, stamps and returns."""
 
     rounds_class = RoundsAtOnce
+    ddl_commits = False
     update_returning = True
     delete_returning = True
     insert_returning = True

@@ -163,6 +163,8 @@ class QueueDialect(SqlDialect):
     """A failed statement spoils the transaction, so a statement that may fail needs a savepoint."""
     undoes_failed_insert = True
     """A multi-row INSERT that fails leaves none of its rows."""
+    ddl_commits = True
+    """DDL ends the transaction: who is killed in the middle leaves tables without a record."""
     index_if_not_exists = True
     """CREATE INDEX IF NOT EXISTS works."""
     alters_in_view = False
@@ -280,6 +282,10 @@ class QueueDialect(SqlDialect):
         """The statements that add columns to a table that may be large."""
         return [f"ALTER TABLE {table} ADD COLUMN {column}" for column in specifications]
 
+    def add_column_in_use(self, table: str, specification: str) -> list[str]:
+        """Statements of which one adds a column while others use the table, the best first."""
+        return [f"ALTER TABLE {table} ADD COLUMN {specification}"]
+
     def drop_columns(self, table: str, names: Sequence[str]) -> list[str]:
         """The statements that drop columns of a table that may be large."""
         return [f"ALTER TABLE {table} DROP COLUMN {name}" for name in names]
@@ -326,6 +332,11 @@ class QueueDialect(SqlDialect):
             connection: with a transaction.
             schema: the tables' own; None for the connection's.
         """
+        yield
+
+    @contextlib.contextmanager
+    def waiting_briefly(self, connection: Connection) -> Iterator[None]:
+        """Inside ``creating``: give up soon on a table that is in use, as others wait behind."""
         yield
 
     def wait_until_unused(self, connection: Connection, table: Table) -> None:

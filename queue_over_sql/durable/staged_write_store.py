@@ -34,7 +34,7 @@ from sqlalchemy.schema import CreateTable
 
 from queue_over_sql.dialects.base import ErrorKind, engine_of
 from queue_over_sql.dialects.compiled import CompiledStatement
-from queue_over_sql.dialects.statements.parameters import CLAIM_CLEARED, number
+from queue_over_sql.dialects.statements.parameters import CLAIM_CLEARED, NEW_LIFE, number
 from queue_over_sql.dialects.statements.publish import insert_columns
 from queue_over_sql.durations import stored_number
 from queue_over_sql.errors import QueueError, StageLost
@@ -391,7 +391,7 @@ def _replace_live(staged: StagedTable) -> Update:
     same_key = live.c.message_key == table.c.message_key
     changes = or_(*_changes(staged, content | missing))
     wanted = and_(same_key, _counts(table, "replace"), changes)
-    fresh = {"attempt_count": 0, "last_attempt_at": None, "last_error": None, **CLAIM_CLEARED}
+    fresh = {**NEW_LIFE, **CLAIM_CLEARED}
     times = {"scheduled_at": due, "available_at": due}
     if queue.dialect.updates_from:
         values = {**content, **missing, **times, **fresh}

@@ -44,7 +44,12 @@ if TYPE_CHECKING:
     from queue_over_sql.schema.system_tables import SystemTables
 
 
-SCHEMA_VERSION: Final = 1
+RELEASE: Final = "0.1.0"
+"""The version of this package."""
+SCHEMA_VERSION: Final = 2
+"""The version of the tables that this release makes, and the newest that it knows."""
+OLDEST_BESIDE: Final = 1
+"""The oldest version of the tables whose releases may work beside this one, on its tables."""
 PREFIX = re.compile(r"[a-z][a-z0-9_]{0,19}\Z")
 # The longest suffix that a derived name gets; see queue_tables().
 _LONGEST_SUFFIX = "_dedup_keys_pkey"
@@ -70,6 +75,9 @@ MESSAGE_COLUMNS: Final = (
     "last_error",
 )
 """The columns of every queue's table, in the order in which the store reads them."""
+
+UNREAD_COLUMNS: Final = ("last_traceback",)
+"""What a message keeps besides, also in the archive, and no claim reads."""
 
 _READ_AS_TEXT: Final = frozenset({"payload", "headers"})
 _OPTIONS_OF_PUBLISH = ("key", "delay", "at", "lease", "on_conflict", "connection", "id_0")
@@ -258,6 +266,7 @@ def queue_tables(
         metadata,
         Column("id", dialect.identity, primary_key=True, autoincrement=True),
         *message_columns_of(payload, dialect),
+        *unread_columns_of(dialect),
         *[_copy(column, nullable=column.nullable) for column in own],
         *_payload_check(table, payload, dialect),
         UniqueConstraint("message_key", name=f"{table}_key_uq"),
@@ -273,6 +282,7 @@ def queue_tables(
         metadata,
         Column("id", dialect.identity, primary_key=True, autoincrement=False),
         *message_columns_of(payload, dialect),
+        *unread_columns_of(dialect),
         Column("finished_at", BigInteger, nullable=False),
         Column("outcome", String(20), nullable=False),
         *[_copy(column, nullable=True) for column in own],
@@ -320,13 +330,22 @@ def message_columns_of(payload: str, dialect: SqlDialect) -> list[Column[Any]]:
     ]
 
 
+def unread_columns_of(dialect: SqlDialect) -> list[Column[Any]]:
+    """What a message keeps and no claim reads, new ones at each call.
+
+    Tables of an earlier release get them as their last columns, when they are upgraded. A table of
+    the user's gets none.
+    """
+    return [Column("last_traceback", dialect.payload_type("text"))]
+
+
 def _payload_check(table: str, payload: str, dialect: SqlDialect) -> list[CheckConstraint]:
     condition = dialect.json_check("payload") if payload == "json" else None
     return [] if condition is None else [CheckConstraint(condition, name=f"{table}_json_ck")]
 
 
 def _own_columns(columns: Sequence[Column[Any]]) -> list[Column[Any]]:
-    taken = {*MESSAGE_COLUMNS, *ARCHIVE_COLUMNS, *_OPTIONS_OF_PUBLISH}
+    taken = {*MESSAGE_COLUMNS, *UNREAD_COLUMNS, *ARCHIVE_COLUMNS, *_OPTIONS_OF_PUBLISH}
     for column in columns:
         if not isinstance(column.name, str) or not QUEUE_NAME.match(column.name):
             msg = (

@@ -104,6 +104,9 @@ def _queues(dialect: SqlDialect) -> list[SchemaItem]:
         # The consumer that a temporary queue belongs to; NULL for a queue that stays.
         Column("owner_id", name(36)),
         Column("schema_version", Integer, nullable=False),
+        # JSON: which release made that version, and the oldest version that may be used beside it.
+        # NULL where the first one made it, which said nothing.
+        Column("schema_release", Text),
         Column("created_at", BigInteger, nullable=False),
         PrimaryKeyConstraint("table_prefix", "name"),
     ]

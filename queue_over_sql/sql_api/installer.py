@@ -19,7 +19,11 @@ from queue_over_sql.schema.queue_tables import MESSAGE_COLUMNS
 CARRIED: Final = ", ".join(
     name for name in MESSAGE_COLUMNS if name not in {"last_attempt_at", "last_error"}
 )
-"""The columns that a message takes into the archive as they are."""
+"""The columns that a message takes into the archive as they are.
+
+Not its ``last_traceback``: the routines also serve queues that an earlier release makes beside this
+one, whose tables have none until somebody opens them.
+"""
 
 _MARK = "queue_over_sql sql-api"
 _BETWEEN = "-----\n"

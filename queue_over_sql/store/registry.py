@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+import json
+from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import and_, delete, insert, select, true, update
+from sqlalchemy import and_, delete, insert, null, select, true, update
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.dialects.base import ErrorKind
 from queue_over_sql.durations import stored_number
-from queue_over_sql.schema.queue_tables import SCHEMA_VERSION
+from queue_over_sql.schema.queue_tables import OLDEST_BESIDE, RELEASE, SCHEMA_VERSION
 from queue_over_sql.store import consumers
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Connection, Select
+    from collections.abc import Container, Mapping
+
+    from sqlalchemy import ColumnElement, Connection, Select, Update
 
     from queue_over_sql.dialects.base import QueueDialect
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.schema.system_tables import SystemTables
+
+
+OF_THIS_RELEASE: Final[Mapping[str, Any]] = {
+    "schema_version": SCHEMA_VERSION,
+    "schema_release": json.dumps(
+        {"version": SCHEMA_VERSION, "release": RELEASE, "oldest": OLDEST_BESIDE}
+    ),
+}
+"""What the record of a queue says whose tables this release made or brought up to date."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,6 +41,8 @@ class QueueRecord:
     Attributes:
         discarded: messages that ended without a trace; as it is stored, which may be no number.
         owner: the consumer that a temporary queue belongs to; None for a queue that stays.
+        version: the schema version of its tables; as it is stored.
+        release: which release made that version, and the oldest version beside it; likewise.
     """
 
     name: str
@@ -36,6 +50,8 @@ class QueueRecord:
     paused: bool
     discarded: Any
     owner: str | None = None
+    version: Any = SCHEMA_VERSION
+    release: str | None = None
 
 
 def queue_record(
@@ -47,21 +63,46 @@ def queue_record(
 
 
 def queue_records(
-    connection: Connection, system: SystemTables, prefix: str | None
+    connection: Connection,
+    system: SystemTables,
+    prefix: str | None,
+    *,
+    lacking: Container[str] = (),
 ) -> list[QueueRecord]:
-    """The records of all queues under a table prefix, or under all of them, by name."""
+    """The records of all queues under a table prefix, or under all of them, by name.
+
+    ``lacking``: columns that the table in the database does not have yet.
+    """
     of_prefix = true() if prefix is None else system.queues.c.table_prefix == prefix
-    return _records(connection, system, of_prefix)
+    return _records(connection, system, of_prefix, lacking)
 
 
 def _records(
-    connection: Connection, system: SystemTables, condition: ColumnElement[bool]
+    connection: Connection,
+    system: SystemTables,
+    condition: ColumnElement[bool],
+    lacking: Container[str] = (),
 ) -> list[QueueRecord]:
     columns = system.queues.c
-    wanted = (columns.name, columns.settings, columns.paused_at, columns.discarded_count)
-    looked = select(*wanted, columns.owner_id).where(condition).order_by(columns.name)
-    rows = connection.execute(looked)
-    return [QueueRecord(row[0], row[1], row[2] is not None, row[3], row[4]) for row in rows]
+    wanted = (
+        columns.name,
+        columns.settings,
+        columns.paused_at,
+        columns.discarded_count,
+        columns.owner_id,
+        columns.schema_version,
+        columns.schema_release,
+    )
+    there = [null().label(column.name) if column.name in lacking else column for column in wanted]
+    rows = connection.execute(select(*there).where(condition).order_by(columns.name))
+    return [QueueRecord(row[0], row[1], row[2] is not None, *row[3:]) for row in rows]
+
+
+def record_upgrade(system: SystemTables, prefix: str, name: str) -> Update:
+    """Write down that the tables of a queue have this release's version; unless it is newer."""
+    queues = system.queues
+    older = queues.c.schema_version < SCHEMA_VERSION
+    return update(queues).where(_is_queue(system, prefix, name), older).values(OF_THIS_RELEASE)
 
 
 def add_queue(
@@ -80,7 +121,7 @@ def add_queue(
         "name": name,
         "settings": settings,
         "owner_id": owner,
-        "schema_version": SCHEMA_VERSION,
+        **OF_THIS_RELEASE,
         "created_at": dialect.now(),
     }
     try:

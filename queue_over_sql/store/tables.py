@@ -51,12 +51,12 @@ def ensure_tables(connection: Connection, tables: Sequence[Table], dialect: Queu
 
     Who may not create needs no right where nothing is missing.
     """
-    if not any(_is_incomplete(connection, table, dialect) for table in tables):
+    if not any(is_incomplete(connection, table, dialect) for table in tables):
         return
     with dialect.creating(connection, tables[0].schema):
         # Looked at again: whoever had the lock before may have done it all.
         for table in tables:
-            if _is_incomplete(connection, table, dialect):
+            if is_incomplete(connection, table, dialect):
                 create_tables(connection, [table], dialect)
                 add_missing_columns(connection, table, dialect)
 
@@ -65,7 +65,7 @@ def create_tables(connection: Connection, tables: Iterable[Table], dialect: Queu
     """Create tables and their indexes where they are missing; safe beside other creators."""
     for table in tables:
         create = CreateTable(table, if_not_exists=True)
-        _create(connection, create, dialect, partial(_has_table, connection, table))
+        _create(connection, create, dialect, partial(has_table, connection, table))
         create_indexes(connection, table, dialect)
 
 
@@ -160,11 +160,37 @@ def _fails_for_good(error: DBAPIError, dialect: QueueDialect) -> bool:
     return dialect.classify(error) in lost or dialect.aborts_on_error
 
 
-def _is_incomplete(connection: Connection, table: Table, dialect: QueueDialect) -> bool:
-    return not _has_table(connection, table) or bool(missing(connection, table, dialect))
+def add_column_in_use(connection: Connection, column: Column[Any], dialect: QueueDialect) -> None:
+    """Add a column to a table that others use, by the first way that the server takes.
+
+    In a transaction with the lock of creators, and with ``dialect.waiting_briefly``.
+    """
+    *ways, last = additions(connection, column, dialect)
+    for way in ways:
+        try:
+            connection.exec_driver_sql(way).close()
+        except DBAPIError as error:
+            if dialect.classify(error) is not ErrorKind.OTHER:
+                raise
+        else:
+            return
+    connection.exec_driver_sql(last).close()
 
 
-def _has_table(connection: Connection, table: Table) -> bool:
+def additions(connection: Connection, column: Column[Any], dialect: QueueDialect) -> list[str]:
+    """The statements of which one adds a column to its table, the best first."""
+    sa_dialect = connection.dialect
+    name = sa_dialect.identifier_preparer.format_table(column.table)
+    return dialect.add_column_in_use(name, str(CreateColumn(column).compile(dialect=sa_dialect)))
+
+
+def is_incomplete(connection: Connection, table: Table, dialect: QueueDialect) -> bool:
+    """The table, or a column of it, is not there."""
+    return not has_table(connection, table) or bool(missing(connection, table, dialect))
+
+
+def has_table(connection: Connection, table: Table) -> bool:
+    """The table is there."""
     return inspect(connection).has_table(table.name, schema=table.schema)
 
 
@@ -183,7 +209,7 @@ def index_names(connection: Connection, table: Table) -> set[str | None]:
 def wait_until_unused(connection: Connection, tables: QueueTables, dialect: QueueDialect) -> None:
     """Wait for transactions that use the tables of a queue, before anything of it is dropped."""
     for table in _of_queue(tables):
-        if _has_table(connection, table):
+        if has_table(connection, table):
             dialect.wait_until_unused(connection, table)
 
 

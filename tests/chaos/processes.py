@@ -21,17 +21,26 @@ PATIENCE = 60.0
 """Seconds until a child that says nothing fails the test: a bound, never a measure of speed."""
 
 
+def _first_in_path(folder: Path) -> str:
+    return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+
+
 class Process:
     """One running role: events come from its standard output, commands go to its standard input."""
 
-    def __init__(self, arguments: Any, stderr: Path) -> None:
-        """Start the role whose module defines the dataclass of `arguments`."""
+    def __init__(self, arguments: Any, stderr: Path, code: Path = REPOSITORY) -> None:
+        """Start the role whose module defines the dataclass of `arguments`.
+
+        `code`: the folder in which the package is that it runs.
+        """
         self.role: str = type(arguments).__module__
         self._stderr = stderr
         with stderr.open("wb") as errors:
             self._popen = subprocess.Popen(
                 [sys.executable, "-m", self.role, json.dumps(dataclasses.asdict(arguments))],
-                cwd=REPOSITORY,
+                # Python looks there first.
+                cwd=code,
+                env={**os.environ, "PYTHONPATH": _first_in_path(REPOSITORY)},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -149,10 +158,10 @@ class Crew:
         self._errors.mkdir()
         self._members: list[Process] = []
 
-    def spawn(self, arguments: Any) -> Process:
-        """Start the role to which this arguments dataclass belongs."""
+    def spawn(self, arguments: Any, code: Path = REPOSITORY) -> Process:
+        """Start the role to which this arguments dataclass belongs; `code` as of `Process`."""
         number = len(self._members)
-        process = Process(arguments, self._errors / f"child-{number}")
+        process = Process(arguments, self._errors / f"child-{number}", code)
         self._members.append(process)
         return process
 

@@ -42,6 +42,7 @@ EXPECTED = [
     "archive export",
     "archive prune",
     "archive remove",
+    "migrate",
     "schedule add",
     "schedule list",
     "schedule show",

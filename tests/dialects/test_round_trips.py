@@ -251,6 +251,22 @@ def test_an_act_sends_no_more_than_expected(traffic: Traffic, queue: Queue) -> N
     assert expected == seen
 
 
+def test_versions_cost_one_statement_at_a_start(
+    traffic: Traffic, quiet: QueueService, database: TestDatabase
+) -> None:
+    """None when a queue is opened: its version comes with its settings."""
+    quiet.create_queue("jobs")
+    service = QueueService(database.url, consumer_timeout=3600, reaper_interval=3600, notify=False)
+    try:
+        started = traffic.of(service.start)
+        opened = traffic.of(lambda: service.queue("jobs"))
+    finally:
+        service.stop()
+    read = [sent for sent in started if "queue_over_sql_queues.schema_version" in sent.text]
+    assert 1 == len(read)
+    assert "SELECT" == _shown(opened)
+
+
 @pytest.mark.engines("postgresql")
 def test_a_burst_is_told_once(traffic: Traffic, queue: Queue) -> None:
     """The first publication tells other processes after its commit, those right after it do not."""

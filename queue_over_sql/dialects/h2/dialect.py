@@ -29,6 +29,7 @@ from sqlalchemy.types import TypeEngine
 
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect
 from queue_over_sql.dialects.compiled import StatementCache
+from queue_over_sql.dialects.driver_calls import pause
 from queue_over_sql.dialects.requests import ClaimRequest, read_rows
 from queue_over_sql.dialects.statements import claim
 from queue_over_sql.dialects.statements.parameters import number
@@ -61,6 +62,9 @@ _SKIP_LOCKED_SINCE = (2, 2, 220)
 _CREATION = "queue_over_sql_creation"
 # How long a creator may take before others no longer wait for it.
 _CREATION_SECONDS = 60
+# How long all others pause at most for a table that stays in use.
+_BRIEF_MILLISECONDS = 300
+_UNTIL_THEY_PAUSE = 0.03
 # https://h2database.com/javadoc/org/h2/api/ErrorCode.html
 _KINDS = {
     40001: ErrorKind.TRANSIENT,
@@ -132,6 +136,27 @@ class H2Dialect(QueueDialect):
                 _release(connection)
             raise
         _release(connection)
+
+    @contextlib.contextmanager
+    def waiting_briefly(self, connection: Connection) -> Iterator[None]:
+        """While others pause: H2 builds the table anew, and for a moment there is none.
+
+        The server ends their pause, too, when this connection is lost.
+        """
+        before = connection.exec_driver_sql("SELECT LOCK_TIMEOUT()").scalar_one()
+        connection.exec_driver_sql(f"SET LOCK_TIMEOUT {_BRIEF_MILLISECONDS}").close()
+        # Who is no administrator has to do without.
+        with contextlib.suppress(DBAPIError):
+            connection.exec_driver_sql("SET EXCLUSIVE 1").close()
+        try:
+            # Who has read the name of the table already gets to where it pauses.
+            pause(connection, _UNTIL_THEY_PAUSE)
+            yield
+        finally:
+            with contextlib.suppress(SQLAlchemyError):
+                connection.exec_driver_sql("SET EXCLUSIVE 0").close()
+            with contextlib.suppress(SQLAlchemyError):
+                connection.exec_driver_sql(f"SET LOCK_TIMEOUT {before}").close()
 
     def wait_until_unused(self, connection: Connection, table: Table) -> None:
         """By a change that changes nothing: DROP TABLE has committed what was before it."""

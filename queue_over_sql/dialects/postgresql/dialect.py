@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from sqlalchemy import (
     ARRAY,
@@ -74,6 +74,8 @@ if TYPE_CHECKING:
 
 # Any number that other programs are unlikely to lock: the letters of "queue".
 _CREATION_LOCK = 0x7175657565
+# How long all others may wait for a table behind an ALTER that waits.
+_BRIEF_MILLISECONDS: Final = 100
 # What is off makes a plan that needs it look so dear that the server would compile it, for 0.1 s.
 _BY_INDEX = "SET enable_seqscan = off; SET enable_sort = off; SET jit = off"
 _AS_USUAL = "RESET enable_seqscan; RESET enable_sort; RESET jit"
@@ -255,6 +257,12 @@ class PostgreSQLDialect(AtOnceDialect):
         """CREATE … IF NOT EXISTS races with itself in the catalog; released by the commit."""
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{self.lock_seconds}s'")
+        yield
+
+    @contextlib.contextmanager
+    def waiting_briefly(self, connection: Connection) -> Iterator[None]:
+        """Whoever asks for the table after an ALTER that waits, waits for it."""
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_BRIEF_MILLISECONDS}ms'")
         yield
 
     def classify_driver_error(self, error: BaseException | None) -> ErrorKind:

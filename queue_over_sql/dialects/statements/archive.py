@@ -19,7 +19,7 @@ from sqlalchemy import (
 )
 
 from queue_over_sql.dialects.statements.parameters import among_ids, fence, number, words
-from queue_over_sql.schema.queue_tables import MESSAGE_COLUMNS
+from queue_over_sql.schema.queue_tables import MESSAGE_COLUMNS, UNREAD_COLUMNS
 
 if TYPE_CHECKING:
     from sqlalchemy import CTE, Table
@@ -34,7 +34,7 @@ def ending_reason(earlier: ColumnElement[Any]) -> ColumnElement[Any]:
 
 def archived_names(tables: QueueTables) -> list[str]:
     """The columns that a message takes with it into the archive."""
-    return [*MESSAGE_COLUMNS, *tables.own_columns, "finished_at", "outcome"]
+    return [*MESSAGE_COLUMNS, *UNREAD_COLUMNS, *tables.own_columns, "finished_at", "outcome"]
 
 
 def archived_values(tables: QueueTables, source: Table | CTE) -> list[ColumnElement[Any]]:
@@ -44,7 +44,7 @@ def archived_values(tables: QueueTables, source: Table | CTE) -> list[ColumnElem
         "last_error": ending_reason(source.c.last_error),
         "last_attempt_at": func.coalesce(number("p_attempted"), source.c.last_attempt_at),
     }
-    names = [*MESSAGE_COLUMNS, *tables.own_columns]
+    names = [*MESSAGE_COLUMNS, *UNREAD_COLUMNS, *tables.own_columns]
     return [*[changed.get(name, source.c[name]) for name in names], now, words("p_outcome", 20)]
 
 

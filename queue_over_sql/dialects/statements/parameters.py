@@ -27,6 +27,14 @@ CLAIM_CLEARED: dict[str, Any] = dict.fromkeys(
 )
 """The values of a message that nobody holds."""
 
+NEW_LIFE: dict[str, Any] = {
+    "attempt_count": 0,
+    "last_attempt_at": None,
+    "last_error": None,
+    "last_traceback": None,
+}
+"""The values of a message that begins anew."""
+
 
 def uncounted(tables: QueueTables) -> dict[str, Any]:
     """The values of a message that was given back without an attempt."""

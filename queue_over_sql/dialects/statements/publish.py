@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, Insert, Select, Update, bindparam, func, select, update
 
-from queue_over_sql.dialects.statements.parameters import CLAIM_CLEARED, number, words
+from queue_over_sql.dialects.statements.parameters import CLAIM_CLEARED, NEW_LIFE, number, words
 
 if TYPE_CHECKING:
     from queue_over_sql.schema.queue_tables import QueueTables
@@ -109,7 +109,7 @@ def replace(tables: QueueTables) -> Update:
         for name in insert_columns(tables)
         if name not in times and name not in kept
     }
-    fresh = {"attempt_count": 0, "last_attempt_at": None, "last_error": None}
+    fresh = NEW_LIFE
     return (
         update(live)
         .where(live.c.id == number("p_id_0"))

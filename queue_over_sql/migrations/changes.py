@@ -1,0 +1,203 @@
+"""What each version of the tables changed, and what of it a database still lacks."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import Column, MetaData, Table
+from sqlalchemy.exc import NoSuchTableError
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from queue_over_sql.durations import stored_number
+from queue_over_sql.errors import UNREADABLE, QueueError, QueueSchemaMismatch, SchemaTooNew
+from queue_over_sql.schema.queue_tables import RELEASE, SCHEMA_VERSION
+from queue_over_sql.settings import StoredSettings
+from queue_over_sql.store import registry
+from queue_over_sql.store import tables as ddl
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import ClauseElement, Connection
+    from sqlalchemy.schema import ExecutableDDLElement
+
+    from queue_over_sql.dialects.base import QueueDialect
+    from queue_over_sql.schema.dialect import SqlDialect
+    from queue_over_sql.schema.system_tables import SystemTables
+    from queue_over_sql.store.registry import QueueRecord
+
+
+@dataclasses.dataclass(frozen=True)
+class SchemaChange:
+    """Something that is to be done, or was done, to bring tables up to date.
+
+    Attributes:
+        queue: name of the queue; None for the tables that all queues share.
+        version: the schema version that the queue has; None for the shared tables.
+        to_version: the one that it gets; likewise.
+        summary: what it is, for people.
+        statements: the SQL that does it, to be run in this order.
+    """
+
+    queue: str | None
+    version: int | None
+    to_version: int | None
+    summary: str
+    statements: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Migration:
+    """One step from a version of a queue's tables to the next.
+
+    It only adds columns that may be NULL: so a worker of the release before goes on beside it, and
+    half of it is as good as nothing of it.
+
+    Attributes:
+        version: that it leads to.
+        summary: what it does.
+        columns: new columns, each in a table that has the name of the queue's table or archive.
+    """
+
+    version: int
+    summary: str
+    columns: Callable[[str, str | None, SqlDialect], list[Column[Any]]]
+
+
+def _last_traceback(base: str, schema: str | None, dialect: SqlDialect) -> list[Column[Any]]:
+    found = []
+    for name in (base, f"{base}_archive"):
+        column: Column[Any] = Column("last_traceback", dialect.payload_type("text"))
+        Table(name, MetaData(), column, schema=schema)
+        found.append(column)
+    return found
+
+
+MIGRATIONS: Final = (
+    Migration(2, "add the column last_traceback to its table and its archive", _last_traceback),
+)
+"""All of them, in the order in which they are done; the last leads to ``SCHEMA_VERSION``."""
+
+
+def version_of(record: QueueRecord) -> int:
+    """The version of a queue's tables, if this release may use them.
+
+    Raises:
+        SchemaTooNew: it may not.
+        QueueSchemaMismatch: the record holds no version.
+    """
+    try:
+        version = stored_number("schema_version", record.version)
+    except QueueError as error:
+        raise QueueSchemaMismatch(f"Queue {record.name!r}: {error}") from error
+    if version <= SCHEMA_VERSION:
+        return version
+    release, oldest = _said_by(record, version)
+    if oldest is None or oldest > SCHEMA_VERSION:
+        raise SchemaTooNew(record.name, version, SCHEMA_VERSION, RELEASE, release)
+    return version
+
+
+def is_outdated(record: QueueRecord) -> bool:
+    """Whether a queue is to be upgraded before it is used; a temporary one goes with its owner.
+
+    Raises:
+        SchemaTooNew, QueueSchemaMismatch: as in ``version_of``.
+    """
+    return version_of(record) < SCHEMA_VERSION and record.owner is None
+
+
+def _said_by(record: QueueRecord, version: int) -> tuple[str | None, int | None]:
+    """The release that made this version, and the oldest version whose releases it bears."""
+    try:
+        said = json.loads(record.release or "null")
+        if said["version"] == version:
+            return str(said["release"]), int(said["oldest"])
+    except UNREADABLE:
+        pass
+    return None, None
+
+
+def lacking_columns(
+    connection: Connection,
+    record: QueueRecord,
+    prefix: str,
+    schema: str | None,
+    dialect: QueueDialect,
+) -> list[Column[Any]]:
+    """The columns that a queue's tables lack; none of a table of the user's.
+
+    Raises:
+        QueueSchemaMismatch: a table is gone, or has a column of the user's by such a name.
+    """
+    stored = StoredSettings.read(record.name, record.settings)
+    if stored.adoption is not None:
+        return []
+    version, base = version_of(record), prefix + record.name
+    steps = [step for step in MIGRATIONS if step.version > version]
+    wanted = [column for step in steps for column in step.columns(base, schema, dialect)]
+    for column in wanted:
+        if column.name in stored.columns:
+            msg = (
+                f"Queue {record.name!r} has a column of its own that is named {column.name!r}, "
+                f"which is the name of a column of every queue from schema version "
+                f"{SCHEMA_VERSION} on. Nothing was changed: move its messages to a queue whose "
+                "column has another name."
+            )
+            raise QueueSchemaMismatch(msg)
+    try:
+        return [c for c in wanted if ddl.missing(connection, c.table, dialect)]
+    except NoSuchTableError as error:
+        msg = f"The table {error} of queue {record.name!r} is gone. Restore it, or drop the queue."
+        raise QueueSchemaMismatch(msg) from error
+
+
+def change_of_queue(
+    connection: Connection,
+    record: QueueRecord,
+    columns: Sequence[Column[Any]],
+    *,
+    system: SystemTables,
+    prefix: str,
+    dialect: QueueDialect,
+) -> SchemaChange:
+    """What brings a queue up to date that lacks some columns."""
+    version = version_of(record)
+    steps = [step.summary for step in MIGRATIONS if step.version > version]
+    what = "; ".join(steps) if columns else "write down that nothing of it has to change"
+    recorded = registry.record_upgrade(system, prefix, record.name)
+    statements = [ddl.additions(connection, column, dialect)[0] for column in columns]
+    return SchemaChange(
+        record.name,
+        version,
+        SCHEMA_VERSION,
+        f"queue {record.name!r} from version {version} to {SCHEMA_VERSION}: {what}",
+        (*statements, _as_text(connection, recorded)),
+    )
+
+
+def changes_of_system(
+    connection: Connection, system: SystemTables, dialect: QueueDialect
+) -> list[SchemaChange]:
+    """What the shared tables lack, by table."""
+    found = []
+    for table in system.all:
+        if not ddl.has_table(connection, table):
+            made: list[ExecutableDDLElement] = [CreateTable(table)]
+            made += [CreateIndex(index) for index in table.indexes]
+            texts = tuple(_as_text(connection, one) for one in made)
+            found.append(SchemaChange(None, None, None, f"create {table.name}", texts))
+        elif lacking := ddl.missing(connection, table, dialect):
+            names = ", ".join(column.name for column in lacking)
+            added = [ddl.additions(connection, column, dialect)[0] for column in lacking]
+            what = f"add to {table.name}: {names}"
+            found.append(SchemaChange(None, None, None, what, tuple(added)))
+    return found
+
+
+def _as_text(connection: Connection, clause: ClauseElement) -> str:
+    literal = {"literal_binds": True}
+    return str(clause.compile(dialect=connection.dialect, compile_kwargs=literal)).strip()

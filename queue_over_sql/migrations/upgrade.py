@@ -1,0 +1,323 @@
+"""Bring tables up to date while others work on them, or say what they lack."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from sqlalchemy.exc import DBAPIError
+
+from queue_over_sql.dialects.base import ErrorKind
+from queue_over_sql.errors import (
+    DatabaseRefused,
+    DatabaseUnavailable,
+    QueueError,
+    QueueSchemaMismatch,
+    SchemaOutdated,
+)
+from queue_over_sql.migrations.changes import (
+    SchemaChange,
+    change_of_queue,
+    changes_of_system,
+    is_outdated,
+    lacking_columns,
+    version_of,
+)
+from queue_over_sql.schema.queue_tables import SCHEMA_VERSION
+from queue_over_sql.schema.system_tables import SystemTables, system_tables
+from queue_over_sql.store import registry
+from queue_over_sql.store import tables as ddl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection
+
+    from queue_over_sql.database.connections import Connections
+    from queue_over_sql.settings import ServiceSettings
+    from queue_over_sql.store.registry import QueueRecord
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+# How long a table may stay in use before an upgrade gives up: when a service starts or an operator
+# waits, and when a queue is opened.
+_PATIENCE: Final = 60.0
+_PATIENCE_AT_OPENING: Final = 10.0
+# How long all others have the table for themselves between two tries.
+_BETWEEN_TRIES: Final = (0.05, 0.5)
+
+
+class _InUse(QueueError):
+    """The table was in use for longer than an ALTER may wait."""
+
+
+class Upgrader:
+    """Reads the versions of a service's tables, and brings them up to date or refuses them."""
+
+    def __init__(self, connections: Connections, settings: ServiceSettings) -> None:
+        self._connections = connections
+        self._settings = settings
+
+    def is_outdated(self, record: QueueRecord) -> bool:
+        """Whether a queue is to be upgraded before it is used.
+
+        Raises:
+            SchemaTooNew: this release may not use it at all.
+            QueueSchemaMismatch: its record holds no version.
+        """
+        return is_outdated(record)
+
+    def prepare_system(self, system: SystemTables) -> None:
+        """Create the shared tables, or their newer columns, where they are missing.
+
+        Who may not create needs no right where nothing is missing, and sends no statement more.
+
+        Raises:
+            SchemaTooNew: something is missing, and a newer release has made the others.
+            SchemaOutdated: something is missing, and this service does not change tables.
+        """
+        dialect = self._connections.dialect
+        if self._run(lambda c: any(ddl.is_incomplete(c, t, dialect) for t in system.all)):
+            self._complete(system)
+
+    def start(self, system: SystemTables) -> None:
+        """Upgrade all queues of the service that need it.
+
+        Raises:
+            SchemaTooNew: one is of a version that this release may not use.
+            SchemaOutdated: one needs it, and this service does not change tables, or cannot.
+            DatabaseUnavailable: the tables of one stayed in use.
+        """
+        prefix = self._settings.table_prefix
+        records = self._run(lambda c: registry.queue_records(c, system, prefix))
+        outdated = [record for record in records if _is_usable(record) and is_outdated(record)]
+        if outdated and not self._settings.auto_migrate:
+            self._refuse()
+            return
+        for record in outdated:
+            try:
+                self._upgrade(system, record.name, _PATIENCE)
+            except QueueSchemaMismatch as error:
+                # As where its table was taken away: it does not keep the others from work.
+                _log.warning("Queue %s cannot be upgraded: %s", record.name, error)
+
+    def upgrade(self, system: SystemTables, record: QueueRecord) -> None:
+        """Upgrade one queue, which is being opened.
+
+        Raises:
+            SchemaOutdated, DatabaseUnavailable: as in ``start``.
+            QueueSchemaMismatch: a table of it is gone.
+        """
+        if not self._settings.auto_migrate:
+            self._refuse()
+            return
+        self._upgrade(system, record.name, _PATIENCE_AT_OPENING)
+
+    def pending(self) -> list[SchemaChange]:
+        """What is to be done, in this order; reads only."""
+        dialect, prefix = self._connections.dialect, self._settings.table_prefix
+        system = system_tables(dialect, self._settings.schema)
+
+        def look(connection: Connection) -> list[SchemaChange]:
+            changes = changes_of_system(connection, system, dialect)
+            records = self._records(connection, system, prefix)
+            outdated = [one for one in records if _is_usable(one) and is_outdated(one)]
+            for record in outdated:
+                changes += self._changes_of(connection, system, record)
+            return changes
+
+        return self._run(look)
+
+    def apply(self) -> list[SchemaChange]:
+        """Do what is to be done, whatever ``auto_migrate`` says; what was done.
+
+        Raises:
+            SchemaTooNew, SchemaOutdated, DatabaseUnavailable: as in ``start``.
+        """
+        done = self.pending()
+        system = system_tables(self._connections.dialect, self._settings.schema)
+        if any(change.queue is None for change in done):
+            self._complete(system, asked=True)
+        for change in done:
+            if change.queue is not None:
+                self._upgrade(system, change.queue, _PATIENCE)
+        return done
+
+    # -- the shared tables
+
+    def _complete(self, system: SystemTables, *, asked: bool = False) -> None:
+        for record in self._run(lambda c: self._records(c, system, None)):
+            if _is_usable(record):
+                version_of(record)
+        if not (asked or self._settings.auto_migrate):
+            self._refuse()
+        dialect = self._connections.dialect
+        absent = self._run(lambda c: [t for t in system.all if not ddl.has_table(c, t)])
+        if absent:
+            self._connections.run(lambda c: ddl.ensure_tables(c, absent, dialect), atomic=True)
+        if self._run(lambda c: any(ddl.is_incomplete(c, t, dialect) for t in system.all)):
+            self._patiently("the shared tables", _PATIENCE, lambda c: self._add_missing(c, system))
+
+    def _add_missing(self, connection: Connection, system: SystemTables) -> None:
+        dialect = self._connections.dialect
+        with dialect.creating(connection, self._settings.schema):
+            # Looked at again: whoever had the lock before may have done it all.
+            for table in system.all:
+                for column in ddl.missing(connection, table, dialect):
+                    self._add(connection, column)
+
+    def _records(
+        self, connection: Connection, system: SystemTables, prefix: str | None
+    ) -> list[QueueRecord]:
+        """The records of queues, also where the table of an earlier release holds them."""
+        if not ddl.has_table(connection, system.queues):
+            return []
+        lacking = ddl.missing(connection, system.queues, self._connections.dialect)
+        names = {column.name for column in lacking}
+        return registry.queue_records(connection, system, prefix, lacking=names)
+
+    # -- the tables of a queue
+
+    def _upgrade(self, system: SystemTables, name: str, patience: float) -> None:
+        def act(connection: Connection) -> bool:
+            return self._upgrade_locked(connection, system, name)
+
+        if self._patiently(f"queue {name!r}", patience, act):
+            _log.info("Upgraded queue %s to schema version %d.", name, SCHEMA_VERSION)
+
+    def _upgrade_locked(self, connection: Connection, system: SystemTables, name: str) -> bool:
+        dialect, prefix = self._connections.dialect, self._settings.table_prefix
+        schema = self._settings.schema
+        with dialect.creating(connection, schema):
+            # Another may have upgraded or dropped it meanwhile, or been killed in the middle.
+            record = registry.queue_record(connection, system, prefix, name)
+            if record is None or not is_outdated(record):
+                return False
+            for column in lacking_columns(connection, record, prefix, schema, dialect):
+                self._add(connection, column)
+            connection.execute(registry.record_upgrade(system, prefix, name))
+            return True
+
+    def _add(self, connection: Connection, column: Any) -> None:
+        dialect = self._connections.dialect
+        with dialect.waiting_briefly(connection):
+            ddl.add_column_in_use(connection, column, dialect)
+
+    def _patiently(self, what: str, patience: float, act: Callable[[Connection], T]) -> T:
+        """Do it in a transaction, again and again while a table is in use."""
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                return self._connections.run(lambda c: self._or_in_use(c, act), atomic=True)
+            except _InUse as busy:
+                if time.monotonic() > deadline:
+                    msg = (
+                        f"Not upgraded: {what} of {self._connections.where}, because transactions "
+                        f"kept using its tables for {patience:g} seconds. Workers go on as before. "
+                        "Let long transactions end, and try again."
+                    )
+                    raise DatabaseUnavailable(msg) from busy.__cause__
+            except DatabaseRefused as error:
+                raise self._unable(what, error) from error
+            self._connections.runtime.sleep(random.uniform(*_BETWEEN_TRIES))  # noqa: S311
+
+    def _or_in_use(self, connection: Connection, act: Callable[[Connection], T]) -> T:
+        try:
+            return act(connection)
+        except DBAPIError as error:
+            # To try again at once would keep everybody else from the table.
+            if self._connections.dialect.classify(error) is ErrorKind.TRANSIENT:
+                raise _InUse from error
+            raise
+
+    # -- refusals
+
+    def _refuse(self) -> None:
+        # Others may have done it meanwhile.
+        if changes := self.pending():
+            why = "The tables are of an earlier release, and auto_migrate is off."
+            raise _outdated(why, changes)
+
+    def _changes_of(
+        self, connection: Connection, system: SystemTables, record: QueueRecord
+    ) -> list[SchemaChange]:
+        dialect, prefix = self._connections.dialect, self._settings.table_prefix
+        try:
+            columns = lacking_columns(connection, record, prefix, self._settings.schema, dialect)
+        except QueueSchemaMismatch as error:
+            _log.warning("Queue %s cannot be upgraded: %s", record.name, error)
+            return []
+        change = change_of_queue(
+            connection, record, columns, system=system, prefix=prefix, dialect=dialect
+        )
+        return [change]
+
+    def _unable(self, what: str, error: DatabaseRefused) -> QueueError:
+        try:
+            changes = self.pending()
+        except QueueError:
+            return error
+        if not changes:
+            return error
+        return _outdated(f"Not upgraded: {what}. {error}", changes)
+
+    def _run(self, act: Callable[[Connection], T]) -> T:
+        return self._connections.run(act)
+
+
+def _outdated(why: str, changes: list[SchemaChange]) -> SchemaOutdated:
+    statements = [statement for change in changes for statement in change.statements]
+    return SchemaOutdated(why, [change.summary for change in changes], statements)
+
+
+def _is_usable(record: QueueRecord) -> bool:
+    # What is no version at all is told when the queue is opened.
+    try:
+        version_of(record)
+    except QueueSchemaMismatch:
+        return False
+    return True
+
+
+class Migrations:
+    """Brings the tables of a service's queues up to date; ``service.migrations``."""
+
+    def __init__(self, upgrader: Upgrader, check_open: Callable[[], None]) -> None:
+        self._upgrader = upgrader
+        self._check_open = check_open
+
+    def pending(self) -> list[SchemaChange]:
+        """What has to be done so that this release can use the queues; changes nothing.
+
+        The queues are those under the service's table prefix.
+
+        Returns:
+            The changes in the order in which they are to be done; an empty list where the tables
+            are up to date.
+
+        Raises:
+            SchemaTooNew: a newer release made the tables of a queue.
+            DatabaseUnavailable: the database cannot be reached.
+        """
+        self._check_open()
+        return self._upgrader.pending()
+
+    def apply(self) -> list[SchemaChange]:
+        """Do it; safe beside live workers, from several places at once, and after a kill.
+
+        A service does it by itself when it starts or opens a queue, unless it was made with
+        ``auto_migrate=False``. This does it in either case.
+
+        Returns:
+            What was to be done; others may have done it at the same moment.
+
+        Raises:
+            SchemaTooNew: as in ``pending``; nothing was changed.
+            SchemaOutdated: this user of the database may not change the tables.
+            DatabaseUnavailable: transactions kept using a table for a minute.
+        """
+        self._check_open()
+        return self._upgrader.apply()

@@ -1,0 +1,110 @@
+"""An upgrade beside live workers of the release before, killed in the middle again and again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import inspect, text
+
+from queue_over_sql.schema.queue_tables import SCHEMA_VERSION
+from tests.chaos.account import archived, archived_tokens, live_tokens, repeated
+from tests.chaos.earlier import earlier_code
+from tests.chaos.roles import migrator, publisher, worker
+from tests.waiting import eventually
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sqlalchemy import Engine
+
+    from queue_over_sql.testing.plugin import TestDatabase
+    from tests.chaos.processes import Crew
+
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.empty_database,
+    pytest.mark.timeout(300),
+    pytest.mark.default_on("sqlite", "postgresql"),
+]
+
+CREATE = """
+import sys
+from queue_over_sql import QueueService
+assert not hasattr(QueueService, "migrations"), "this is not the release before"
+QueueService(sys.argv[1], notify=False).create_queue("jobs", archive="all", lease=20)
+"""
+# The last one is before the version is written down.
+KILLS = ("queue_over_sql_queues", "queue_jobs", "queue_jobs_archive")
+
+
+def made_by_the_release_before(code: Path, url: str) -> None:
+    """Create the queue `jobs` with that release."""
+    subprocess.run([sys.executable, "-c", CREATE, url], cwd=code, check=True, timeout=60)
+
+
+def version_and_columns(sql: Engine) -> tuple[int, bool]:
+    """The queue's version, and whether its archive, which is the last, has the newest column."""
+    look = inspect(sql)
+    with sql.connect() as connection:
+        version = connection.execute(text("SELECT schema_version FROM queue_over_sql_queues"))
+        columns = {column["name"] for column in look.get_columns("queue_jobs_archive")}
+        return int(version.scalar_one()), "last_traceback" in columns
+
+
+def test_workers_of_the_release_before_drain_the_queue_meanwhile(
+    database: TestDatabase, sql: Engine, crew: Crew, tmp_path: Path
+) -> None:
+    """Three kills, a completed upgrade and a worker of each release: nothing is lost or doubled."""
+    code = earlier_code(tmp_path)
+    made_by_the_release_before(code, database.url)
+    journal = str(crew.journals)
+    at_work = worker.Arguments(database.url, journal, seconds=0.005, consumer_timeout=20.0)
+    publishing = publisher.Arguments(database.url, journal, mode="one", name="p", pause=0.05)
+    before = [crew.spawn(at_work, code) for _ in range(2)]
+    source = crew.spawn(publishing, code)
+    for process in [*before, source]:
+        process.expect("ready")
+    source.tell("go")
+
+    def goes_on() -> None:
+        done = len(archived_tokens(sql, "done"))
+
+        def some_more() -> bool:
+            for process in [*before, source]:
+                process.check_alive()
+            return len(archived_tokens(sql, "done")) > done + 5
+
+        eventually(some_more, "they go on", every=0.05)
+
+    goes_on()
+    # On H2 a minute passes until the lock of who was killed counts no more.
+    for dies_after in KILLS[-1:] if database.engine == "h2" else KILLS:
+        killed = crew.spawn(migrator.Arguments(database.url, dies_after))
+        assert killed.join(150) == -9, killed.errors()
+        assert version_and_columns(sql)[0] < SCHEMA_VERSION
+        goes_on()
+    done = crew.spawn(migrator.Arguments(database.url)).expect("done", within=150)
+    assert done["queues"][-1] == "jobs"
+    assert (SCHEMA_VERSION, True) == version_and_columns(sql)
+    goes_on()
+
+    after = crew.spawn(at_work)
+    after.expect("ready")
+    before.pop().kill()
+    goes_on()
+    source.tell("stop")
+    source.join()
+    account = crew.account()
+    published = set(account.tokens("published"))
+    eventually(lambda: not live_tokens(sql), "all is done", within=100, every=0.1)
+    for process in (*before, after):
+        process.check_alive()
+        assert "Traceback" not in process.errors(), process.errors()
+    assert {"done"} == {outcome for _, outcome in archived(sql)}
+    assert [] == repeated(archived_tokens(sql, "done"))
+    done_tokens = set(archived_tokens(sql, "done"))
+    assert set() == published - done_tokens
+    assert set() == done_tokens - set(account.tokens("intends"))
