@@ -14,7 +14,12 @@ from queue_over_sql.durations import Duration
 from queue_over_sql.errors import QueueError
 from queue_over_sql.message import Message, Publication, Published, claim_of
 from queue_over_sql.observer import facts_of
-from queue_over_sql.queues.admin import QueueStats, change_record, count_messages
+from queue_over_sql.queues.admin import (
+    QueueStats,
+    change_record,
+    count_messages,
+    read_traceback,
+)
 from queue_over_sql.queues.archive import Archive
 from queue_over_sql.queues.claim import Claimer
 from queue_over_sql.queues.decoding import Decoder, as_where
@@ -647,6 +652,21 @@ class Queue:
         """
         message_id = check_whole("message_id", message_id, 0)
         return self._core.settlements.cancel(message_id, reason)
+
+    def last_traceback(self, message_id: int) -> str | None:
+        """Where the last failure of a message happened, live or archived.
+
+        It is kept of exceptions: of a worker's handler, of a ``with`` block of ``receive``, and of
+        those given to ``nack(error=…)``, but not in a transaction of the caller's; the last 20,000
+        characters of each.
+
+        Args:
+            message_id: of the message.
+
+        Returns:
+            The traceback; None where there is no such message, or it has none.
+        """
+        return read_traceback(self._core.context, check_whole("message_id", message_id, 0))
 
     def purge(self, *, claimed: bool = False) -> int:
         """Remove ready, delayed and held messages; the archive stays.

@@ -236,6 +236,7 @@ class AsyncQueue(Proxy[Queue]):
     pause = awaited(Queue.pause)
     resume = awaited(Queue.resume)
     purge = awaited(Queue.purge)
+    last_traceback = awaited(Queue.last_traceback)
     refresh = awaited(Queue.refresh)
 
     @property

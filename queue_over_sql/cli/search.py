@@ -1,4 +1,4 @@
-"""Commands that find messages and show them without claiming any: `peek` and `search`."""
+"""Commands that show messages without claiming any: `peek`, `search` and `show`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from queue_over_sql.cli.filters import (
     WhereFilter,
 )
 from queue_over_sql.cli.lines import payload_line
-from queue_over_sql.cli.options import MESSAGES_PANEL, QueueName, number
+from queue_over_sql.cli.options import MESSAGES_PANEL, QueueName, argument, number
+from queue_over_sql.cli.output import LAYOUT, printable
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.cli.values import format_instant
@@ -86,6 +87,36 @@ def search(
             raise typer.Exit(ExitCode.OK if number else ExitCode.NOTHING)
         found = selection.list(limit=limit, after=after)
         _show(session, searched, found, archive=archive)
+
+
+@commands.add("show")
+def show(
+    session: Session,
+    *,
+    queue: QueueName,
+    message_id: Annotated[int, argument("ID", "Of the message, live or archived.")],
+) -> None:
+    """Show all of one message, with the traceback of its last failure; exit code 3 without it."""
+    with session.queue(queue) as looked_at:
+        of_it = looked_at.table.c.id == message_id
+        message = looked_at.messages(where=of_it).first()
+        if message is None:
+            archived = looked_at.archive.messages().list(limit=1, after=message_id - 1)
+            message = next((each for each in archived if each.id == message_id), None)
+        if message is None:
+            session.output.nothing(f"Queue {queue} has no message {message_id}.")
+        traceback = looked_at.last_traceback(message_id)
+        fields = {**message_fields(message), "last_traceback": traceback}
+        if session.output.machine:
+            session.output.record(fields)
+            return
+        shown = {name: value for name, value in fields.items() if value is not None}
+        shown |= {"payload": payload_line(message, looked_at.settings.payload)}
+        shown.pop("last_traceback", None)
+        session.output.details({name: _one_line(str(value)) for name, value in shown.items()})
+        if traceback is not None:
+            session.output.line("")
+            session.output.line(printable(traceback.rstrip(), keep=LAYOUT))
 
 
 def _selection(queue: Queue, filters: Filters, *, archive: bool) -> Selection:

@@ -157,7 +157,13 @@ class Upgrader:
         dialect = self._connections.dialect
         absent = self._run(lambda c: [t for t in system.all if not ddl.has_table(c, t)])
         if absent:
-            self._connections.run(lambda c: ddl.ensure_tables(c, absent, dialect), atomic=True)
+            try:
+                self._connections.run(lambda c: ddl.ensure_tables(c, absent, dialect), atomic=True)
+            except DatabaseRefused as error:
+                if system.queues in absent:
+                    # There are no tables at all, of whatever release.
+                    raise
+                raise self._unable("the shared tables", error) from error
         if self._run(lambda c: any(ddl.is_incomplete(c, t, dialect) for t in system.all)):
             self._patiently("the shared tables", _PATIENCE, lambda c: self._add_missing(c, system))
 

@@ -6,6 +6,8 @@ import dataclasses
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import select
+
 from queue_over_sql import store
 from queue_over_sql.durations import stored_number
 from queue_over_sql.errors import QueueNotFound
@@ -73,6 +75,18 @@ def count_messages(context: QueueContext) -> QueueStats:
         paused=record.paused,
         wal_bytes=context.run(context.dialect.wal_bytes),
     )
+
+
+def read_traceback(context: QueueContext, message_id: int) -> str | None:
+    """The traceback of a message's last failure; see ``Queue.last_traceback``."""
+    for table in dict.fromkeys((context.tables.live, context.tables.archive)):
+        if "last_traceback" in table.c:
+            wanted = select(table.c.last_traceback).where(table.c.id == message_id)
+            found = context.run(lambda c: c.execute(wanted).first())  # noqa: B023 - runs at once
+            if found is not None:
+                text: str | None = found[0]
+                return text
+    return None
 
 
 def change_record(context: QueueContext, **values: Any) -> None:

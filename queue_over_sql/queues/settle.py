@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import traceback
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import partial
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql import store
 from queue_over_sql.durations import MICROSECOND, instant_to_microseconds, to_microseconds
-from queue_over_sql.errors import ClaimLost, DatabaseUnavailable, shown
+from queue_over_sql.errors import ClaimLost, DatabaseUnavailable, QueueError, shown
 from queue_over_sql.message import (
     Claim,
     Message,
@@ -87,6 +88,8 @@ class Settlements:
             m.id: self.delay_after(m.attempt, m.max_attempts, reason, explicit) for m in messages
         }
         groups = self.grouped(messages, Outcome.FAILED, reason, apart=delays)
+        if connection is None and isinstance(error, BaseException):
+            self.keep_traceback(messages, traceback_of(error))
         sql = self._context.sql
 
         def fail(target: Connection, settlement: Settlement) -> set[int]:
@@ -101,6 +104,20 @@ class Settlements:
         self._settle(messages, act, connection, became, reason)
         if any(wait == 0 for wait in delays.values()):
             self._came_back(None)
+
+    def keep_traceback(self, messages: Sequence[Message], text: str | None) -> None:
+        """Write down where a failure happened, before the messages are nacked for it.
+
+        Never fails: to nack is what matters.
+        """
+        live = self._context.tables.live
+        if text is None or "last_traceback" not in live.c:
+            return
+        for group in self.grouped(messages):
+            try:
+                self._context.run(lambda c: store.keep_traceback(c, live, group, text))  # noqa: B023 - runs at once
+            except QueueError as error:
+                _log.debug("A traceback is not kept: %s", error)
 
     def release(
         self,
@@ -432,6 +449,17 @@ def reason_of(error: str | BaseException | None, argument: str = "error") -> str
         raise TypeError(msg)
     text = payloads.printable(error)
     return None if text is None else text[:_LONGEST_ERROR]
+
+
+def traceback_of(error: BaseException) -> str | None:
+    """The traceback that is kept of a failure: its end, where it is long; None without one."""
+    if error.__traceback__ is None:
+        return None
+    try:
+        text = "".join(traceback.format_exception(error))
+    except Exception:  # noqa: BLE001 - the text of a user's exception is the user's code
+        return None
+    return payloads.printable(text[-_LONGEST_ERROR:])
 
 
 def _newest(messages: Sequence[Message]) -> list[Message]:

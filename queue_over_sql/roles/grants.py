@@ -72,6 +72,7 @@ _CLAIM = (
     "lease_expires_at",
     "last_attempt_at",
     "last_error",
+    "last_traceback",
 )
 _CHANGE = "SELECT INSERT UPDATE DELETE"
 

@@ -65,6 +65,7 @@ from queue_over_sql.store.settle import extend as extend
 from queue_over_sql.store.settle import finish as finish
 from queue_over_sql.store.settle import give_back as give_back
 from queue_over_sql.store.settle import hold as hold
+from queue_over_sql.store.settle import keep_traceback as keep_traceback
 from queue_over_sql.store.settle import release as release
 from queue_over_sql.store.settle import remove as remove
 from queue_over_sql.store.settle import restore as restore

@@ -9,6 +9,8 @@ import dataclasses
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import update
+
 from queue_over_sql.dialects.statements import settle
 from queue_over_sql.dialects.statements.parameters import MAX_IDS, batches, bucket_of, id_values
 from queue_over_sql.store.acts import Act, rows_by_ids
@@ -17,7 +19,7 @@ from queue_over_sql.store.keys import remember_keys
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Table
 
     from queue_over_sql.dialects.compiled import StatementCache
     from queue_over_sql.dialects.requests import Settlement
@@ -159,6 +161,20 @@ def hold(connection: Connection, sql: StatementCache, settlement: Settlement) ->
 def still_there(connection: Connection, sql: StatementCache, ids: Sequence[int]) -> set[int]:
     """Which of the messages are live."""
     return {row[0] for row in rows_by_ids(connection, sql, settle.still_there, ids)}
+
+
+def keep_traceback(connection: Connection, live: Table, settlement: Settlement, text: str) -> None:
+    """Write the traceback of a failure on messages that their claim still holds."""
+    claim = settlement.claim
+    connection.execute(
+        update(live)
+        .where(
+            live.c.id.in_(settlement.ids),
+            live.c.consumer_id == claim.consumer_id,
+            live.c.consumer_round == claim.consumer_round,
+        )
+        .values(last_traceback=text)
+    )
 
 
 def _settle(

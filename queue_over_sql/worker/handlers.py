@@ -17,7 +17,8 @@ from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
 from queue_over_sql.errors import ClaimLost, DatabaseUnavailable, QueueError
 from queue_over_sql.observer import facts_of, log_fields, log_lost
-from queue_over_sql.queues.settle import reason_of
+from queue_over_sql.queue import core_of
+from queue_over_sql.queues.settle import reason_of, traceback_of
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection
@@ -151,7 +152,8 @@ class HandlerRun:
         if not committed:
             self._call_one_by_one(shared.begun)
             return
-        for message, reason in shared.failures.items():
+        for message, (reason, text) in shared.failures.items():
+            core_of(self.queue).settlements.keep_traceback([message], text)
             self._nack([message], reason)
 
     def _call_one_by_one(self, messages: list[Message]) -> None:
@@ -383,7 +385,7 @@ class _SharedTransaction:
     ) -> None:
         self.begun: list[Message] = []
         # By the text alone: an exception would keep cursors of the connection open.
-        self.failures: dict[Message, str] = {}
+        self.failures: dict[Message, tuple[str, str | None]] = {}
         self._refused = False
         self._handler = handler
         self._draining = draining
@@ -421,7 +423,8 @@ class _SharedTransaction:
                 raise _NotShared(str(error)) from error
             _log_failure(self._handler.queue, [message], error)
             timed_out = isinstance(error, TimedOut)
-            self.failures[message] = reason_of(str(error) if timed_out else error) or ""
+            reason = reason_of(str(error) if timed_out else error) or ""
+            self.failures[message] = reason, None if timed_out else traceback_of(error)
             message.settled = False
             undo.rollback()
         else:

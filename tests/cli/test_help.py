@@ -26,6 +26,7 @@ EXPECTED = [
     "consume",
     "peek",
     "search",
+    "show",
     "edit",
     "cancel",
     "requeue",
