@@ -187,7 +187,6 @@ def _has_prometheus() -> bool:
 
 @contextlib.contextmanager
 def _metrics_together() -> Iterator[None]:
-    """Let processes that are started meanwhile write their metrics where this one reads them."""
     name = "PROMETHEUS_MULTIPROC_DIR"
     if not _has_prometheus() or name in os.environ:
         yield

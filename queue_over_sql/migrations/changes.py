@@ -111,7 +111,6 @@ def is_outdated(record: QueueRecord) -> bool:
 
 
 def _said_by(record: QueueRecord, version: int) -> tuple[str | None, int | None]:
-    """The release that made this version, and the oldest version whose releases it bears."""
     try:
         said = json.loads(record.release or "null")
         if said["version"] == version:

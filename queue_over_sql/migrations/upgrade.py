@@ -178,7 +178,6 @@ class Upgrader:
     def _records(
         self, connection: Connection, system: SystemTables, prefix: str | None
     ) -> list[QueueRecord]:
-        """The records of queues, also where the table of an earlier release holds them."""
         if not ddl.has_table(connection, system.queues):
             return []
         lacking = ddl.missing(connection, system.queues, self._connections.dialect)
@@ -213,7 +212,6 @@ class Upgrader:
             ddl.add_column_in_use(connection, column, dialect)
 
     def _patiently(self, what: str, patience: float, act: Callable[[Connection], T]) -> T:
-        """Do it in a transaction, again and again while a table is in use."""
         deadline = time.monotonic() + patience
         while True:
             try:

@@ -308,7 +308,7 @@ def read_history(service: QueueService, since: Duration, queue: str | None = Non
 
 
 def _histogram(text: str) -> list[int]:
-    """A histogram as it is stored; an empty one where somebody else has written there."""
+    # A histogram as it is stored; an empty one where somebody else has written there.
     try:
         counts: Any = json.loads(text)
     except ValueError:

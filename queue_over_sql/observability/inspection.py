@@ -174,7 +174,7 @@ class Inspection:
 
 
 def _age(tables: QueueTables, level: int) -> Any:
-    """The age of the oldest ready message of a level, which is the first in the claim index."""
+    # The age of the oldest ready message of a level, which is the first in the claim index.
     c, now = tables.live.c, tables.dialect.now()
     return select(now - func.min(c.available_at)).where(
         c.consumer_id.is_(None), c.priority == level, c.available_at <= now, *tables.live_only()

@@ -187,7 +187,7 @@ def _about(messages: Sequence[MessageFacts]) -> dict[str, Any]:
 
 
 def _measured(attributes: Mapping[str, Any], failure: str | None) -> dict[str, Any]:
-    """What may be a dimension of a metric: nothing that grows with the messages."""
+    # What may be a dimension of a metric: nothing that grows with the messages.
     grows = ("messaging.message.id", "messaging.batch.message_count")
     kept = {name: value for name, value in attributes.items() if name not in grows}
     return kept if failure is None else kept | {"error.type": failure}

@@ -213,7 +213,7 @@ class Roles:
 
 
 def _single_rights(grants: str) -> list[str]:
-    """A row of SHOW GRANTS, which has all rights on a table, as one text for each of them."""
+    # A row of SHOW GRANTS, which has all rights on a table, as one text for each of them.
     rights, _, rest = grants.removeprefix("GRANT ").partition(" ON ")
     return [f"{right} {rest}" for right in re.split(r", (?![^(]*\))", rights)]
 

@@ -106,7 +106,6 @@ class HandlerThreads:
             return list(self._settling)
 
     def _handle(self, place: _Place) -> None:
-        """Run handlers, those of several queues in turn, until the worker drains."""
         runs: dict[Supply, HandlerRun] = {}
         order = deque(self.supplies)
         order.rotate(-place.index)
@@ -170,7 +169,6 @@ class HandlerThreads:
         self.drain()
 
     def _comes_back(self, place: _Place, supply: Supply) -> bool:
-        """The abandoned call has ended; whether its thread is needed."""
         _log.info("Queue %s: a handler that had timed out has ended.", supply.handler.queue)
         with self._filled:
             needed = not place.replaced
