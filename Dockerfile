@@ -20,7 +20,7 @@ WORKDIR /app
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY queue_over_sql ./queue_over_sql
 COPY examples ./examples
-RUN pip install --no-cache-dir --constraint constraints.txt ".[postgresql,mysql]" \
+RUN pip install --no-cache-dir --constraint constraints.txt ".[postgresql,mysql,prometheus]" \
     && useradd --create-home app
 USER app
 WORKDIR /app/examples/deployment

@@ -47,7 +47,7 @@ def migrate(
     """Bring tables that an earlier release made up to date; workers of that release go on.
 
     Safe to run again, from several places at once, and after it was killed. Services do it by
-    themselves when they start, but for those with auto_migrate=False.
+    themselves when they start, except those with auto_migrate=False.
     """
     if plan + sql + check > 1:
         raise typer.BadParameter("--plan, --sql and --check exclude one another")

@@ -19,7 +19,7 @@ try:
     from opentelemetry.context import Context
     from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode
 except ImportError as error:
-    msg = "Traces need OpenTelemetry: pip install 'queue-over-sql[opentelemetry]'"
+    msg = "Traces need OpenTelemetry: install the extra `opentelemetry`"
     raise ImportError(msg) from error
 
 if TYPE_CHECKING:

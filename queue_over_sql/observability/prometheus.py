@@ -33,7 +33,7 @@ try:
     from prometheus_client.core import GaugeMetricFamily, Metric
     from prometheus_client.registry import Collector
 except ImportError as error:
-    msg = "Metrics need prometheus_client: pip install 'queue-over-sql[prometheus]'"
+    msg = "Metrics need prometheus_client: install the extra `prometheus`"
     raise ImportError(msg) from error
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from queue_over_sql.database.runtime import THREADS, Running, Runtime, Turn
 from queue_over_sql.errors import ClaimLost, QueueError
 from queue_over_sql.message import claimed_lease_us, note_cancelled
+from queue_over_sql.observer import log_fields
 
 if TYPE_CHECKING:
     from queue_over_sql.message import Message
@@ -167,7 +168,9 @@ def _note_lost(messages: Iterable[Message]) -> None:
     if lost:
         more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
         names = ", ".join(map(repr, lost[:_NAMED]))
-        _log.warning("Claims are lost, and their handlers are told: %s%s", names, more)
+        fields = log_fields(lost[0].queue, lost)
+        text = "Claims are lost, and their handlers are told: %s%s"
+        _log.error(text, names, more, extra=fields)
     for message in lost:
         note_cancelled(message)
 

@@ -41,6 +41,7 @@ NOT_RUN = {
     ("docs/deployment.md", "docker compose"): "builds images; tests/examples checks the file",
     ("docs/deployment.md", "systemctl"): "installs units as root; tests/examples checks them",
     ("docs/deployment.md", "kubectl"): "needs a cluster; tests/examples checks the manifests",
+    ("docs/observability.md", "scrape_configs"): "configures Prometheus; a test runs one",
     ("docs/health.md", "curl"): "shows a worker that stays; tests/chaos/test_probes.py runs one",
     ("docs/health.md", "health --live"): "asks that worker; tests/cli/test_health.py asks one",
     ("docs/operations.md", "rounds out"): "shows a streaming query; tests/cli runs it",
