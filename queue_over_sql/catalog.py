@@ -12,6 +12,7 @@ from sqlalchemy.exc import CompileError
 from queue_over_sql import store
 from queue_over_sql.errors import (
     InvalidQueueName,
+    NotPermitted,
     QueueNotFound,
     QueueSchemaMismatch,
     SchemaOutdated,
@@ -62,6 +63,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
+_NOT_OPENED = (
+    InvalidQueueName,
+    NotPermitted,
+    QueueSchemaMismatch,
+    SchemaOutdated,
+    SchemaTooNew,
+)
 
 
 class Versions(Protocol):
@@ -184,7 +192,7 @@ class Catalog:
         try:
             self.checked_name(record.name)
             return self._open(record)
-        except (InvalidQueueName, QueueSchemaMismatch, SchemaOutdated, SchemaTooNew) as error:
+        except _NOT_OPENED as error:
             if record.name not in self._unusable:
                 self._unusable.add(record.name)
                 _log.warning("Queue %s cannot be opened: %s", record.name, error)

@@ -201,7 +201,7 @@ class Observers(Observer):
         with self._wrapped("publishing", queue, count) as yielded:
             headers: dict[str, Any] = {}
             for given in yielded:
-                headers.update(given or {})
+                headers.update(given if isinstance(given, Mapping) else {})
             yield headers
 
     def handling(
@@ -269,10 +269,13 @@ class Observers(Observer):
                     entered.append((wrap, wrapper))
             except Exception:  # noqa: BLE001 - as in _tell
                 self._complain(wrap)
+        failure: tuple[Any, Any, Any] = (None, None, None)
         try:
             yield yielded
-        finally:
+        except BaseException:
             failure = sys.exc_info()
+            raise
+        finally:
             for wrap, wrapper in reversed(entered):
                 try:
                     # Whatever it returns: an observer swallows no error.

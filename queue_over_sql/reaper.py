@@ -93,13 +93,13 @@ class Reaper:
                 _log.warning("The reaper cannot serve queue %s: %s", queue.name, error)
                 failure = error
         report += self._do_chores()
+        if self._observer is not None:
+            self._observer.reaped(report, time.monotonic() - began)
         if failure is not None:
             raise failure
         for consumer_id in dead:
             self._forget_consumer(consumer_id)
         _log.log(logging.DEBUG if report == ReaperReport() else logging.INFO, "Reaper: %s", report)
-        if self._observer is not None:
-            self._observer.reaped(report, time.monotonic() - began)
         return report
 
     def run_if_due(self) -> None:

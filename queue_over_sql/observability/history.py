@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import os
 import threading
 import time
 import uuid
@@ -125,6 +126,7 @@ class History(Observer):
     def __init__(self, *, keep: Duration = timedelta(days=7)) -> None:
         self._keep = to_timedelta(keep, "keep")
         self._lock = threading.Lock()
+        self._pid = os.getpid()
         self._open: dict[tuple[str, int], Minute] = {}
         self._parts: ServiceParts | None = None
         self._changed: Condition | None = None
@@ -151,13 +153,13 @@ class History(Observer):
     def published(self, queue: str, count: int, seconds: float, ids: Sequence[int]) -> None:
         """Count it."""
         del seconds, ids
-        with self._lock:
+        with self._mine():
             self._minute(queue).published += count
 
     def claimed(self, queue: str, messages: Sequence[MessageFacts], seconds: float) -> None:
         """Count it."""
         del seconds
-        with self._lock:
+        with self._mine():
             minute = self._minute(queue)
             minute.claimed += len(messages)
             for message in messages:
@@ -174,21 +176,28 @@ class History(Observer):
     ) -> None:
         """Count it."""
         del messages
-        with self._lock:
+        with self._mine():
             minute = self._minute(queue)
             minute.handled[bisect.bisect_left(BOUNDS, seconds)] += 1
             minute.handler_failures += error is not None
 
     def settled(self, queue: str, outcome: str, ids: Sequence[int]) -> None:
         """Count it."""
-        with self._lock:
+        with self._mine():
             minute = self._minute(queue)
             setattr(minute, outcome, getattr(minute, outcome) + len(ids))
 
     def claim_lost(self, queue: str, ids: Sequence[int]) -> None:
         """Count it."""
-        with self._lock:
+        with self._mine():
             self._minute(queue).claims_lost += len(ids)
+
+    def _mine(self) -> threading.Lock:
+        if self._pid != os.getpid():
+            # A forked child has none of the parent's threads, and must not count for it.
+            self._pid, self._running = os.getpid(), False
+            self._lock, self._open = threading.Lock(), {}
+        return self._lock
 
     def _minute(self, queue: str) -> Minute:
         number = int(time.time()) // _MINUTE
@@ -212,7 +221,7 @@ class History(Observer):
                 self._flush(time.time() // _MINUTE)
 
     def _flush(self, before: float) -> None:
-        with self._lock:
+        with self._mine():
             ended = {key: minute for key, minute in self._open.items() if key[1] < before}
             for key in ended:
                 del self._open[key]
@@ -229,7 +238,7 @@ class History(Observer):
             _log.warning("The history of %d minutes is lost: %s", len(ended), error)
 
     def _keep_for_later(self, ended: dict[tuple[str, int], Minute]) -> None:
-        with self._lock:
+        with self._mine():
             self._open = {**ended, **self._open}
             for key in list(self._open)[: max(0, len(self._open) - _MOST_ROWS)]:
                 del self._open[key]

@@ -98,7 +98,7 @@ GRANTS: Final[Mapping[str, Sequence[Grant]]] = {
         *_rights("kinds", "INSERT DELETE", "tells which kinds it can read"),
         *_rights("consumer_rounds", "INSERT UPDATE DELETE", "rounds of durable consumers (Spark)"),
         Grant("UPDATE", "queues", "counts what ends without a trace", ("discarded_count",)),
-        Grant("INSERT", "history", "writes down what was done in each minute"),
+        *_rights("history", "INSERT DELETE", "writes down what was done in each minute; prunes"),
         Grant("SELECT", LIVE, "claims and reads messages"),
         Grant("UPDATE", LIVE, "claims, extends, gives back; the reaper, too", _CLAIM),
         Grant("DELETE", LIVE, "acks, takes, dead-letters"),

@@ -175,13 +175,17 @@ class Calls:
                 call.slow_at = math.inf
             if late:
                 self._stop(call, now)
-        if slow:
-            report_slow(call.handler, call.messages, now - call.began_at)
         if late:
             for message in call.messages:
                 note_cancelled(message)
             if call.stop is _Stop.ABANDONED:
                 call.abandon(call.reason)
+        if slow:
+            # Beside this loop: what the user's function waits for must not hold up others' limits.
+            seconds = now - call.began_at
+            self._runtime.start(
+                "queue-over-sql-slow", report_slow, call.handler, call.messages, seconds
+            )
 
     def _stop(self, call: _Call, now: float) -> None:
         call.limit_at = math.inf

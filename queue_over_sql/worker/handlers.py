@@ -9,7 +9,7 @@ import functools
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlalchemy import event
@@ -143,6 +143,8 @@ class HandlerRun:
             _log.info("Queue %s: %s", self.queue.name, error.__cause__)
             self._give_back(messages)
             return
+        except CallAbandoned:
+            raise
         except asyncio.CancelledError:
             self._give_back(messages)
             raise
@@ -150,21 +152,28 @@ class HandlerRun:
             _log.info("Queue %s: messages are handled one by one: %s", self.queue.name, error)
         self.unbegun = messages[len(shared.begun) :]
         if not committed:
-            self._call_one_by_one(shared.begun)
+            self._call_one_by_one(shared.begun, shared.failures)
             return
         for message, (reason, text) in shared.failures.items():
             core_of(self.queue).settlements.keep_traceback([message], text)
             self._nack([message], reason)
 
-    def _call_one_by_one(self, messages: list[Message]) -> None:
+    def _call_one_by_one(
+        self, messages: list[Message], failures: Mapping[Message, tuple[str, str | None]]
+    ) -> None:
         for index, message in enumerate(messages):
             if self._draining() or not self.queue.holds(message):
                 self._give_back(messages[index:])
                 return
             if message.cancelled:
+                # It timed out, or its claim is lost.
+                if message in failures:
+                    self._nack([message], failures[message][0])
                 continue
             try:
                 self._call([message])
+            except CallAbandoned:
+                raise
             except HandlerStopped:
                 self._give_back(messages[index + 1 :])
                 raise
@@ -185,6 +194,9 @@ class HandlerRun:
             _log.info("Queue %s: %s", self.queue.name, error.__cause__)
             self._give_back(messages)
             return []
+        except CallAbandoned:
+            # Whoever gave it up sees to its messages.
+            raise
         except HandlerStopped:
             self._give_back(messages)
             raise
@@ -194,6 +206,14 @@ class HandlerRun:
         return [message for message in messages if not message.settled]
 
     def _invoke(self, messages: list[Message], argument: Any, *lent: Connection) -> None:
+        observer = core_of(self.queue).context.observer
+        if observer is None and not _log.isEnabledFor(logging.DEBUG):
+            self._invoke_watched(messages, argument, *lent)
+            return
+        with _telling(self.queue.name, messages, observer):
+            self._invoke_watched(messages, argument, *lent)
+
+    def _invoke_watched(self, messages: list[Message], argument: Any, *lent: Connection) -> None:
         function = self._handler.function
         if self._watch is None:
             _refuse_awaitable(function(argument, *lent))
@@ -206,7 +226,11 @@ class HandlerRun:
     def _abandon(self, messages: list[Message], reason: str, *lent: Connection) -> None:
         """See to the messages of a call that does not end; called from another thread or task."""
         self.abandoned = True
-        others = [message for message in self._taken if message not in messages]
+        others = [m for m in self._taken if m not in messages and not m.settled]
+        observer = core_of(self.queue).context.observer
+        if observer is not None:
+            seconds = self._handler.timeout or 0.0
+            observer.handled(self.queue.name, facts_of(messages), seconds, TimedOut(reason))
 
         def settle() -> None:
             # First its transaction: it may have the rows of its messages locked.
@@ -319,9 +343,16 @@ def within_middleware(
     middleware: Sequence[Middleware], function: HandlerFunction
 ) -> HandlerFunction:
     """A handler with middleware around it, the first one outermost."""
+    if middleware:
+        # A middleware need not return what the handler returns.
+        function = functools.partial(_call_checked, function)
     for around in reversed(middleware):
         function = functools.partial(_call_within, around, function)
     return function
+
+
+def _call_checked(function: HandlerFunction, *arguments: Any) -> None:
+    _refuse_awaitable(function(*arguments))
 
 
 def _call_within(around: Middleware, function: HandlerFunction, message: Any, *rest: Any) -> Any:
@@ -343,34 +374,29 @@ async def _await_within(
     await around(message, functools.partial(function, message, *rest))
 
 
-def watched(function: HandlerFunction, queue: str, observer: Observers | None) -> HandlerFunction:
-    """A handler of which the log, at DEBUG, and observers hear."""
-
-    def handle(argument: Any, *connection: Connection) -> Any:
-        if observer is None and not _log.isEnabledFor(logging.DEBUG):
-            return function(argument, *connection)
-        messages = argument if isinstance(argument, list) else [argument]
-        facts = facts_of(messages)
-        error: BaseException | None = None
-        began = time.monotonic()
-        try:
-            with contextlib.nullcontext() if observer is None else observer.handling(queue, facts):
-                return function(argument, *connection)
-        except BaseException as failure:
-            error = failure
-            raise
-        finally:
-            seconds = time.monotonic() - began
-            if observer is not None and not isinstance(error, HandlerStopped):
-                observer.handled(queue, facts, seconds, error)
-            if error is None:
-                names = ", ".join(map(repr, messages))
-                fields = log_fields(queue, messages)
-                _log.debug("Handled %s in %.3f s.", names, seconds, extra=fields)
-            # With its frames it would keep cursors of the connection open.
-            error = None
-
-    return handle
+@contextlib.contextmanager
+def _telling(queue: str, messages: Sequence[Message], observer: Observers | None) -> Iterator[None]:
+    """Let the log, at DEBUG, and observers hear of a call of a handler."""
+    facts = [] if observer is None else facts_of(messages)
+    error: BaseException | None = None
+    began = time.monotonic()
+    try:
+        with contextlib.nullcontext() if observer is None else observer.handling(queue, facts):
+            yield
+    except BaseException as failure:
+        error = failure
+        raise
+    finally:
+        seconds = time.monotonic() - began
+        # Of a call that was given up they have heard; one that was stopped is no failure.
+        if observer is not None and not isinstance(error, HandlerStopped | CallAbandoned):
+            observer.handled(queue, facts, seconds, error)
+        if error is None:
+            names = ", ".join(map(repr, messages))
+            fields = log_fields(queue, messages)
+            _log.debug("Handled %s in %.3f s.", names, seconds, extra=fields)
+        # With its frames it would keep cursors of the connection open.
+        error = None
 
 
 class _NotShared(Exception):

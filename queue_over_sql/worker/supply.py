@@ -199,7 +199,8 @@ class Supply:
             self._finished += finished
             if first:
                 self._finished_at = time.monotonic()
-        del self._calls[id(taken)]
+        # A call that was given up is not there any more.
+        self._calls.pop(id(taken), None)
         if first or unbegun or (self._each and finished):
             self.stir()
 

@@ -39,13 +39,17 @@ _MOST_STUCK = 10
 
 @dataclasses.dataclass(eq=False)
 class _Place:
-    """One thread; ``left`` once its call was abandoned, ``back`` once that has ended after all."""
+    """One thread.
+
+    It is ``left`` once its call was abandoned; ``back`` has the messages of the abandoned call that
+    has ended after all.
+    """
 
     index: int
     running: Running | None = None
     left: bool = False
     replaced: bool = False
-    back: bool = False
+    back: Sequence[Message] | None = None
 
 
 class HandlerThreads:
@@ -121,7 +125,7 @@ class HandlerThreads:
                     self._handle_safely(supply, taken, runs, place)
                 except CallAbandoned:
                     runs.pop(supply).close()
-                    if not self._comes_back(place, supply):
+                    if not self._comes_back(place, supply, taken):
                         return
                 self._parts.connections.runtime.let_others_run()
                 # Its next message comes after those of the others.
@@ -143,7 +147,7 @@ class HandlerThreads:
         with self._filled:
             self._settling = [each for each in self._settling if each.is_alive()]
             self._settling.append(start("queue-over-sql-timed-out", settle))
-            if place.back:
+            if place.back is taken:
                 return
             left = 1 + sum(each.left for each in self._places)
             few = left <= max(_MOST_STUCK, self.concurrency)
@@ -152,7 +156,7 @@ class HandlerThreads:
             # Before it is left: the worker ends when none of its threads is at work.
             self._start(place.index)
         with self._filled:
-            place.left = not place.back
+            place.left = place.back is not taken
         if not few and not self.draining:
             self._note_too_many(left)
 
@@ -168,11 +172,11 @@ class HandlerThreads:
         _log.error("The worker ends: %s", msg)
         self.drain()
 
-    def _comes_back(self, place: _Place, supply: Supply) -> bool:
+    def _comes_back(self, place: _Place, supply: Supply, taken: Sequence[Message]) -> bool:
         _log.info("Queue %s: a handler that had timed out has ended.", supply.handler.queue)
         with self._filled:
             needed = not place.replaced
-            place.back, place.left = needed, False
+            place.back, place.left = taken, False
         return needed
 
     def _handle_safely(

@@ -23,7 +23,6 @@ from queue_over_sql.worker.handlers import (
     Middleware,
     check_middleware,
     is_asynchronous,
-    watched,
     within_middleware,
 )
 from queue_over_sql.worker.lease_renewal import LeaseKeeper
@@ -161,7 +160,6 @@ class Worker:
             called: HandlerFunction = function
             if self._runtime is THREADS:
                 called = within_middleware(self.middleware, called)
-            called = watched(called, name, self._parts.observer)
             self._handlers.append(
                 Handler(
                     name,
