@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from sqlalchemy import Connection, make_url, text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -154,11 +154,13 @@ def main(arguments: Arguments) -> None:
     )
     worker = service.worker(concurrency=arguments.concurrency, prefetch=arguments.prefetch)
     handler = Handler(arguments)
+    # An earlier release knows no time limits.
+    options: dict[str, Any] = {} if arguments.timeout is None else {"timeout": arguments.timeout}
     if arguments.transactional:
-        register = worker.handle(arguments.queue, transactional=True, timeout=arguments.timeout)
+        register = worker.handle(arguments.queue, transactional=True, **options)
         register(handler.handle_in_transaction)
     else:
-        worker.handle(arguments.queue, timeout=arguments.timeout)(handler.handle)
+        worker.handle(arguments.queue, **options)(handler.handle)
     emit("ready")
     worker.run(signals=True)
     emit("drained")
