@@ -25,6 +25,7 @@ from queue_over_sql.backoff import OutageLog
 from queue_over_sql.durations import Duration, to_timedelta
 from queue_over_sql.errors import DatabaseUnavailable, NotPermitted, QueueError, ServiceClosed
 from queue_over_sql.observer import MessageFacts, Observer
+from queue_over_sql.schema.system_tables import HISTORY_COUNTS
 from queue_over_sql.service import QueueService, parts_of
 
 if TYPE_CHECKING:
@@ -44,11 +45,6 @@ _MICROSECONDS: Final = 60_000_000
 # So many rows are kept in memory while the database is away.
 _MOST_ROWS: Final = 5_000
 _PRUNE_SECONDS: Final = 3_600
-COUNTS: Final = (
-    *("published", "claimed", "redelivered", "done", "retried", "failed", "rejected"),
-    *("released", "claims_lost", "handler_failures"),
-)
-"""What is counted of each minute."""
 
 
 @dataclasses.dataclass
@@ -86,7 +82,7 @@ class Minute:
 
     def add(self, other: Minute) -> None:
         """Count what happened in another process, or in another minute, too."""
-        for name in COUNTS:
+        for name in HISTORY_COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for mine, theirs in ((self.waited, other.waited), (self.handled, other.handled)):
             mine[:] = [a + b for a, b in zip(mine, theirs, strict=True)]
@@ -258,7 +254,7 @@ class History(Observer):
                     "queue": minute.queue,
                     "minute": int(minute.begins_at.timestamp()) // _MINUTE + ahead,
                     "process": process,
-                    **{name: getattr(minute, name) for name in COUNTS},
+                    **{name: getattr(minute, name) for name in HISTORY_COUNTS},
                     "waited": json.dumps(minute.waited),
                     "handled": json.dumps(minute.handled),
                 }
@@ -311,7 +307,7 @@ def read_history(service: QueueService, since: Duration, queue: str | None = Non
         begins_at = datetime.fromtimestamp(row.minute * _MINUTE, UTC)
         minute = found.setdefault((row.queue, row.minute), Minute(row.queue, begins_at))
         waited, handled = _histogram(row.waited), _histogram(row.handled)
-        counts = {name: getattr(row, name) for name in COUNTS}
+        counts = {name: getattr(row, name) for name in HISTORY_COUNTS}
         minute.add(Minute(row.queue, begins_at, **counts, waited=waited, handled=handled))
     return [found[key] for key in sorted(found)]
 

@@ -32,6 +32,11 @@ SCHEDULE_LENGTH: Final = 200
 PATTERN_LENGTH: Final = 255
 OWNER_LENGTH: Final = 255
 WRITER_LENGTH: Final = 100
+HISTORY_COUNTS: Final = (
+    *("published", "claimed", "redelivered", "done", "retried", "failed", "rejected"),
+    *("released", "claims_lost", "handler_failures"),
+)
+"""What the history counts of each minute, by column."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -235,17 +240,13 @@ def _commits(dialect: SqlDialect) -> list[SchemaItem]:
 
 def _history(dialect: SqlDialect) -> list[SchemaItem]:
     name = dialect.exact_string
-    counts = (
-        *("published", "claimed", "redelivered", "done", "retried", "failed", "rejected"),
-        *("released", "claims_lost", "handler_failures"),
-    )
     return [
         Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
         Column("queue", name(NAME_LENGTH), nullable=False),
         # Minutes since the epoch.
         Column("minute", BigInteger, nullable=False),
         Column("process", name(36), nullable=False),
-        *(Column(count, BigInteger, nullable=False) for count in counts),
+        *(Column(count, BigInteger, nullable=False) for count in HISTORY_COUNTS),
         # Histograms as JSON lists; see observability/history.py.
         Column("waited", Text, nullable=False),
         Column("handled", Text, nullable=False),

@@ -376,7 +376,6 @@ async def _await_within(
 
 @contextlib.contextmanager
 def _telling(queue: str, messages: Sequence[Message], observer: Observers | None) -> Iterator[None]:
-    """Let the log, at DEBUG, and observers hear of a call of a handler."""
     facts = [] if observer is None else facts_of(messages)
     error: BaseException | None = None
     began = time.monotonic()
@@ -389,7 +388,7 @@ def _telling(queue: str, messages: Sequence[Message], observer: Observers | None
     finally:
         seconds = time.monotonic() - began
         # Of a call that was given up they have heard; one that was stopped is no failure.
-        if observer is not None and not isinstance(error, HandlerStopped | CallAbandoned):
+        if observer is not None and not isinstance(error, HandlerStopped):
             observer.handled(queue, facts, seconds, error)
         if error is None:
             names = ", ".join(map(repr, messages))

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import select, update
 
 from queue_over_sql import DatabaseUnavailable, QueueService
-from queue_over_sql.observability import history
 from queue_over_sql.observability.history import BOUNDS, History, quantile, read_history
+from queue_over_sql.schema.system_tables import HISTORY_COUNTS
 from queue_over_sql.service import parts_of
 from tests.cli.command_line import run, succeed
 from tests.observability.test_prometheus import use
@@ -39,7 +39,7 @@ def test_what_happened_is_written_by_queue_and_minute(make_service: MakeService)
         service.stop()
     reader = make_service()
     found = total(read_history(reader, 3600))
-    counts = {name: getattr(found, name) for name in history.COUNTS}
+    counts = {name: getattr(found, name) for name in HISTORY_COUNTS}
     assert counts == {
         "published": 12,
         "claimed": 16,
