@@ -478,8 +478,8 @@ class Queue:
         Args:
             messages: one or several.
             connection: the caller's own transaction; it is not committed here.
-            delay: nobody gets them for so long, and then they have the place of that time. None:
-                they go back to their places, and are due at once.
+            delay: how long they are kept back. They are due after that. None: they are due at once,
+                at their old places.
 
         Raises:
             ClaimLost, ConsumerExpired: as in ``ack``.
