@@ -69,6 +69,7 @@ _NOT_OPENED = (
     QueueSchemaMismatch,
     SchemaOutdated,
     SchemaTooNew,
+    ddl.TablesInUse,
 )
 
 
@@ -81,7 +82,7 @@ class Versions(Protocol):
     def prepare_system(self, system: SystemTables) -> None:
         """Create the shared tables, or their newer columns, where they are missing."""
 
-    def upgrade(self, system: SystemTables, record: QueueRecord) -> None:
+    def upgrade(self, system: SystemTables, record: QueueRecord, *, wait: bool = True) -> None:
         """Upgrade one queue."""
 
 
@@ -187,11 +188,11 @@ class Catalog:
         return [queue for record in wanted if (queue := self._opened_or_none(record))]
 
     def _opened_or_none(self, record: QueueRecord) -> Queue | None:
-        # Those whose table was taken away, or is of another release, do not keep the others from
-        # work.
+        # Those whose table was taken away, is of another release or stays in use do not keep the
+        # others from work.
         try:
             self.checked_name(record.name)
-            return self._open(record)
+            return self._open(record, wait=False)
         except _NOT_OPENED as error:
             if record.name not in self._unusable:
                 self._unusable.add(record.name)
@@ -384,11 +385,13 @@ class Catalog:
     def _look(self, act: Callable[[Connection], T], on: Connection | None) -> T:
         return self.connections.run(act) if on is None else act(on)
 
-    def _open(self, record: QueueRecord, on: Connection | None = None) -> Queue:
+    def _open(
+        self, record: QueueRecord, on: Connection | None = None, *, wait: bool = True
+    ) -> Queue:
         # A queue that is known may have been dropped, and made anew by an earlier release.
         outdated = self._versions.is_outdated(record)
         if outdated and on is None:
-            self._versions.upgrade(self.system(), record)
+            self._versions.upgrade(self.system(), record, wait=wait)
         known = self._queues.get(record.name)
         if known is not None:
             return known

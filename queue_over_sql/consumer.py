@@ -15,7 +15,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
-from queue_over_sql.errors import ConsumerExpired, QueueError, ServiceClosed
+from queue_over_sql.errors import ConsumerExpired, NotPermitted, QueueError, ServiceClosed
 from queue_over_sql.message import Claim
 from queue_over_sql.store import consumers as registrations
 
@@ -81,6 +81,7 @@ class Consumer:
         self.declaring = connections.runtime.lock()
         self._lock = connections.runtime.lock()
         self._closed = False
+        self.may_register = True
 
     @property
     def consumer_id(self) -> str | None:
@@ -105,7 +106,11 @@ class Consumer:
             if identity is None or not identity.alive:
                 if identity is not None:
                     self._retire(identity)
-                identity = self._identity = self._register()
+                try:
+                    identity = self._identity = self._register()
+                except NotPermitted:
+                    self.may_register = False
+                    raise
         self._on_register()
         return identity
 

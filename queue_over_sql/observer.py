@@ -106,7 +106,8 @@ class Observer:
             queue: name of the queue.
             count: how many messages are new, or have new content.
             seconds: how long that took.
-            ids: of these messages; empty after ``load``, and of those of a schedule.
+            ids: of these messages; empty after each batch of a ``load``, after ``enqueue``, and of
+                those of a schedule.
         """
 
     def claimed(self, queue: str, messages: Sequence[MessageFacts], seconds: float) -> None:

@@ -247,13 +247,17 @@ class QueueDialect(SqlDialect):
             return
         self.insert_returning = connection.dialect.insert_returning
         try:
-            connection.scalar(select(self.now()))
+            self.read_clock(connection)
         except DBAPIError as error:
             msg = (
                 f"The engine {connection.dialect.name!r} cannot run queues: the portable dialect "
                 "needs EXTRACT(EPOCH FROM CURRENT_TIMESTAMP)."
             )
             raise UnsupportedByEngine(msg) from error
+
+    def read_clock(self, connection: Connection) -> int:
+        """The database's clock, in microseconds since the epoch."""
+        return int(connection.execute(select(self.now())).scalar_one())
 
     def _refuse_older(self, version: tuple[Any, ...] | None) -> None:
         if version is not None and version < self.oldest_version:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -107,11 +108,15 @@ class AdoptedQueue(Queue):
         def act(target: Connection) -> int:
             return existing_store.enqueue(target, context.sql, conditions, values)
 
+        began = time.monotonic()
         if connection is not None:
-            return context.run_on(connection, act, news=True)
-        count = context.run(act, durable=True, repeat=False)
-        if count:
-            context.announce()
+            count = context.run_on(connection, act, news=True)
+        else:
+            count = context.run(act, durable=True, repeat=False)
+            if count:
+                context.announce()
+        if count and context.observer is not None:
+            context.observer.published(context.name, count, time.monotonic() - began, ())
         return count
 
     def _batches(

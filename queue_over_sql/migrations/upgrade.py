@@ -12,7 +12,6 @@ from sqlalchemy.exc import DBAPIError
 from queue_over_sql.dialects.base import ErrorKind
 from queue_over_sql.errors import (
     DatabaseRefused,
-    DatabaseUnavailable,
     QueueError,
     QueueSchemaMismatch,
     SchemaOutdated,
@@ -104,8 +103,8 @@ class Upgrader:
                 # As where its table was taken away: it does not keep the others from work.
                 _log.warning("Queue %s cannot be upgraded: %s", record.name, error)
 
-    def upgrade(self, system: SystemTables, record: QueueRecord) -> None:
-        """Upgrade one queue, which is being opened.
+    def upgrade(self, system: SystemTables, record: QueueRecord, *, wait: bool = True) -> None:
+        """Upgrade one queue, which is being opened; without ``wait`` its tables are tried once.
 
         Raises:
             SchemaOutdated, DatabaseUnavailable: as in ``start``.
@@ -114,7 +113,7 @@ class Upgrader:
         if not self._settings.auto_migrate:
             self._refuse()
             return
-        self._upgrade(system, record.name, _PATIENCE_AT_OPENING)
+        self._upgrade(system, record.name, _PATIENCE_AT_OPENING if wait else 0.0)
 
     def pending(self) -> list[SchemaChange]:
         """What is to be done, in this order; reads only."""
@@ -218,12 +217,13 @@ class Upgrader:
                 return self._connections.run(lambda c: self._or_in_use(c, act), atomic=True)
             except _InUse as busy:
                 if time.monotonic() > deadline:
+                    lasted = f" for {patience:g} seconds" if patience else ""
                     msg = (
                         f"Not upgraded: {what} of {self._connections.where}, because transactions "
-                        f"kept using its tables for {patience:g} seconds. Workers go on as before. "
+                        f"kept using its tables{lasted}. Workers go on as before. "
                         "Let long transactions end, and try again."
                     )
-                    raise DatabaseUnavailable(msg) from busy.__cause__
+                    raise ddl.TablesInUse(msg) from busy.__cause__
             except DatabaseRefused as error:
                 raise self._unable(what, error) from error
             self._connections.runtime.sleep(random.uniform(*_BETWEEN_TRIES))  # noqa: S311

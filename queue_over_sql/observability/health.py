@@ -146,6 +146,8 @@ class Health:
             checks["worker"] = "it finishes what it has begun, and takes nothing new"
         elif threads is not None and not threads.supplies:
             checks["worker"] = "it has not begun"
+        elif not parts.consumer.may_register:
+            checks["database"] = self._database.ask()
         elif parts.consumer.consumer_id is None:
             checks["service"] = "it has not started"
         else:
@@ -303,6 +305,9 @@ class _Question:
     def _ask(self) -> str:
         connections, me = self._parts.connections, self._parts.consumer.consumer_id
         system, dialect = self._parts.system(), connections.dialect
+        if not self._parts.consumer.may_register:
+            connections.run(dialect.read_clock, repeat=False)
+            return OK
         if me is None:
             return "this consumer is not registered"
         # A session is closed even where the service stops meanwhile.

@@ -245,7 +245,7 @@ class History(Observer):
         process = uuid.uuid4().hex
 
         def act(connection: Connection) -> None:
-            now = connection.execute(select(parts.connections.dialect.now())).scalar_one()
+            now = parts.connections.dialect.read_clock(connection)
             # The minutes are those of the database's clock.
             ahead = round((now - time.time_ns() // 1000) / _MICROSECONDS)
             rows = [
@@ -263,7 +263,7 @@ class History(Observer):
             connection.execute(insert(table), rows)
 
         def prune(connection: Connection) -> None:
-            now = connection.execute(select(parts.connections.dialect.now())).scalar_one()
+            now = parts.connections.dialect.read_clock(connection)
             oldest = now // _MICROSECONDS - int(self._keep.total_seconds()) // _MINUTE
             of_ours = table.c.table_prefix == prefix
             connection.execute(delete(table).where(of_ours, table.c.minute < oldest))
@@ -298,7 +298,7 @@ def read_history(service: QueueService, since: Duration, queue: str | None = Non
         wanted = wanted.where(table.c.queue == queue)
 
     def act(connection: Connection) -> Sequence[Any]:
-        now = connection.execute(select(dialect.now())).scalar_one()
+        now = dialect.read_clock(connection)
         first = (now - int(seconds * 1_000_000)) // _MICROSECONDS
         return connection.execute(wanted.where(table.c.minute >= first)).all()
 

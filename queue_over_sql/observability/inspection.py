@@ -83,7 +83,7 @@ class Inspection:
     def now(self) -> int:
         """The database's clock, in microseconds since the epoch."""
         with self.connection() as connection:
-            return int(connection.execute(select(self.dialect.now())).scalar_one())
+            return self.dialect.read_clock(connection)
 
     def consumers(self) -> tuple[list[ConsumerInfo], list[tuple[ConsumerInfo, float]]]:
         """The consumers that are alive, and those that have been dead for so many seconds."""

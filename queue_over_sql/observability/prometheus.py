@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import select
 
 from queue_over_sql.errors import DatabaseUnavailable, QueueError, QueueNotFound
 from queue_over_sql.observer import MessageFacts, Observer
@@ -247,9 +246,7 @@ class DatabaseCollector(Collector):
 
     def _consumers(self) -> list[Metric]:
         connections = parts_of(self._service).connections
-        now = connections.run(
-            lambda connection: connection.execute(select(connections.dialect.now())).scalar_one()
-        )
+        now = connections.run(connections.dialect.read_clock)
         ages, expired = [], 0
         for consumer in self._service.consumers():
             if consumer.never_expires:

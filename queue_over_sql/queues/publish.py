@@ -244,14 +244,22 @@ class ObservedPublisher:
         self, items: Iterable[Any], batch_size: int, progress: Callable[[int], None] | None
     ) -> int:
         """Publish in bulk, one transaction per batch; see ``Queue.load``."""
-        began = time.monotonic()
+        check_function("progress", progress)
+        began, loaded = time.monotonic(), 0
+
+        def tell(total: int) -> None:
+            nonlocal began, loaded
+            count, seconds = total - loaded, time.monotonic() - began
+            began, loaded = time.monotonic(), total
+            self._observer.published(self._queue, count, seconds, ())
+            if progress is not None:
+                progress(total)
+
         with self._observer.publishing(self._queue, 0) as headers:
             if headers:
                 given = as_items(items)
                 items = (with_headers(as_publication(item), headers) for item in given)
-            count = self._publisher.load(items, batch_size, progress)
-            self._observer.published(self._queue, count, time.monotonic() - began, ())
-        return count
+            return self._publisher.load(items, batch_size, tell)
 
     def _tell(self, published: Sequence[Published], began: float) -> None:
         ids = [each.id for each in published if is_new(each)]

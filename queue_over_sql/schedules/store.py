@@ -87,7 +87,7 @@ def message_key(schedule: str, at: datetime) -> str:
 
 def clock(connection: Connection, scope: SchedulesOfPrefix) -> int:
     """The database's clock in microseconds since the epoch."""
-    return int(connection.execute(select(scope.dialect.now())).scalar_one())
+    return scope.dialect.read_clock(connection)
 
 
 def schedule_record(

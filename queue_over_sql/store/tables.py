@@ -12,7 +12,7 @@ from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable, DropTable
 
 from queue_over_sql.dialects.base import ErrorKind
 from queue_over_sql.dialects.driver_calls import pause
-from queue_over_sql.errors import QueueSchemaMismatch
+from queue_over_sql.errors import DatabaseUnavailable, QueueSchemaMismatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
     from queue_over_sql.dialects.base import QueueDialect
     from queue_over_sql.schema.queue_tables import QueueTables
+
+
+class TablesInUse(DatabaseUnavailable):
+    """Transactions kept using tables that are to be changed; nothing was changed."""
 
 
 def insert_unless_there(

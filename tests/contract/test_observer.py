@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from queue_over_sql import ClaimLost, DuplicateKey, Observer, PayloadInvalid, Publication
+from tests.contract.existing_tables.users_tables import Invoice, create_invoices
 from tests.contract.queue_state import set_columns
 from tests.contract.request_reply.asking_and_answering import answering
 from tests.contract.worker.running_worker import HandlerFailed, running
@@ -140,6 +141,26 @@ def test_publishing(queue: Queue, observer: Recording) -> None:
     assert observer.told() == [("published", "jobs", 3, [])]
     headers = [message.headers for message in queue.consume(10)]
     assert headers == [{"trace": "t1"}] * 2 + [{"trace": "t1", "more": 1}] + [{"trace": "t1"}] * 3
+
+
+def test_a_load_that_fails_tells_what_it_had_committed(queue: Queue, observer: Recording) -> None:
+    """Each batch is a transaction of its own."""
+    with pytest.raises(PayloadInvalid):
+        queue.load(["a", "b", object()], batch_size=2)
+    assert observer.told() == [
+        ("published", "jobs", 2, []),
+        ("error", "publishing", "jobs", 0, "PayloadInvalid"),
+    ]
+
+
+def test_rows_that_are_enqueued_are_published(
+    service: QueueService, observer: Recording, engine: Engine
+) -> None:
+    """They are told without ids; where there are none, nothing is."""
+    create_invoices(engine, 3)
+    queue = service.adopt_queue("billing", Invoice)
+    assert [3, 0] == [queue.enqueue(), queue.enqueue()]
+    assert observer.told() == [("published", "billing", 3, [])]
 
 
 def test_claims_and_settlements(queue: Queue, observer: Recording, engine: Engine) -> None:

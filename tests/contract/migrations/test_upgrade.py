@@ -406,7 +406,10 @@ def test_a_queue_with_a_column_of_that_name_is_told(old: Engine, make_service: M
 @pytest.mark.engines("postgresql", "mysql", "mariadb")
 @pytest.mark.default_on("postgresql")
 def test_an_upgrade_gives_up_on_a_table_that_stays_in_use(
-    old: Engine, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+    old: Engine,
+    make_service: MakeService,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Meanwhile others get at the table; once it is free the next try succeeds."""
     monkeypatch.setattr(upgrade, "_PATIENCE_AT_OPENING", 1.5)
@@ -416,6 +419,10 @@ def test_an_upgrade_gives_up_on_a_table_that_stays_in_use(
         with pytest.raises(DatabaseUnavailable, match="kept using its tables"):
             service.queue("texts")
         assert 4 == other.execute(text("SELECT COUNT(*) FROM queue_texts")).scalar_one()
+        # A pass over all queues leaves it out, and waits for it once only, and briefly.
+        service.reap()
+        assert "texts" not in {each.name for each in service.queues()}
+        assert 1 == [r.args and r.args[0] for r in caplog.records].count("texts")
         user.rollback()
     assert earlier.TEXTS == payloads(service.queue("texts").consume(9))
 

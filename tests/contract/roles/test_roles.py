@@ -21,6 +21,7 @@ from queue_over_sql import (
     RequestTimeout,
     UnsupportedByEngine,
 )
+from queue_over_sql.observability import Health
 from queue_over_sql.observability.history import History, read_history
 from queue_over_sql.service import parts_of
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
@@ -152,6 +153,7 @@ def test_a_publisher_publishes_and_does_nothing_else(owner: QueueService, logins
     """One, many, with a key, delayed, in bulk, to a topic; starting it is no error."""
     service = logins.service("publisher")
     with service:
+        assert {"database": "ok"} == Health(service).ready().checks
         jobs = jobs_of(service)
         first = jobs.publish({"n": 1}, key="k", delay=60)
         assert jobs.publish({"n": 2}, key="k", on_conflict="skip").id == first.id
