@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from sqlalchemy import Connection, Table, select
+from sqlalchemy import Connection, Table, bindparam, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
@@ -167,6 +167,8 @@ class QueueDialect(SqlDialect):
     """DDL ends the transaction: who is killed in the middle leaves tables without a record."""
     index_if_not_exists = True
     """CREATE INDEX IF NOT EXISTS works."""
+    columns_query: str | None = None
+    """Reads the tables ``:names`` in ``:schema`` and their columns; None: the inspector does."""
     alters_in_view = False
     """A table that somebody alters can seem to be gone or broken for a moment."""
     rows_at_once: int | None = None
@@ -258,6 +260,31 @@ class QueueDialect(SqlDialect):
     def read_clock(self, connection: Connection) -> int:
         """The database's clock, in microseconds since the epoch."""
         return int(connection.execute(select(self.now())).scalar_one())
+
+    def present_columns(
+        self, connection: Connection, tables: Sequence[Table]
+    ) -> dict[str, set[str]]:
+        """The columns in the database of those tables of one schema that are there, by table."""
+        names, schema = [table.name for table in tables], tables[0].schema
+        if self.columns_query is None:
+            inspector = inspect(connection)
+            return {
+                name: {column["name"] for column in inspector.get_columns(name, schema)}
+                for name in names
+                if inspector.has_table(name, schema)
+            }
+        found: dict[str, set[str]] = {}
+        sa_dialect = connection.dialect
+        if sa_dialect.requires_name_normalize:
+            names = [sa_dialect.denormalize_name(name) for name in names]
+            schema = None if schema is None else sa_dialect.denormalize_name(schema)
+        query = text(self.columns_query).bindparams(bindparam("names", expanding=True))
+        for row in connection.execute(query, {"names": names, "schema": schema}):
+            table, column = row
+            if sa_dialect.requires_name_normalize:
+                table, column = map(sa_dialect.normalize_name, row)
+            found.setdefault(table, set()).add(column)
+        return found
 
     def _refuse_older(self, version: tuple[Any, ...] | None) -> None:
         if version is not None and version < self.oldest_version:

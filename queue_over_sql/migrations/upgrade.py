@@ -79,7 +79,7 @@ class Upgrader:
             SchemaOutdated: something is missing, and this service does not change tables.
         """
         dialect = self._connections.dialect
-        if self._run(lambda c: any(ddl.is_incomplete(c, t, dialect) for t in system.all)):
+        if self._run(lambda c: ddl.incomplete(c, system.all, dialect)):
             self._complete(system)
 
     def start(self, system: SystemTables) -> None:
@@ -163,7 +163,7 @@ class Upgrader:
                     # There are no tables at all, of whatever release.
                     raise
                 raise self._unable("the shared tables", error) from error
-        if self._run(lambda c: any(ddl.is_incomplete(c, t, dialect) for t in system.all)):
+        if self._run(lambda c: ddl.incomplete(c, system.all, dialect)):
             self._patiently("the shared tables", _PATIENCE, lambda c: self._add_missing(c, system))
 
     def _add_missing(self, connection: Connection, system: SystemTables) -> None:

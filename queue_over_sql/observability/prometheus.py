@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-
 from queue_over_sql.errors import DatabaseUnavailable, QueueError, QueueNotFound
 from queue_over_sql.observer import MessageFacts, Observer
 from queue_over_sql.service import QueueService, parts_of

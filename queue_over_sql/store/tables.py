@@ -55,14 +55,13 @@ def ensure_tables(connection: Connection, tables: Sequence[Table], dialect: Queu
 
     Who may not create needs no right where nothing is missing.
     """
-    if not any(is_incomplete(connection, table, dialect) for table in tables):
+    if not incomplete(connection, tables, dialect):
         return
     with dialect.creating(connection, tables[0].schema):
         # Looked at again: whoever had the lock before may have done it all.
-        for table in tables:
-            if is_incomplete(connection, table, dialect):
-                create_tables(connection, [table], dialect)
-                add_missing_columns(connection, table, dialect)
+        for table in incomplete(connection, tables, dialect):
+            create_tables(connection, [table], dialect)
+            add_missing_columns(connection, table, dialect)
 
 
 def create_tables(connection: Connection, tables: Iterable[Table], dialect: QueueDialect) -> None:
@@ -188,9 +187,12 @@ def additions(connection: Connection, column: Column[Any], dialect: QueueDialect
     return dialect.add_column_in_use(name, str(CreateColumn(column).compile(dialect=sa_dialect)))
 
 
-def is_incomplete(connection: Connection, table: Table, dialect: QueueDialect) -> bool:
-    """The table, or a column of it, is not there."""
-    return not has_table(connection, table) or bool(missing(connection, table, dialect))
+def incomplete(
+    connection: Connection, tables: Sequence[Table], dialect: QueueDialect
+) -> list[Table]:
+    """Those tables of one schema that are not there, or lack a column; one statement looks."""
+    present = dialect.present_columns(connection, tables)
+    return [t for t in tables if not present.get(t.name, set()) >= set(t.columns.keys())]
 
 
 def has_table(connection: Connection, table: Table) -> bool:

@@ -104,6 +104,9 @@ class H2Dialect(QueueDialect):
     aborts_on_error = False
     undoes_failed_insert = False
     look_first = True
+    columns_query = """
+        SELECT TABLE_NAME, COLUMN_NAME FROM INFORMATION_SCHEMA.COLUMNS
+        WHERE TABLE_SCHEMA = COALESCE(:schema, CURRENT_SCHEMA) AND TABLE_NAME IN :names"""
     alters_in_view = True
     counts_utf16 = True
     oldest_version: ClassVar = (2, 1, 214)

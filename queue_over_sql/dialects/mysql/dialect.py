@@ -95,6 +95,9 @@ class MySQLDialect(QueueDialect):
     value_hints: ClassVar[Mapping[int, str]] = dict.fromkeys(
         (3140, 3819, 4025), " (JSON that is nested deeper than 100 levels, on MariaDB than 31?)"
     )
+    columns_query = """
+        SELECT table_name, column_name FROM information_schema.columns
+        WHERE table_schema = COALESCE(:schema, DATABASE()) AND table_name IN :names"""
     index_if_not_exists = False
     aborts_on_error = False
     updates_from = True

@@ -106,6 +106,15 @@ class PostgreSQLDialect(AtOnceDialect):
     skip_locked = True
     checks_json = True
     nul_in_text = False
+    # information_schema shows what the login has a right to.
+    columns_query = """
+        SELECT t.relname, a.attname
+        FROM pg_catalog.pg_class t
+        JOIN pg_catalog.pg_attribute a ON a.attrelid = t.oid
+        JOIN pg_catalog.pg_namespace n ON n.oid = t.relnamespace
+        WHERE t.relname IN :names AND a.attnum > 0 AND NOT a.attisdropped
+          AND CASE WHEN CAST(:schema AS text) IS NULL THEN pg_table_is_visible(t.oid)
+                   ELSE n.nspname = CAST(:schema AS text) END"""
     archives_at_once = True
     exchanges_at_once = True
     rows_at_once = 4096
