@@ -115,7 +115,7 @@ class PrivateServer(Server):
     """The URL of the server without host and port."""
     accounts: ClassVar[tuple[str, ...]] = ()
     """Accounts to run as where this process is root, by preference."""
-    stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
+    stop_signal: signal.Signals = signal.SIGTERM
     ready: ClassVar[str]
     """A pattern that the server prints when it answers."""
 

@@ -22,6 +22,7 @@ from queue_over_sql.testing.servers.process import (
 _OLDER = "pgbouncer_older"
 # The first version that follows the prepared statements of its clients, also their DEALLOCATE ALL.
 _FOLLOWS = (1, 22)
+_WAITS_AFTER_SIGTERM = (1, 23)
 
 
 class PgBouncer(PrivateServer):
@@ -41,8 +42,6 @@ class PgBouncer(PrivateServer):
     engine = "pgbouncer"
     databases = PostgresqlDatabases()
     accounts: ClassVar = ("postgres", "nobody")
-    # At once: newer versions wait for their clients after a SIGTERM.
-    stop_signal = signal.SIGQUIT
     ready = "process up"
 
     _program: Path
@@ -72,6 +71,10 @@ class PgBouncer(PrivateServer):
                 self.version = _version(program)
                 if not self.follows or self.version >= _FOLLOWS:
                     self._program, self.origin = program, str(program)
+                    # At once: newer versions wait for their clients after a SIGTERM, and older
+                    # ones do not know SIGQUIT.
+                    newer = self.version >= _WAITS_AFTER_SIGTERM
+                    self.stop_signal = signal.SIGQUIT if newer else signal.SIGTERM
                     return
         raise ServerMissing(
             f"no PgBouncer: name the folder of one in {folder_variable(self.engine)}, or install "
