@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,9 +14,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 from sqlalchemy import create_engine, inspect
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.observability import traced_worker
 
+if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from queue_over_sql import Queue, QueueService
@@ -25,6 +28,7 @@ pytestmark = pytest.mark.default_on("sqlite", "postgresql")
 # Above what a task sends to the driver instead of staging it.
 MANY = 3_000
 FILLER = "x" * 200
+ROOT = Path(__file__).parents[2]
 
 
 def messages(spark: SparkSession, count: int, partitions: int = 2) -> DataFrame:
@@ -81,6 +85,21 @@ def test_options_of_messages_arrive(
     first, second = queue.messages().list()
     assert ("k1", 1, {"a": "b"}, 1) == (first.key, first.payload, first.headers, first.priority)
     assert 3600.0 == (second.scheduled_at - second.published_at).total_seconds()
+
+
+@pytest.mark.engines("sqlite")
+def test_a_trace_goes_on_behind_the_sink(
+    spark: SparkSession, queue: Queue, database: TestDatabase
+) -> None:
+    """The headers of a DataFrame carry it to the process that handles the messages."""
+    trace, span = 0xC0FFEE, 0xFACE
+    header = f.create_map(f.lit("traceparent"), f.lit(f"00-{trace:032x}-{span:016x}-01"))
+    write(messages(spark, 2).withColumn("headers", header), database)
+    assert 2 == queue.stats().ready
+    worker = [sys.executable, "-m", traced_worker.__name__, database.url, "2"]
+    done = subprocess.run(worker, cwd=ROOT, capture_output=True, text=True, check=True)
+    handled = [each for each in json.loads(done.stdout) if each["name"] == "process jobs"]
+    assert [(trace, span)] * 2 == [(each["trace"], each["parent"]) for each in handled]
 
 
 @pytest.mark.full
