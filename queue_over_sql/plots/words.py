@@ -1,0 +1,78 @@
+"""Numbers, durations and texts of others as they stand on a page."""
+
+from __future__ import annotations
+
+import html
+import unicodedata
+from datetime import UTC, datetime
+from typing import Final
+
+UNKNOWN: Final = "\N{EN DASH}"
+_SMALL: Final = 10
+_MINUTE: Final = 60.0
+_HOUR: Final = 3_600.0
+_DAY: Final = 86_400.0
+_THOUSAND: Final = 1_000.0
+
+
+def clean(text: object) -> str:
+    """A text of whatever origin, for HTML and SVG, inside elements and attributes.
+
+    Control characters, and those that turn the direction of what follows, are shown as a sign.
+    """
+    shown = "".join(_visible(character) for character in str(text))
+    return html.escape(shown, quote=True)
+
+
+def _visible(character: str) -> str:
+    if character in "\n\t":
+        return " "
+    hidden = unicodedata.category(character) in {"Cc", "Cf", "Cs", "Co"}
+    return "\N{REPLACEMENT CHARACTER}" if hidden else character
+
+
+def count_words(count: float) -> str:
+    """A number: ``1,234``; a part of one as it is."""
+    return f"{count:,.0f}" if count >= _SMALL or count == int(count) else f"{count:.1f}"
+
+
+def short_count(count: float) -> str:
+    """A number beside an axis: ``12k``, ``3.4M``."""
+    for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= unit:
+            return f"{_short(count / unit)}{name}"
+    return _short(count)
+
+
+def duration_words(seconds: float | None) -> str:
+    """A duration: ``340 µs``, ``12 ms``, ``3.4 s``, ``5.2 min``, ``7.1 h``, ``3.0 d``."""
+    if seconds is None:
+        return UNKNOWN
+    if seconds == 0:
+        return "0"
+    for unit, length in (("d", _DAY), ("h", _HOUR), ("min", _MINUTE), ("s", 1.0)):
+        if seconds >= length:
+            return f"{_short(seconds / length)} {unit}"
+    milliseconds = seconds * _THOUSAND
+    if milliseconds >= 1:
+        return f"{_short(milliseconds)} ms"
+    return f"{_short(milliseconds * _THOUSAND)} µs"
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}" if value < _THOUSAND - 0.5 else f"{value:,.0f}"
+
+
+def share_words(share: float) -> str:
+    """A part of a whole: ``12.5 %``; what is not quite all is never called all."""
+    percent = share * 100
+    if 0 < percent < 0.05:  # noqa: PLR2004 - what would be rounded to nothing
+        return "< 0.1 %"
+    if 99.95 <= percent < 100:  # noqa: PLR2004 - what would be rounded to all
+        return "> 99.9 %"
+    return f"{percent:.1f} %".replace(".0 %", " %")
+
+
+def instant_words(at: datetime | None) -> str:
+    """An instant in UTC, to the second."""
+    return UNKNOWN if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
