@@ -51,6 +51,11 @@ class Selection:
 
     _archived: ClassVar[bool]
 
+    @property
+    def archived(self) -> bool:
+        """Whether they are finished messages."""
+        return self._archived
+
     def __init__(
         self,
         context: QueueContext,
@@ -80,19 +85,25 @@ class Selection:
             conditions += self._fields(self._table.c.payload, payload)
         self._chosen = Chosen(self._archived, conditions)
 
-    def list(self, limit: int = 100, after: int | None = None) -> list[Message]:
+    def list(
+        self, limit: int = 100, after: int | None = None, *, newest_first: bool = False
+    ) -> list[Message]:
         """One page of messages, ordered by id.
 
         Args:
             limit: length of the page.
             after: id of the last message of the page before.
+            newest_first: the highest ids first.
         """
+        check_flag("newest_first", newest_first)
         limit = check_whole("limit", limit)
         if after is not None:
             after = check_whole("after", after, 0)
         sql, chosen = self._context.sql, self._chosen
         rows = self._context.run(
-            lambda connection: store.list_messages(connection, sql, chosen, limit, after)
+            lambda connection: store.list_messages(
+                connection, sql, chosen, limit, after, newest_first=newest_first
+            )
         )
         return [self._listed(row) for row in rows]
 
@@ -351,6 +362,23 @@ class ArchiveSelection(Selection):
             if batch < BATCH:
                 break
         return Edited(done)
+
+
+def rows_of(
+    selection: Selection,
+    columns: Sequence[ColumnElement[Any]],
+    *,
+    limit: int,
+    after: int | None = None,
+    newest_first: bool = False,
+) -> Sequence[Any]:
+    """Some columns of messages, which have their labels, by id; payloads are not read."""
+    sql, chosen = selection._context.sql, selection._chosen  # noqa: SLF001 - its own module
+    return selection._context.run(  # noqa: SLF001
+        lambda connection: store.list_columns(
+            connection, sql, chosen, columns, limit, after, newest_first=newest_first
+        )
+    )
 
 
 class _Unclaimed:

@@ -99,19 +99,55 @@ class Edited(int):
 
 
 def list_messages(
-    connection: Connection, sql: StatementCache, chosen: Chosen, limit: int, after: int | None
+    connection: Connection,
+    sql: StatementCache,
+    chosen: Chosen,
+    limit: int,
+    after: int | None,
+    *,
+    newest_first: bool = False,
 ) -> list[MessageRow]:
     """Read one page of messages, from the one after ``after``: along the primary key."""
     tables: QueueTables = sql.subject
     table = place_of(tables, chosen.archived)
     columns = archive_columns(tables) if chosen.archived else tables.message_columns(table)
-    beyond = [] if after is None else [table.c.id > after]
-    found = select(*columns).where(*chosen.among(tables), *beyond)
-    page = CompiledStatement(found.order_by(table.c.id).limit(limit), connection.dialect)
+    page = CompiledStatement(
+        _page(sql, chosen, columns, limit, after, newest_first=newest_first), connection.dialect
+    )
     rows: Sequence[Any] = page.run(connection).all()
     if chosen.archived:
         return read_archive_rows(connection, sql, rows)
     return [row._replace(listed=True) for row in read_rows(connection, sql, rows)]
+
+
+def list_columns(
+    connection: Connection,
+    sql: StatementCache,
+    chosen: Chosen,
+    columns: Sequence[ColumnElement[Any]],
+    limit: int,
+    after: int | None,
+    *,
+    newest_first: bool = False,
+) -> Sequence[Any]:
+    """Read some columns of one page of messages."""
+    page = _page(sql, chosen, columns, limit, after, newest_first=newest_first)
+    return connection.execute(page).all()
+
+
+def _page(
+    sql: StatementCache,
+    chosen: Chosen,
+    columns: Sequence[ColumnElement[Any]],
+    limit: int,
+    after: int | None,
+    *,
+    newest_first: bool,
+) -> Select[Any]:
+    key = place_of(sql.subject, chosen.archived).c.id
+    beyond = [] if after is None else [key < after if newest_first else key > after]
+    found = select(*columns).where(*chosen.among(sql.subject), *beyond)
+    return found.order_by(key.desc() if newest_first else key).limit(limit)
 
 
 def count_messages(connection: Connection, sql: StatementCache, chosen: Chosen) -> int:

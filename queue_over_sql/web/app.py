@@ -1,0 +1,241 @@
+"""The ASGI application of the dashboard and the HTTP API."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from queue_over_sql.errors import QueueError
+from queue_over_sql.service import QueueService, parts_of
+from queue_over_sql.web.access import CSRF_FIELD, Access, Refused
+from queue_over_sql.web.actions import ACTIONS, Action, Asked, Done, messages
+from queue_over_sql.web.api import create_api
+from queue_over_sql.web.guard import Guard
+from queue_over_sql.web.pages import queues, system
+from queue_over_sql.web.settings import Role, WebSettings
+from queue_over_sql.web.site import FORM_FIELDS, Site, View
+from queue_over_sql.web.snapshot import COUNT_LIMIT, Snapshots
+from queue_over_sql.web.tables import WebStore
+from queue_over_sql.web.threads import Threads
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+_EVENT_SECONDS: Final = 2.0
+_MOST_LIVE: Final = 200
+
+
+def create_app(service: QueueService, settings: WebSettings | None = None) -> Starlette:
+    """Make the application, which any ASGI server runs and any ASGI program can mount.
+
+    It works on the service, which the caller starts and stops.
+
+    Args:
+        service: whose queues it shows.
+        settings: how it behaves; by default each caller needs a token.
+    """
+    settings = settings or WebSettings()
+    store, threads = WebStore(parts_of(service), settings), Threads(settings.threads)
+    access = Access(store, settings, threads)
+    site = Site(service, settings, access, Snapshots(service))
+    form = _Forms(site)
+    live = _Live(site)
+
+    async def not_found(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        with contextlib.suppress(Refused, QueueError):
+            principal = await access.principal(request)
+            return await threads.run(
+                lambda: View(site, request, principal).refused(
+                    error.status_code,
+                    "There is no such page." if error.status_code == 404 else error.detail,  # noqa: PLR2004
+                )
+            )
+        return site.not_found(request, error)
+
+    return Starlette(
+        routes=[
+            *queues.routes(site),
+            *system.routes(site),
+            Route("/do/{action}", form.do, methods=["POST"], name="do"),
+            Route("/sign-in", form.ask_to_sign_in, methods=["GET"], name="sign-in"),
+            Route("/sign-in", form.sign_in, methods=["POST"]),
+            Route("/sign-out", form.sign_out, methods=["POST"], name="sign-out"),
+            Route("/events", live.events, methods=["GET"], name="events"),
+            Mount("/static", StaticFiles(packages=[("queue_over_sql.web", "static")])),
+            Mount("/api/v1", create_api(service, access, settings)),
+        ],
+        middleware=[Middleware(Guard, max_body_bytes=settings.max_body_bytes)],
+        exception_handlers={HTTPException: not_found},
+    )
+
+
+class _Forms:
+    """What browsers post."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._access = site.access
+
+    async def ask_to_sign_in(self, request: Request) -> Response:
+        view = View(self._site, request, None)
+        back = view.query("back")
+        return view.page("sign_in.html", "", why="", back=back)
+
+    async def sign_in(self, request: Request) -> Response:
+        view = View(self._site, request, None)
+        try:
+            view.form = await request.form(max_files=0, max_fields=10)
+            session = await self._access.login(request, str(view.form.get("token", "")))
+        except Refused as refusal:
+            back = str(view.form.get("back", ""))
+            return view.page("sign_in.html", "", refusal.status, why=refusal.text, back=back)
+        except QueueError as error:
+            return view.failed(error)
+        response = RedirectResponse(view.back(), 303)
+        self._access.set_session(request, response, session)
+        await self._access.audit(session.principal, "sign-in")
+        return response
+
+    async def sign_out(self, request: Request) -> Response:
+        view = View(self._site, request, None)
+        try:
+            principal = await self._access.need(request, Role.VIEWER, writes=False)
+            view.form = await request.form(max_files=0, max_fields=10)
+            self._access.check_csrf(request, principal, _csrf(view))
+        except Refused as refusal:
+            return self._site.refused(view, refusal)
+        response = RedirectResponse(view.url("sign-in"), 303)
+        self._access.end_session(request, response)
+        return response
+
+    async def do(self, request: Request) -> Response:
+        """Do what a form asks for, after a question where one is needed."""
+        name = request.path_params["action"]
+        action = ACTIONS.get(name)
+        if action is None:
+            raise HTTPException(404)
+        view = View(self._site, request, None)
+        try:
+            view.principal = await self._access.need(request, Role.VIEWER, writes=False)
+            view.form = await request.form(max_files=0, max_fields=FORM_FIELDS)
+            self._access.check_csrf(request, view.principal, _csrf(view))
+            await self._access.need(request, action.role, writes=True)
+        except Refused as refusal:
+            return await self._access.threads.run(lambda: self._site.refused(view, refusal))
+        asked = view.asked()
+        done: list[Done] = []
+
+        def act(view: View) -> Response:
+            question = _question(view, name, action, asked)
+            if question is not None:
+                return question
+            done.append(action.run(view.service, asked))
+            self._site.snapshots.forget()
+            response = RedirectResponse(view.back(), 303)
+            view.done(done[0], response)
+            return response
+
+        response = await self._access.threads.run(lambda: self._site.fill(act, view))
+        if done:
+            await self._access.audit(
+                view.principal,
+                name,
+                queue=asked["queue"] or None,
+                count=done[0].count,
+                detail=done[0].text,
+            )
+        return response
+
+
+def _csrf(view: View) -> str | None:
+    given = view.form.get(CSRF_FIELD)
+    return given if isinstance(given, str) else None
+
+
+def _question(view: View, name: str, action: Action, asked: Asked) -> Response | None:
+    """The page that asks before something is done; None where it was confirmed."""
+    if asked.by_id and not asked.ids:
+        return view.refused(400, "No message was chosen.")
+    if view.site.mask.hides(asked["field"]):
+        return view.refused(400, "This field is hidden here, so nobody can choose by it.")
+    if action.question is None:
+        return None
+    count = None if action.count is None else action.count(view.service, asked)
+    confirmed = asked["confirmed"]
+    typed = action.word is None or asked["typed"] == asked[action.word]
+    if confirmed and typed and (count is None or (confirmed.isdigit() and count <= int(confirmed))):
+        return None
+    if count == 0:
+        return view.refused(400, "There is no such message any more.")
+    told = "" if count is None else messages(min(count, COUNT_LIMIT) if count else 0)
+    if count is not None and count > COUNT_LIMIT:
+        told = f"more than {told}"
+    fields: dict[str, Any] = {
+        key: value for key, value in asked.fields.items() if key not in {"confirmed", "typed"}
+    }
+    if asked.ids:
+        fields["ids"] = ",".join(map(str, asked.ids))
+    question = action.question.format(n=told, queue=asked["queue"])
+    return view.page(
+        "confirm.html",
+        "",
+        name=name,
+        action=action,
+        question=question,
+        count=count,
+        fields=fields,
+        back=view.back(),
+    )
+
+
+class _Live:
+    """Tells browsers that something changed; all of them share one look at the queues."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._watching = 0
+
+    async def events(self, request: Request) -> Response:
+        view = View(self._site, request, None)
+        try:
+            await self._site.access.need(request, Role.VIEWER, writes=False)
+        except Refused as refusal:
+            return Response(refusal.text, refusal.status, media_type="text/plain")
+        except QueueError as error:
+            return view.failed(error)
+        if self._watching >= _MOST_LIVE:
+            return Response("Too many watch already.", 503, media_type="text/plain")
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        return StreamingResponse(
+            self._changes(request), media_type="text/event-stream", headers=headers
+        )
+
+    async def _changes(self, request: Request) -> AsyncIterator[str]:
+        access, snapshots = self._site.access, self._site.snapshots
+        before: Any = None
+        self._watching += 1
+        try:
+            yield "retry: 3000\n\n"
+            while True:
+                try:
+                    # A session may have ended.
+                    await access.need(request, Role.VIEWER, writes=False)
+                    seen = await access.threads.run(snapshots.overview)
+                except (Refused, QueueError):
+                    return
+                now = (seen.queues, seen.consumers, seen.dead_consumers, seen.problem)
+                yield "event: changed\ndata: \n\n" if before not in (None, now) else ": \n\n"
+                before = now
+                await anyio.sleep(_EVENT_SECONDS)
+        finally:
+            self._watching -= 1

@@ -1,0 +1,111 @@
+"""Charts of the history: sparklines for the overview, plots for one queue."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from markupsafe import Markup
+
+from queue_over_sql.observability.history import Minute, quantile
+from queue_over_sql.plots.drawing import Series, Times, figure, lines, stacked_bars
+from queue_over_sql.plots.words import clean, count_words, duration_words, short_count
+
+_WIDTH: Final = 120
+_HEIGHT: Final = 28
+_HOUR: Final = 60
+
+SPANS: Final[Mapping[str, tuple[int, int]]] = {
+    "hour": (3_600, 60),
+    "day": (86_400, 900),
+    "week": (604_800, 10_800),
+}
+"""How long a chart goes back, and the length of its bins: both in seconds."""
+
+_SETTLED: Final = ("done", "retried", "failed", "rejected", "released")
+_SHARES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+
+
+def sparkline(minutes: Sequence[Minute], value: Callable[[Minute], int], name: str) -> Markup:
+    """One value for each minute of the last hour, small enough for a row of a table.
+
+    Args:
+        minutes: of one queue, those in which something happened.
+        value: what is drawn of a minute.
+        name: what it is, for those who hear the page.
+    """
+    first = _this_minute() - timedelta(minutes=_HOUR - 1)
+    values = [0] * _HOUR
+    for minute in minutes:
+        place = int((minute.begins_at - first).total_seconds() // 60)
+        if 0 <= place < _HOUR:
+            values[place] += value(minute)
+    total, most = sum(values), max(values)
+    said = clean(f"{count_words(total)} {name} in the last hour")
+    if not total:
+        return Markup('<span class="soft" title="{}">&ndash;</span>').format(Markup(said))
+    step = _WIDTH / _HOUR
+    bars = "".join(
+        f'<rect x="{place * step:.1f}" y="{_HEIGHT - height:.1f}" width="{step - 0.4:.1f}" '
+        f'height="{height:.1f}"/>'
+        for place, count in enumerate(values)
+        if (height := max(1.5, _HEIGHT * count / most) if count else 0)
+    )
+    drawn = (
+        f'<svg class="spark" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{said}">'
+        f"<title>{said}</title>{bars}</svg>"
+    )
+    return Markup(drawn)  # noqa: S704 - numbers, and a text that is clean
+
+
+def charts(minutes: Sequence[Minute], span: str) -> Markup:
+    """The plots of one queue: published and settled, wait and handling time.
+
+    Args:
+        minutes: of this queue; see ``read_history``.
+        span: a name of ``SPANS``.
+    """
+    seconds, width = SPANS[span]
+    now = int(datetime.now(UTC).timestamp())
+    starts = list(range((now - seconds) // width * width + width, now + 1, width))
+    bins: list[Minute | None] = [None] * len(starts)
+    for minute in minutes:
+        place = (int(minute.begins_at.timestamp()) - starts[0]) // width
+        if 0 <= place < len(bins):
+            found = bins[place] = bins[place] or Minute(minute.queue, minute.begins_at)
+            found.add(minute)
+    times = Times(starts, width)
+    settled = [_counts(bins, name) for name in _SETTLED]
+    settled = [one for one in settled if any(one.values)]
+    published = Series("published", "born", [each.published if each else 0 for each in bins])
+    keys = [(one.look, one.name) for one in settled] + [("born", "published")]
+    drawn = [
+        figure("Published and settled", keys, stacked_bars(times, settled, published, short_count)),
+        _durations("Wait until claimed", times, [each and each.waited for each in bins]),
+        _durations("Handling time", times, [each and each.handled for each in bins]),
+    ]
+    return Markup("".join(drawn))  # noqa: S704 - the drawing escapes its texts
+
+
+def _counts(bins: Sequence[Minute | None], name: str) -> Series:
+    return Series(name, name, [getattr(each, name) if each else 0 for each in bins])
+
+
+def _durations(title: str, times: Times, bins: Sequence[Sequence[int] | None]) -> str:
+    series = [
+        Series(name, name, [_finite(quantile(each, share)) if each else None for each in bins])
+        for name, share in _SHARES.items()
+    ]
+    keys = [(name, name) for name in _SHARES]
+    return figure(title, keys, lines(times, series, duration_words))
+
+
+def _finite(value: float | None) -> float | None:
+    # The last class of the histogram has no upper bound.
+    return None if value is None or math.isinf(value) else value
+
+
+def _this_minute() -> datetime:
+    return datetime.now(UTC).replace(second=0, microsecond=0)

@@ -1,0 +1,284 @@
+"""Messages as the pages show them: without payloads in lists, and never more of one than is safe."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import unicodedata
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import String, Text, cast, func, select
+
+from queue_over_sql.durations import optional_instant
+from queue_over_sql.message import Status
+from queue_over_sql.queue import core_of
+from queue_over_sql.queues.selection import rows_of
+from queue_over_sql.schema.existing import ADDED_COLUMNS
+
+if TYPE_CHECKING:
+    from queue_over_sql import ArchiveSelection, LiveSelection, Queue
+    from queue_over_sql.web.masking import Mask
+
+PAYLOAD_LIMIT: Final = 200_000
+"""Characters or bytes of a payload up to which it is read and shown."""
+
+GROUP_LIMIT: Final = 10_000
+"""How many of the newest dead letters are sorted by their error."""
+
+_ERROR_CHARACTERS: Final = 300
+_HEX_BYTES: Final = 512
+
+
+@dataclasses.dataclass(frozen=True)
+class MessageLook:
+    """What the pages show of a live or an archived message; instants are in UTC.
+
+    Attributes:
+        status: ``ready``, ``delayed``, ``claimed``, ``held``, or how it ended.
+        error: the beginning of the last error.
+        holder, round, lease_until: of a claimed one.
+    """
+
+    id: int
+    key: str | None
+    kind: str | None
+    status: str
+    priority: int
+    attempts: int
+    max_attempts: int
+    published_at: datetime | None
+    scheduled_at: datetime | None
+    available_at: datetime | None
+    finished_at: datetime | None
+    claimed_at: datetime | None
+    last_attempt_at: datetime | None
+    lease_until: datetime | None
+    holder: str | None
+    round: int | None
+    error: str | None
+
+    @property
+    def archived(self) -> bool:
+        """Whether it is finished."""
+        return self.finished_at is not None
+
+    @property
+    def dead(self) -> bool:
+        """Whether it is a dead letter."""
+        return self.status in {"failed", "rejected"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Page:
+    """A page of messages; ``more`` is the id to go on after, None at the end."""
+
+    messages: Sequence[MessageLook]
+    more: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class ErrorGroup:
+    """Dead letters that failed alike.
+
+    Attributes:
+        error: the beginning of one of their errors.
+        ids: the newest first.
+        last_at: when the newest of them ended.
+    """
+
+    kind: str | None
+    error: str
+    ids: list[int]
+    last_at: datetime | None
+
+
+def page_of(
+    queue: Queue,
+    selection: LiveSelection | ArchiveSelection,
+    *,
+    limit: int,
+    after: int | None,
+    newest_first: bool,
+) -> Page:
+    """A page of messages without their payloads, by id."""
+    table = queue.archive.table if selection.archived else queue.table
+    columns, now = _columns(table), core_of(queue).context.dialect.now().label("now")
+    rows = rows_of(
+        selection, [*columns, now], limit=limit + 1, after=after, newest_first=newest_first
+    )
+    found = [_look(row, queue) for row in rows[:limit]]
+    return Page(found, found[-1].id if len(rows) > limit else None)
+
+
+def message_of(queue: Queue, message_id: int) -> MessageLook | None:
+    """A message, live or archived; None where there is none."""
+    for selection, table in (
+        (queue.messages(where=queue.table.c.id == message_id), queue.table),
+        (
+            queue.archive.messages(where=queue.archive.table.c.id == message_id),
+            queue.archive.table,
+        ),
+    ):
+        now = core_of(queue).context.dialect.now().label("now")
+        for row in rows_of(selection, [*_columns(table), now], limit=1):
+            return _look(row, queue)
+    return None
+
+
+def error_groups(queue: Queue, outcome: str | None = None) -> list[ErrorGroup]:
+    """The newest dead letters of a queue, by kind and error; the largest group first.
+
+    Errors are alike if they begin alike but for their digits. Of each outcome the newest
+    ``GROUP_LIMIT`` are looked at.
+    """
+    table = queue.archive.table
+    error = func.substr(cast(table.c.last_error, String), 1, _ERROR_CHARACTERS).label("error")
+    columns = [table.c.id, table.c.kind, error, table.c.finished_at.label("finished_at")]
+    groups: dict[tuple[str | None, str], ErrorGroup] = {}
+    for ended in ("failed", "rejected") if outcome is None else (outcome,):
+        selection = queue.archive.messages(status=ended)
+        for row in rows_of(selection, columns, limit=GROUP_LIMIT, newest_first=True):
+            first = (row.error or "").strip().split("\n", 1)[0]
+            alike = "".join("#" if each.isdigit() else each for each in first)
+            group = groups.get((row.kind, alike))
+            if group is None:
+                at = optional_instant(row.finished_at)
+                group = groups[row.kind, alike] = ErrorGroup(row.kind, first, [], at)
+            group.ids.append(row.id)
+    return sorted(groups.values(), key=lambda group: -len(group.ids))
+
+
+def error_text(queue: Queue, message: MessageLook) -> str | None:
+    """The whole last error of a message."""
+    table = queue.archive.table if message.archived else queue.table
+    wanted = select(table.c.last_error).where(table.c.id == message.id)
+    found = core_of(queue).context.run(lambda c: c.scalar(wanted))
+    return None if found is None else visible(str(found))
+
+
+def payload_text(queue: Queue, message: MessageLook, mask: Mask) -> tuple[str, bool]:
+    """The payload of a message as text, and whether all of it is there."""
+    table = queue.archive.table if message.archived else queue.table
+    if "payload" not in table.c:
+        return _row_text(queue, table, message), True
+    context = core_of(queue).context
+    content = context.dialect.read_payload(table.c.payload)
+    if not isinstance(content.type, Text) and queue.settings.payload != "bytes":
+        content = cast(content, Text)
+    of_it = table.c.id == message.id
+    size = context.run(lambda c: c.scalar(select(func.length(content)).where(of_it))) or 0
+    whole = size <= PAYLOAD_LIMIT
+    wanted = content if whole else func.substr(content, 1, PAYLOAD_LIMIT // 10)
+    found = context.run(lambda c: c.scalar(select(wanted).where(of_it)))
+    if isinstance(found, (bytes, memoryview)):
+        return _hex(bytes(found), size), whole and size <= _HEX_BYTES
+    return written(found or "", queue.settings.payload == "json" and whole, mask), whole
+
+
+def headers_text(queue: Queue, message: MessageLook, mask: Mask) -> str | None:
+    """The headers of a message as text; None where it has none."""
+    table = queue.archive.table if message.archived else queue.table
+    context = core_of(queue).context
+    column = context.dialect.read_payload(table.c.headers)
+    found = context.run(lambda c: c.scalar(select(column).where(table.c.id == message.id)))
+    return None if found is None else written(str(found), True, mask)
+
+
+def written(text: str, is_json: bool, mask: Mask) -> str:
+    """A text for a page: JSON indented, with fields hidden and whole numbers as they are."""
+    if is_json:
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            pass
+        else:
+            text = json.dumps(mask.apply(value), indent=2, ensure_ascii=False)
+    return visible(text)
+
+
+def visible(text: str) -> str:
+    """A text in which what cannot be seen is written out, such as ``\\u202e``."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_written(each) for each in text)
+
+
+def _written(character: str) -> str:
+    if character in "\n\t" or unicodedata.category(character) not in {"Cc", "Cf", "Cs", "Co", "Cn"}:
+        return character
+    number = ord(character)
+    return f"\\u{number:04x}" if number <= 0xFFFF else f"\\U{number:08x}"  # noqa: PLR2004
+
+
+def _hex(content: bytes, size: int) -> str:
+    shown = content[:_HEX_BYTES].hex(" ", 2)
+    return f"{size:,} bytes\n{shown}{' …' if size > _HEX_BYTES else ''}"
+
+
+def _row_text(queue: Queue, table: Any, message: MessageLook) -> str:
+    context = core_of(queue).context
+    own = [column for column in table.c if column.key not in ADDED_COLUMNS]
+    row = context.run(lambda c: c.execute(select(*own).where(table.c.id == message.id)).first())
+    values = {} if row is None else dict(zip((column.name for column in own), row, strict=True))
+    return visible(
+        "\n".join(f"{name}: {str(value)[:2000]}" for name, value in values.items())
+    )
+
+
+_KEYS: Final = (
+    *("message_key", "kind", "priority", "attempt_count", "max_attempts", "published_at"),
+    *("scheduled_at", "available_at", "claimed_at", "last_attempt_at", "lease_expires_at"),
+    *("consumer_id", "consumer_round", "last_error", "finished_at", "outcome"),
+)
+
+
+def _columns(table: Any) -> list[Any]:
+    wanted = [table.c.id]
+    for key in _KEYS:
+        if key not in table.c:
+            continue
+        column = table.c[key]
+        if key == "last_error":
+            column = func.substr(cast(column, String), 1, _ERROR_CHARACTERS)
+        wanted.append(column.label(key))
+    return wanted
+
+
+def _look(row: Any, queue: Queue) -> MessageLook:
+    facts: Mapping[str, Any] = row._mapping  # noqa: SLF001 - SQLAlchemy's public name
+    finished = facts.get("outcome") is not None
+
+    def instant(name: str) -> datetime | None:
+        value = facts.get(name)
+        return optional_instant(value)
+
+    return MessageLook(
+        id=facts["id"],
+        key=facts.get("message_key"),
+        kind=facts.get("kind"),
+        status=str(facts["outcome"]) if finished else _status(facts),
+        priority=facts.get("priority") or 0,
+        attempts=facts.get("attempt_count") or 0,
+        max_attempts=facts.get("max_attempts") or queue.settings.max_attempts,
+        published_at=instant("published_at"),
+        scheduled_at=instant("scheduled_at"),
+        available_at=instant("available_at"),
+        finished_at=instant("finished_at") if finished else None,
+        claimed_at=instant("claimed_at"),
+        last_attempt_at=instant("last_attempt_at"),
+        lease_until=instant("lease_expires_at"),
+        holder=facts.get("consumer_id"),
+        round=facts.get("consumer_round"),
+        error=facts.get("last_error"),
+    )
+
+
+def _status(facts: Mapping[str, Any]) -> str:
+    if facts.get("consumer_id") is not None:
+        return Status.CLAIMED.value
+    due = facts.get("available_at")
+    if due is None:
+        return Status.HELD.value
+    return (Status.READY if due <= facts["now"] else Status.DELAYED).value

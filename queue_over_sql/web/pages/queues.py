@@ -1,0 +1,165 @@
+"""Pages about queues and their messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from queue_over_sql.message import Outcome, Status
+from queue_over_sql.observability.history import read_history
+from queue_over_sql.web import looks
+from queue_over_sql.web.actions import filters_of
+from queue_over_sql.web.charts import SPANS, charts, sparkline
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+    from starlette.routing import BaseRoute
+
+    from queue_over_sql import Queue
+    from queue_over_sql.web.site import Site, View
+
+_FILTERS: Final = ("status", "key", "kind", "field", "value")
+_GROUPS_SHOWN: Final = 100
+
+
+def routes(site: Site) -> list[BaseRoute]:
+    """The routes of these pages."""
+    return [
+        site.route("/", "overview", overview),
+        site.route("/queues/{name}", "queue", queue),
+        site.route("/queues/{name}/messages", "messages", messages),
+        site.route("/queues/{name}/archive", "archive", archive),
+        site.route("/queues/{name}/messages/{number:int}", "message", message),
+        site.route("/queues/{name}/dead", "dead-of", dead_letters_of),
+        site.route("/dead", "dead", dead_letters),
+    ]
+
+
+def overview(view: View) -> Response:
+    """All queues."""
+    seen = view.overview
+    sparks = {
+        name: (
+            sparkline(minutes, lambda minute: minute.done, "done"),
+            sparkline(minutes, lambda minute: minute.failed + minute.rejected, "dead letters"),
+        )
+        for name, minutes in seen.history.items()
+    }
+    template = "overview_live.html" if view.query("live") else "overview.html"
+    return view.page(template, "overview", sparks=sparks)
+
+
+def queue(view: View) -> Response:
+    """One queue: what it holds, its charts and its settings."""
+    found = _queue(view)
+    span = view.query("span") or "hour"
+    if span not in SPANS:
+        msg = f"span must be one of {', '.join(SPANS)}"
+        raise ValueError(msg)
+    minutes = read_history(view.service, SPANS[span][0], found.name)
+    return view.page(
+        "queue.html",
+        "overview",
+        queue=found,
+        settings=found.settings,
+        now=view.overview.queue(found.name),
+        charts=charts(minutes, span) if minutes else None,
+        span=span,
+        spans=list(SPANS),
+    )
+
+
+def messages(view: View) -> Response:
+    """Live messages."""
+    return _list(view, archived=False)
+
+
+def archive(view: View) -> Response:
+    """Archived messages."""
+    return _list(view, archived=True)
+
+
+def _list(view: View, *, archived: bool) -> Response:
+    found = _queue(view)
+    given = {name: view.query(name) for name in _FILTERS}
+    chosen = filters_of(given)
+    if view.site.mask.hides(given.get("field", "")):
+        msg = "This field is hidden here, so nobody can search by it."
+        raise ValueError(msg)
+    selection = found.archive.messages(**chosen) if archived else found.messages(**chosen)
+    oldest = view.query("order") == "oldest" or (not archived and view.query("order") != "newest")
+    page = looks.page_of(
+        found,
+        selection,
+        limit=view.site.settings.page_size,
+        after=view.after(),
+        newest_first=not oldest,
+    )
+    return view.page(
+        "messages.html",
+        "overview",
+        queue=found,
+        now=view.overview.queue(found.name),
+        archived=archived,
+        page=page,
+        given=given,
+        filters={name: value for name, value in given.items() if value},
+        order="oldest" if oldest else "newest",
+        after=view.after(),
+        statuses=[each.value for each in (Outcome if archived else Status)],
+    )
+
+
+def message(view: View) -> Response:
+    """One message, with all that is known of it."""
+    found, number = _queue(view), int(view.request.path_params["number"])
+    known = looks.message_of(found, number)
+    if known is None:
+        why = f"{found.name} has no message {number}. It may have ended without being archived."
+        return view.refused(404, why)
+    text, whole = looks.payload_text(found, known, view.site.mask)
+    holder = next((c for c in view.service.consumers() if c.consumer_id == known.holder), None)
+    return view.page(
+        "message.html",
+        "overview",
+        queue=found,
+        now=view.overview.queue(found.name),
+        message=known,
+        payload=text,
+        whole=whole,
+        headers=looks.headers_text(found, known, view.site.mask),
+        error=looks.error_text(found, known),
+        traceback=found.last_traceback(known.id),
+        holder=holder,
+    )
+
+
+def dead_letters(view: View) -> Response:
+    """How many dead letters each queue has."""
+    with_some = [each for each in view.overview.queues if each.dead]
+    if len(with_some) == 1:
+        return _dead(view, view.service.queue(with_some[0].name), "dead")
+    return view.page("dead.html", "dead", queues=with_some)
+
+
+def dead_letters_of(view: View) -> Response:
+    """The dead letters of one queue, by their error."""
+    return _dead(view, _queue(view), "dead")
+
+
+def _dead(view: View, found: Queue, here: str) -> Response:
+    groups = looks.error_groups(found)
+    return view.page(
+        "dead_of.html",
+        here,
+        queue=found,
+        now=view.overview.queue(found.name),
+        groups=groups[:_GROUPS_SHOWN],
+        others=max(0, len(groups) - _GROUPS_SHOWN),
+        total=sum(len(group.ids) for group in groups),
+        limit=looks.GROUP_LIMIT,
+    )
+
+
+def _queue(view: View) -> Queue:
+    name: Any = view.request.path_params["name"]
+    return view.service.queue(name)

@@ -1,0 +1,81 @@
+"""Pages about what works on the queues: consumers, schedules, topics, health, the audit."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from queue_over_sql.errors import QueueError
+from queue_over_sql.observability import check_queues
+from queue_over_sql.observability.doctor import diagnose
+from queue_over_sql.topics.routing import pattern_fits
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+    from starlette.routing import BaseRoute
+
+    from queue_over_sql.web.site import Site, View
+
+_UPCOMING: Final = 3
+_ENTRIES: Final = 100
+
+
+def routes(site: Site) -> list[BaseRoute]:
+    """The routes of these pages."""
+    return [
+        site.route("/consumers", "consumers", consumers),
+        site.route("/schedules", "schedules", schedules),
+        site.route("/topics", "topics", topics),
+        site.route("/health", "health", health),
+        site.route("/audit", "audit", audit),
+    ]
+
+
+def consumers(view: View) -> Response:
+    """Who is registered, whether it is alive and since when."""
+    found = sorted(view.service.consumers(), key=lambda each: each.started_at, reverse=True)
+    return view.page("consumers.html", "consumers", consumers=found, now=datetime.now(UTC))
+
+
+def schedules(view: View) -> Response:
+    """What is published regularly, and when next."""
+    listed = view.service.schedules
+    found = [(each, listed.upcoming(each.name, _UPCOMING)) for each in listed.list()]
+    return view.page("schedules.html", "schedules", schedules=found)
+
+
+def topics(view: View) -> Response:
+    """Topics with their subscriptions, and where a routing key would lead."""
+    key = view.query("key")
+    found = []
+    for topic in view.service.topics():
+        subscriptions = topic.subscriptions()
+        told = [(each, bool(key) and pattern_fits(each.pattern, key)) for each in subscriptions]
+        found.append((topic, told))
+    return view.page("topics.html", "topics", topics=found, key=key)
+
+
+def health(view: View) -> Response:
+    """Whether the queues are served, and what the doctor says."""
+    began = time.monotonic()
+    try:
+        findings, problem = diagnose(view.service), None
+    except QueueError as error:
+        findings, problem = [], str(error)
+    checks = check_queues(view.service)
+    return view.page(
+        "health.html",
+        "health",
+        checks=checks,
+        findings=findings,
+        problem=problem,
+        took=time.monotonic() - began,
+    )
+
+
+def audit(view: View) -> Response:
+    """Who changed what."""
+    entries = view.site.access.store.audit(_ENTRIES + 1, before=view.after())
+    more = entries[_ENTRIES - 1].id if len(entries) > _ENTRIES else None
+    return view.page("audit.html", "audit", entries=entries[:_ENTRIES], more=more)

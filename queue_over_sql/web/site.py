@@ -1,0 +1,332 @@
+"""The pages' common parts: who looks, how a template is filled, what an error looks like."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import functools
+import hashlib
+import hmac
+import json
+import logging
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.datastructures import FormData
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from queue_over_sql.errors import (
+    ClaimLost,
+    DatabaseUnavailable,
+    DuplicateKey,
+    NotPermitted,
+    QueueError,
+    QueueNotFound,
+)
+from queue_over_sql.plots.words import duration_words
+from queue_over_sql.web.access import CSRF_FIELD, Access, Principal, Refused
+from queue_over_sql.web.actions import ACTIONS, Asked, Done
+from queue_over_sql.web.looks import visible
+from queue_over_sql.web.masking import Mask
+from queue_over_sql.web.settings import Role, WebSettings
+from queue_over_sql.web.snapshot import COUNT_LIMIT, Overview, Snapshots
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.routing import Router
+
+    from queue_over_sql.service import QueueService
+
+    Page = Callable[["View"], Response]
+
+_log = logging.getLogger(__name__)
+
+NAVIGATION: Final = {
+    "overview": "Queues",
+    "dead": "Dead letters",
+    "consumers": "Consumers",
+    "schedules": "Schedules",
+    "topics": "Topics",
+    "health": "Health",
+    "audit": "Audit",
+}
+"""The pages that each page links to: names of routes, and what they are called."""
+
+FORM_FIELDS: Final = 2_000
+"""How many fields a form may have: a page of messages has fewer boxes."""
+
+_STATUS: Final[Mapping[type[QueueError], int]] = {
+    QueueNotFound: 404,
+    NotPermitted: 403,
+    DuplicateKey: 409,
+    ClaimLost: 409,
+    DatabaseUnavailable: 503,
+}
+_FAILED: Final = 500
+_FLASH: Final = "queue_over_sql_flash"
+_ID_DIGITS: Final = 19
+
+
+class Site:
+    """What all pages share.
+
+    Args:
+        service: whose queues are shown.
+        settings: of the application.
+        access: says who looks.
+        snapshots: of all queues.
+    """
+
+    def __init__(
+        self, service: QueueService, settings: WebSettings, access: Access, snapshots: Snapshots
+    ) -> None:
+        self.service = service
+        self.settings = settings
+        self.access = access
+        self.snapshots = snapshots
+        self.mask = Mask(settings.masked)
+        self._templates = _environment()
+
+    def route(self, path: str, name: str, page: Page) -> Route:
+        """A route to a page that every viewer may see."""
+
+        async def endpoint(request: Request) -> Response:
+            return await self.answer(request, page)
+
+        return Route(path, endpoint, methods=["GET"], name=name)
+
+    async def answer(self, request: Request, page: Page) -> Response:
+        """Show a page to whoever may see it; others are asked to sign in."""
+        view = View(self, request, None)
+        try:
+            view.principal = await self.access.need(request, Role.VIEWER, writes=False)
+            return await self.access.threads.run(lambda: self.fill(page, view))
+        except Refused as refusal:
+            return self.refused(view, refusal)
+        except QueueError as error:
+            return view.failed(error)
+
+    def fill(self, page: Page, view: View) -> Response:
+        """Fill a page, or say why that cannot be done."""
+        try:
+            return page(view)
+        except (ValueError, TypeError) as error:
+            return view.refused(400, str(error))
+        except QueueError as error:
+            return view.failed(error)
+
+    def refused(self, view: View, refusal: Refused) -> Response:
+        """Ask whoever is not known to sign in, and tell all others why not."""
+        if refusal.status == 401 and view.principal is None:  # noqa: PLR2004
+            back = view.address if view.request.method == "GET" else ""
+            return RedirectResponse(view.url("sign-in", back=back), 303)
+        return view.refused(refusal.status, refusal.text)
+
+    def not_found(self, request: Request, error: HTTPException) -> Response:
+        """The page of an address that there is not."""
+        view = View(self, request, None)
+        why = "There is no such page." if error.status_code == 404 else error.detail  # noqa: PLR2004
+        return view.refused(error.status_code, why)
+
+    def render(self, template: str, values: Mapping[str, Any]) -> str:
+        """Fill a template."""
+        return self._templates.get_template(template).render(values)
+
+
+@dataclasses.dataclass
+class View:
+    """One look at one page; ``principal`` is None before it is known who looks."""
+
+    site: Site
+    request: Request
+    principal: Principal | None
+    form: FormData = dataclasses.field(default_factory=FormData)
+
+    @property
+    def service(self) -> QueueService:
+        """The service whose queues are shown."""
+        return self.site.service
+
+    @functools.cached_property
+    def overview(self) -> Overview:
+        """What was seen of all queues."""
+        return self.site.snapshots.overview()
+
+    @property
+    def address(self) -> str:
+        """The path and query of this page."""
+        query = self.request.url.query
+        return self.request.url.path + (f"?{query}" if query else "")
+
+    def query(self, name: str) -> str:
+        """A parameter of the address; empty where it is not given."""
+        return self.request.query_params.get(name, "").strip()
+
+    def after(self) -> int | None:
+        """The id after which a page begins.
+
+        Raises:
+            ValueError: it is no number.
+        """
+        text = self.query("after")
+        if not text:
+            return None
+        if not (text.isascii() and text.isdigit()) or len(text) > _ID_DIGITS:
+            msg = "after must be the id of a message"
+            raise ValueError(msg)
+        return int(text)
+
+    def asked(self) -> Asked:
+        """What the form says."""
+        texts = [(name, value) for name, value in self.form.multi_items() if isinstance(value, str)]
+        fields = {name: value for name, value in texts if value and name not in {"id", "ids"}}
+        ids = [value for name, value in texts if name == "id"]
+        ids += [each for name, value in texts if name == "ids" for each in value.split(",")]
+        numbers = [each for each in ids if each.isascii() and each.isdigit()]
+        chosen = list(dict.fromkeys(int(each) for each in numbers if len(each) <= _ID_DIGITS))
+        fields.pop(CSRF_FIELD, None)
+        return Asked(fields, chosen, by_id=bool(ids))
+
+    def back(self) -> str:
+        """Where the form came from, on this server."""
+        given = self.form.get("back")
+        root = self.request.scope.get("root_path", "")
+        if isinstance(given, str) and given.startswith(f"{root}/"):
+            if not given.startswith("//") and "\\" not in given and given.isprintable():
+                return given
+        return self.url("overview")
+
+    def page(self, template: str, here: str, status: int = 200, **values: Any) -> HTMLResponse:
+        """Fill a template; ``here`` is the entry of the navigation that it belongs to."""
+        principal, read_only = self.principal, self.site.access.read_only
+        may = {
+            name: principal is not None and not read_only and principal.role.covers(action.role)
+            for name, action in ACTIONS.items()
+        }
+        flash = self._flash()
+        shared = {
+            "navigation": NAVIGATION if principal else {},
+            "here": here,
+            "title": self.site.settings.title,
+            "principal": principal,
+            "csrf": principal.csrf if principal else "",
+            "may": may,
+            "actions": ACTIONS,
+            "overview": self.overview if principal else None,
+            "flash": flash,
+            "read_only": read_only,
+            "url": self.url,
+            "static": self.static,
+            "address": self.address,
+        }
+        response = HTMLResponse(self.site.render(template, shared | values), status)
+        if flash is not None:
+            response.delete_cookie(_FLASH, path=self._root)
+        return response
+
+    def refused(self, status: int, why: str) -> HTMLResponse:
+        """A page that says why not."""
+        return self.page("refused.html", "", status, why=why)
+
+    def failed(self, error: QueueError) -> HTMLResponse:
+        """A page that says what failed."""
+        status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), _FAILED)
+        if status == _FAILED:
+            _log.error("A page failed.", exc_info=error)
+        return self.refused(status, str(error))
+
+    def url(self, route: str, /, **parameters: Any) -> str:
+        """The path of a route; parameters that it has no place for become its query."""
+        places = {
+            name: value
+            for name, value in parameters.items()
+            if name in {"name", "number", "action"}
+        }
+        query = {
+            name: value
+            for name, value in parameters.items()
+            if name not in places and value not in (None, "")
+        }
+        router: Router = self.request.app.router
+        path = self.request.scope.get("root_path", "") + router.url_path_for(route, **places)
+        return f"{path}?{urlencode(query)}" if query else path
+
+    def static(self, file: str) -> str:
+        """The path of a file that does not change."""
+        return f"{self.request.scope.get('root_path', '')}/static/{quote(file)}"
+
+    # -- what was done, told on the next page
+
+    @property
+    def _root(self) -> str:
+        return self.request.scope.get("root_path", "") + "/"
+
+    def done(self, done: Done, response: Response) -> None:
+        """Have the next page say what was done."""
+        content = {"text": done.text[:500], "good": True, "undo": done.undo}
+        text = base64.urlsafe_b64encode(json.dumps(content).encode()).decode()
+        if len(text) > 3000:  # noqa: PLR2004 - browsers keep cookies of 4 kB
+            content["undo"] = None
+            text = base64.urlsafe_b64encode(json.dumps(content).encode()).decode()
+        cookie = f"{text}.{self._sign(text)}"
+        response.set_cookie(
+            _FLASH, cookie, max_age=60, path=self._root, httponly=True, samesite="lax"
+        )
+
+    def _flash(self) -> Mapping[str, Any] | None:
+        text, _, signed = self.request.cookies.get(_FLASH, "").partition(".")
+        if not signed or self.principal is None:
+            return None
+        if not hmac.compare_digest(signed.encode(), self._sign(text).encode()):
+            return None
+        found: Mapping[str, Any] = json.loads(base64.urlsafe_b64decode(text))
+        return found
+
+    def _sign(self, text: str) -> str:
+        # By what only this browser and this server know.
+        key = (self.principal.csrf or "") if self.principal else ""
+        return hmac.new(f"flash {key}".encode(), text.encode(), hashlib.sha256).hexdigest()
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("queue_over_sql.web"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_shown,
+    )
+    environment.filters |= {"count": count, "when": when, "duration": duration_words}
+    return environment
+
+
+def _shown(value: Any) -> Any:
+    # Whatever a template writes: a name, an error, a key. What cannot be seen is written out.
+    if value is None:
+        return ""
+    return visible(value) if type(value) is str else value
+
+
+def count(number: int) -> str:
+    """A count that goes up to a limit: ``1,234``, ``10,000+``."""
+    return f"{COUNT_LIMIT:,}+" if number > COUNT_LIMIT else f"{number:,}"
+
+
+def when(at: datetime | None) -> Markup:
+    """An instant, with how long that is from now."""
+    if at is None:
+        return Markup("&ndash;")
+    seconds = (datetime.now(UTC) - at).total_seconds()
+    told = "now"
+    if abs(seconds) >= 1:
+        length = duration_words(abs(seconds))
+        told = f"{length} ago" if seconds > 0 else f"in {length}"
+    full = at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(at.isoformat(), full, told)
