@@ -376,7 +376,7 @@ def rows_of(
     sql, chosen = selection._context.sql, selection._chosen  # noqa: SLF001 - its own module
     return selection._context.run(  # noqa: SLF001
         lambda connection: store.list_columns(
-            connection, sql, chosen, columns, limit, after, newest_first=newest_first
+            connection, sql, chosen, columns, limit=limit, after=after, newest_first=newest_first
         )
     )
 

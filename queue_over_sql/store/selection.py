@@ -112,7 +112,8 @@ def list_messages(
     table = place_of(tables, chosen.archived)
     columns = archive_columns(tables) if chosen.archived else tables.message_columns(table)
     page = CompiledStatement(
-        _page(sql, chosen, columns, limit, after, newest_first=newest_first), connection.dialect
+        _page(sql, chosen, columns, limit=limit, after=after, newest_first=newest_first),
+        connection.dialect,
     )
     rows: Sequence[Any] = page.run(connection).all()
     if chosen.archived:
@@ -125,13 +126,13 @@ def list_columns(
     sql: StatementCache,
     chosen: Chosen,
     columns: Sequence[ColumnElement[Any]],
+    *,
     limit: int,
     after: int | None,
-    *,
-    newest_first: bool = False,
+    newest_first: bool,
 ) -> Sequence[Any]:
     """Read some columns of one page of messages."""
-    page = _page(sql, chosen, columns, limit, after, newest_first=newest_first)
+    page = _page(sql, chosen, columns, limit=limit, after=after, newest_first=newest_first)
     return connection.execute(page).all()
 
 
@@ -139,9 +140,9 @@ def _page(
     sql: StatementCache,
     chosen: Chosen,
     columns: Sequence[ColumnElement[Any]],
+    *,
     limit: int,
     after: int | None,
-    *,
     newest_first: bool,
 ) -> Select[Any]:
     key = place_of(sql.subject, chosen.archived).c.id

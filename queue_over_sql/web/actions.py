@@ -13,8 +13,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.durations import to_timedelta
-from queue_over_sql.web.settings import Role
 from queue_over_sql.web.looks import error_groups
+from queue_over_sql.web.settings import Role
 from queue_over_sql.web.snapshot import COUNT_LIMIT
 
 if TYPE_CHECKING:
@@ -30,16 +30,25 @@ class Asked:
 
     Attributes:
         fields: its fields, each with one value.
-        ids: the messages that were chosen.
-        by_id: whether messages are to be chosen, and not all that match.
+        ids: the messages that were chosen. Where there are none, all that match are only meant if
+            the field ``all`` says so.
     """
 
     fields: Mapping[str, str]
     ids: Sequence[int] = ()
-    by_id: bool = False
 
     def __getitem__(self, name: str) -> str:
         return self.fields.get(name, "")
+
+    def insist_on_choice(self) -> None:
+        """Refuse a form that names neither messages nor all of them.
+
+        Raises:
+            ValueError: it is one.
+        """
+        if not (self.ids or self["all"]):
+            msg = "No message was chosen."
+            raise ValueError(msg)
 
     def queue(self, service: QueueService) -> Queue:
         """The queue it is about."""
@@ -84,6 +93,7 @@ class Action:
 
 def live_of(service: QueueService, asked: Asked) -> LiveSelection:
     """The live messages that a form means: those chosen, or all that match its filters."""
+    asked.insist_on_choice()
     queue = asked.queue(service)
     if asked.ids:
         return queue.messages(where=queue.table.c.id.in_(asked.ids))
@@ -92,6 +102,7 @@ def live_of(service: QueueService, asked: Asked) -> LiveSelection:
 
 def archive_of(service: QueueService, asked: Asked) -> ArchiveSelection:
     """The archived messages that a form means, likewise."""
+    asked.insist_on_choice()
     archive = asked.queue(service).archive
     if asked.ids:
         return archive.messages(where=archive.table.c.id.in_(asked.ids))
@@ -122,7 +133,7 @@ def _value(text: str) -> Any:
 
 
 def _edited(done: Edited, verb: str) -> str:
-    text = f"{verb} {messages(done.changed)}."
+    text = f"{verb} {messages(int(done))}."
     if done.skipped:
         text += f" {messages(done.skipped).capitalize()} stayed as they were: a consumer has them."
     return text
@@ -199,31 +210,29 @@ def _form_value(value: Any) -> str:
 
 def _hold(service: QueueService, asked: Asked) -> Done:
     done = live_of(service, asked).hold()
-    fields = _same(asked)
-    if not asked.ids:
-        fields["status"] = "held"
-    return Done(_edited(done, "Held"), done.changed, ("unhold", fields) if asked.ids else None)
+    undo = ("unhold", _same(asked)) if asked.ids else None
+    return Done(_edited(done, "Held"), int(done), undo)
 
 
 def _unhold(service: QueueService, asked: Asked) -> Done:
     done = live_of(service, asked).unhold()
     undo = ("hold", _same(asked)) if asked.ids else None
-    return Done(_edited(done, "Let go"), done.changed, undo)
+    return Done(_edited(done, "Let go"), int(done), undo)
 
 
 def _to_front(service: QueueService, asked: Asked) -> Done:
     done = live_of(service, asked).prioritize(front=True)
-    return Done(_edited(done, "Moved to the front"), done.changed)
+    return Done(_edited(done, "Moved to the front"), int(done))
 
 
 def _due_now(service: QueueService, asked: Asked) -> Done:
     done = live_of(service, asked).reschedule(delay=0)
-    return Done(_edited(done, "Made due"), done.changed)
+    return Done(_edited(done, "Made due"), int(done))
 
 
 def _remove(service: QueueService, asked: Asked) -> Done:
     done = live_of(service, asked).remove()
-    return Done(_edited(done, "Removed"), done.changed)
+    return Done(_edited(done, "Removed"), int(done))
 
 
 def _cancel(service: QueueService, asked: Asked) -> Done:
@@ -238,12 +247,12 @@ def _cancel(service: QueueService, asked: Asked) -> Done:
 def _redrive(service: QueueService, asked: Asked) -> Done:
     sent = 0
     for selection in _archived(service, asked):
-        sent += selection.requeue().changed
+        sent += selection.requeue()
     return Done(f"Sent {messages(sent)} again.", sent)
 
 
 def _remove_archived(service: QueueService, asked: Asked) -> Done:
-    removed = sum(each.remove().changed for each in _archived(service, asked))
+    removed = sum(each.remove() for each in _archived(service, asked))
     return Done(f"Removed {messages(removed)} from the archive.", removed)
 
 

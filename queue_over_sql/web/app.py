@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _EVENT_SECONDS: Final = 2.0
 _MOST_LIVE: Final = 200
+_NOT_FOUND: Final = 404
 
 
 def create_app(service: QueueService, settings: WebSettings | None = None) -> Starlette:
@@ -51,16 +52,12 @@ def create_app(service: QueueService, settings: WebSettings | None = None) -> St
     live = _Live(site)
 
     async def not_found(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        why = "There is no such page." if status == _NOT_FOUND else "This cannot be answered."
+        view = View(site, request, None)
         with contextlib.suppress(Refused, QueueError):
-            principal = await access.principal(request)
-            return await threads.run(
-                lambda: View(site, request, principal).refused(
-                    error.status_code,
-                    "There is no such page." if error.status_code == 404 else error.detail,  # noqa: PLR2004
-                )
-            )
-        return site.not_found(request, error)
+            view.principal = await access.principal(request)
+        return await threads.run(lambda: view.refused(status, why))
 
     return Starlette(
         routes=[
@@ -130,7 +127,8 @@ class _Forms:
             view.form = await request.form(max_files=0, max_fields=FORM_FIELDS)
             self._access.check_csrf(request, view.principal, _csrf(view))
             await self._access.need(request, action.role, writes=True)
-        except Refused as refusal:
+        except Refused as error:
+            refusal = error
             return await self._access.threads.run(lambda: self._site.refused(view, refusal))
         asked = view.asked()
         done: list[Done] = []
@@ -164,20 +162,18 @@ def _csrf(view: View) -> str | None:
 
 def _question(view: View, name: str, action: Action, asked: Asked) -> Response | None:
     """The page that asks before something is done; None where it was confirmed."""
-    if asked.by_id and not asked.ids:
-        return view.refused(400, "No message was chosen.")
     if view.site.mask.hides(asked["field"]):
         return view.refused(400, "This field is hidden here, so nobody can choose by it.")
     if action.question is None:
         return None
     count = None if action.count is None else action.count(view.service, asked)
+    if count == 0:
+        return view.refused(400, "There is no such message any more.")
     confirmed = asked["confirmed"]
     typed = action.word is None or asked["typed"] == asked[action.word]
     if confirmed and typed and (count is None or (confirmed.isdigit() and count <= int(confirmed))):
         return None
-    if count == 0:
-        return view.refused(400, "There is no such message any more.")
-    told = "" if count is None else messages(min(count, COUNT_LIMIT) if count else 0)
+    told = "" if count is None else messages(min(count, COUNT_LIMIT))
     if count is not None and count > COUNT_LIMIT:
         told = f"more than {told}"
     fields: dict[str, Any] = {

@@ -45,7 +45,7 @@ def sparkline(minutes: Sequence[Minute], value: Callable[[Minute], int], name: s
     total, most = sum(values), max(values)
     said = clean(f"{count_words(total)} {name} in the last hour")
     if not total:
-        return Markup('<span class="soft" title="{}">&ndash;</span>').format(Markup(said))
+        return Markup('<span class="soft">&ndash;</span>')
     step = _WIDTH / _HOUR
     bars = "".join(
         f'<rect x="{place * step:.1f}" y="{_HEIGHT - height:.1f}" width="{step - 0.4:.1f}" '
@@ -83,8 +83,8 @@ def charts(minutes: Sequence[Minute], span: str) -> Markup:
     keys = [(one.look, one.name) for one in settled] + [("born", "published")]
     drawn = [
         figure("Published and settled", keys, stacked_bars(times, settled, published, short_count)),
-        _durations("Wait until claimed", times, [each and each.waited for each in bins]),
-        _durations("Handling time", times, [each and each.handled for each in bins]),
+        _durations("Wait until claimed", times, [each.waited if each else None for each in bins]),
+        _durations("Handling time", times, [each.handled if each else None for each in bins]),
     ]
     return Markup("".join(drawn))  # noqa: S704 - the drawing escapes its texts
 

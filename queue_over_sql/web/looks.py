@@ -1,4 +1,4 @@
-"""Messages as the pages show them: without payloads in lists, and never more of one than is safe."""
+"""Messages as the pages show them: without payloads in lists, and never too much of one."""
 
 from __future__ import annotations
 
@@ -174,7 +174,8 @@ def payload_text(queue: Queue, message: MessageLook, mask: Mask) -> tuple[str, b
     found = context.run(lambda c: c.scalar(select(wanted).where(of_it)))
     if isinstance(found, (bytes, memoryview)):
         return _hex(bytes(found), size), whole and size <= _HEX_BYTES
-    return written(found or "", queue.settings.payload == "json" and whole, mask), whole
+    is_json = queue.settings.payload == "json" and whole
+    return (written(found or "", mask) if is_json else visible(found or "")), whole
 
 
 def headers_text(queue: Queue, message: MessageLook, mask: Mask) -> str | None:
@@ -183,23 +184,21 @@ def headers_text(queue: Queue, message: MessageLook, mask: Mask) -> str | None:
     context = core_of(queue).context
     column = context.dialect.read_payload(table.c.headers)
     found = context.run(lambda c: c.scalar(select(column).where(table.c.id == message.id)))
-    return None if found is None else written(str(found), True, mask)
+    return None if found is None else written(str(found), mask)
 
 
-def written(text: str, is_json: bool, mask: Mask) -> str:
-    """A text for a page: JSON indented, with fields hidden and whole numbers as they are."""
-    if is_json:
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            pass
-        else:
-            text = json.dumps(mask.apply(value), indent=2, ensure_ascii=False)
+def written(text: str, mask: Mask) -> str:
+    """JSON for a page: indented, with fields hidden, and numbers as they are."""
+    try:
+        text = json.dumps(mask.apply(json.loads(text)), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        if mask:
+            return "This cannot be read as JSON, so it is not known what is to be hidden."
     return visible(text)
 
 
 def visible(text: str) -> str:
-    """A text in which what cannot be seen is written out, such as ``\\u202e``."""
+    r"""A text in which what cannot be seen is written out, such as ``\u202e``."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(_written(each) for each in text)
@@ -222,9 +221,7 @@ def _row_text(queue: Queue, table: Any, message: MessageLook) -> str:
     own = [column for column in table.c if column.key not in ADDED_COLUMNS]
     row = context.run(lambda c: c.execute(select(*own).where(table.c.id == message.id)).first())
     values = {} if row is None else dict(zip((column.name for column in own), row, strict=True))
-    return visible(
-        "\n".join(f"{name}: {str(value)[:2000]}" for name, value in values.items())
-    )
+    return visible("\n".join(f"{name}: {str(value)[:2000]}" for name, value in values.items()))
 
 
 _KEYS: Final = (

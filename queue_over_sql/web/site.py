@@ -17,7 +17,6 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.datastructures import FormData
-from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
@@ -71,6 +70,7 @@ _STATUS: Final[Mapping[type[QueueError], int]] = {
 _FAILED: Final = 500
 _FLASH: Final = "queue_over_sql_flash"
 _ID_DIGITS: Final = 19
+_UNITS: Final = {"d": 86_400, "h": 3_600, "min": 60}
 
 
 class Site:
@@ -127,12 +127,6 @@ class Site:
             back = view.address if view.request.method == "GET" else ""
             return RedirectResponse(view.url("sign-in", back=back), 303)
         return view.refused(refusal.status, refusal.text)
-
-    def not_found(self, request: Request, error: HTTPException) -> Response:
-        """The page of an address that there is not."""
-        view = View(self, request, None)
-        why = "There is no such page." if error.status_code == 404 else error.detail  # noqa: PLR2004
-        return view.refused(error.status_code, why)
 
     def render(self, template: str, values: Mapping[str, Any]) -> str:
         """Fill a template."""
@@ -191,16 +185,16 @@ class View:
         numbers = [each for each in ids if each.isascii() and each.isdigit()]
         chosen = list(dict.fromkeys(int(each) for each in numbers if len(each) <= _ID_DIGITS))
         fields.pop(CSRF_FIELD, None)
-        return Asked(fields, chosen, by_id=bool(ids))
+        return Asked(fields, chosen)
 
     def back(self) -> str:
         """Where the form came from, on this server."""
         given = self.form.get("back")
         root = self.request.scope.get("root_path", "")
-        if isinstance(given, str) and given.startswith(f"{root}/"):
-            if not given.startswith("//") and "\\" not in given and given.isprintable():
-                return given
-        return self.url("overview")
+        if not isinstance(given, str) or not given.startswith(f"{root}/"):
+            return self.url("overview")
+        elsewhere = given.startswith("//") or "\\" in given or not given.isprintable()
+        return self.url("overview") if elsewhere else given
 
     def page(self, template: str, here: str, status: int = 200, **values: Any) -> HTMLResponse:
         """Fill a template; ``here`` is the entry of the navigation that it belongs to."""
@@ -254,7 +248,7 @@ class View:
             if name not in places and value not in (None, "")
         }
         router: Router = self.request.app.router
-        path = self.request.scope.get("root_path", "") + router.url_path_for(route, **places)
+        path = str(self.request.scope.get("root_path", "") + router.url_path_for(route, **places))
         return f"{path}?{urlencode(query)}" if query else path
 
     def static(self, file: str) -> str:
@@ -265,7 +259,7 @@ class View:
 
     @property
     def _root(self) -> str:
-        return self.request.scope.get("root_path", "") + "/"
+        return f"{self.request.scope.get('root_path', '')}/"
 
     def done(self, done: Done, response: Response) -> None:
         """Have the next page say what was done."""
@@ -319,6 +313,14 @@ def count(number: int) -> str:
     return f"{COUNT_LIMIT:,}+" if number > COUNT_LIMIT else f"{number:,}"
 
 
+def about(seconds: float) -> str:
+    """A duration to its unit: ``5 s``, ``12 min``, ``3 h``, ``40 d``."""
+    for unit, length in (("d", 172_800), ("h", 7_200), ("min", 120)):
+        if seconds >= length:
+            return f"{seconds / _UNITS[unit]:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
 def when(at: datetime | None) -> Markup:
     """An instant, with how long that is from now."""
     if at is None:
@@ -326,7 +328,7 @@ def when(at: datetime | None) -> Markup:
     seconds = (datetime.now(UTC) - at).total_seconds()
     told = "now"
     if abs(seconds) >= 1:
-        length = duration_words(abs(seconds))
+        length = about(abs(seconds))
         told = f"{length} ago" if seconds > 0 else f"in {length}"
     full = at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return Markup('<time datetime="{}" title="{}">{}</time>').format(at.isoformat(), full, told)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import func, literal, select, union_all
+from sqlalchemy import func, literal_column, select, union_all
 
 from queue_over_sql.errors import QueueError
 from queue_over_sql.message import Outcome, Status
@@ -120,8 +120,7 @@ class Snapshots:
         seen = self._seen
         if seen is not None and time.monotonic() < self._seen_at + self._interval:
             return seen
-        if not self._lock.acquire(blocking=seen is None):
-            assert seen is not None
+        if not self._lock.acquire(blocking=seen is None) and seen is not None:
             return seen
         try:
             if self._seen is None or time.monotonic() >= self._seen_at + self._interval:
@@ -197,13 +196,14 @@ def _levels(tables: QueueTables, levels: int) -> list[tuple[ColumnElement[bool],
 
 
 def _some(table: Any, *conditions: ColumnElement[bool]) -> Any:
-    rows = select(literal(1).label("one")).select_from(table).where(*conditions)
+    rows = select(literal_column("1").label("one")).select_from(table).where(*conditions)
     return select(rows.limit(COUNT_LIMIT + 1).subquery().c.one)
 
 
 def _number(parts: Sequence[Any]) -> ScalarSelect[Any]:
-    rows = (parts[0] if len(parts) == 1 else union_all(*parts)).subquery()
-    limited = select(rows.c.one).limit(COUNT_LIMIT + 1).subquery()
+    together: Any = parts[0] if len(parts) == 1 else union_all(*parts)
+    rows = together.subquery()
+    limited: Any = select(rows.c.one).limit(COUNT_LIMIT + 1).subquery()
     return select(func.count()).select_from(limited).scalar_subquery()
 
 

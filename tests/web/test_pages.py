@@ -1,0 +1,404 @@
+"""The pages of the dashboard, as a browser without JavaScript sees them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from sqlalchemy import event
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from queue_over_sql import NoRetry
+from queue_over_sql.observability.history import History
+from queue_over_sql.service import parts_of
+from queue_over_sql.web import snapshot
+from queue_over_sql.web.app import create_app
+from queue_over_sql.web.settings import Role, WebSettings
+from queue_over_sql.web.snapshot import Snapshots
+from queue_over_sql.web.tables import WebStore
+from tests.contract.existing_tables.users_tables import Invoice, create_invoices
+from tests.waiting import wait_until
+from tests.web.serving import Browser, serving
+
+if TYPE_CHECKING:
+    from queue_over_sql import Queue, QueueService
+    from queue_over_sql.testing.plugin import MakeService
+
+pytestmark = pytest.mark.engines("sqlite")
+Open = Callable[..., Browser]
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "javascript:alert(1)",
+    "\u202etxt.exe\x1b[2J\x00"[:-1],
+    "{{ 7*7 }}",
+)
+
+
+@pytest.fixture
+def service(make_service: MakeService) -> QueueService:
+    """A service whose queue has messages of each kind."""
+    service = make_service(observer=History())
+    queue = service.create_queue("jobs", archive="all", retry=NoRetry())
+    queue.publish_many([{"n": n, "card": {"number": "4711"}} for n in range(20)])
+    queue.ack(queue.consume(3))
+    for message in queue.consume(4):
+        message.nack(ValueError(f"no customer {message.id}"))
+    for message in queue.consume(2):
+        message.reject("card declined")
+    return service
+
+
+@pytest.fixture
+def jobs(service: QueueService) -> Queue:
+    """Its queue: 11 ready, 3 done, 4 failed and 2 rejected messages."""
+    return service.queue("jobs")
+
+
+@pytest.fixture
+def open_site(service: QueueService) -> Iterator[Open]:
+    """Serve the dashboard, by default to an administrator of this machine."""
+    with ExitStack() as stack:
+
+        def begin(prefix: str = "", **settings: Any) -> Browser:
+            given = {"open_role": Role.ADMIN, **settings}
+            app: Any = create_app(service, WebSettings(**given))
+            if prefix:
+                app = Starlette(routes=[Mount(prefix, app)])
+            browser = Browser(stack.enter_context(serving(app)), prefix)
+            stack.callback(browser.close)
+            return browser
+
+        yield begin
+
+
+def test_every_page_answers(service: QueueService, open_site: Open) -> None:
+    """And each link on it, too."""
+    service.create_topic("news").subscribe("jobs", "order.*")
+    service.schedules.add("nightly", "jobs", {"n": 1}, cron="0 3 * * *")
+    service.start()
+    browser = open_site()
+    seen: set[str] = set()
+    paths = {"/"}
+    while paths - seen:
+        path = min(paths - seen)
+        seen.add(path)
+        text = browser.get(path)
+        assert "default-src 'none'" in browser.page.headers["content-security-policy"]
+        found = {link.split("#")[0] for link in links(text)}
+        paths |= {link for link in found if link and "?" not in link and "/static/" not in link}
+    assert {"/queues/jobs/messages", "/schedules", "/audit", "/queues/jobs/dead"} <= seen
+
+
+def links(text: str) -> list[str]:
+    """Where the links of a page lead."""
+    return [
+        part.split('"')[0] for part in text.split("<a ")[1:] for part in part.split('href="')[1:]
+    ]
+
+
+def test_nothing_of_a_message_is_markup(service: QueueService, open_site: Open) -> None:
+    """Payloads, keys, headers, errors and tracebacks are text, also of what cannot be seen."""
+    queue = service.create_queue("texts", payload="text", archive="all", retry=NoRetry())
+    ids = []
+    for number, text in enumerate(HOSTILE):
+        key = f"{number}{text}"
+        ids.append(queue.publish(text, key=key, headers={"h": text}).id)
+        queue.consume()[0].nack(ValueError(text))
+        queue.publish(text, key=f"live {key}", delay=3600)
+    browser = open_site()
+    for path in (
+        "/queues/texts/messages",
+        "/queues/texts/archive",
+        "/queues/texts/dead",
+        *(f"/queues/texts/messages/{each}" for each in ids),
+    ):
+        text = browser.get(path)
+        assert "<script>alert" not in text
+        assert "<img src=x" not in text
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+        assert 'href="javascript' not in text
+    assert "{{ 7*7 }}" in browser.text()
+
+
+def test_numbers_are_as_they_were_published(jobs: Queue, open_site: Open) -> None:
+    """Also those that JavaScript would round."""
+    number = 2**60 + 1
+    found = jobs.publish({"n": number})
+    assert str(number) in open_site().get(f"/queues/jobs/messages/{found.id}")
+
+
+def test_a_large_payload_is_not_read_whole(service: QueueService, open_site: Open) -> None:
+    """Its beginning is shown, and where to see the rest; lists read none."""
+    queue = service.create_queue("large", payload="text", max_payload_bytes=2**25)
+    number = queue.publish("x" * 2**24).id
+    browser = open_site()
+    assert len(browser.get(f"/queues/large/messages/{number}")) < 100_000
+    assert f"queue-over-sql show large {number}" in browser.text()
+    assert len(browser.get("/queues/large/messages")) < 100_000
+
+
+def test_hidden_fields_stay_hidden(jobs: Queue, open_site: Open) -> None:
+    """On pages, and from those who search by them."""
+    browser = open_site(masked=("card.number",))
+    (message,) = jobs.messages().list(1)
+    assert "4711" not in browser.get(f"/queues/jobs/messages/{message.id}")
+    browser.get("/queues/jobs/messages?field=card.number&value=4711", 400)
+    browser.get("/queues/jobs/messages")
+    browser.press("Hold", 400, field="card.number", value="4711", all="1")
+    assert 0 == jobs.stats().held
+
+
+def test_pages_of_messages_follow_each_other(open_site: Open, jobs: Queue) -> None:
+    """In both orders, each message once; an address can be shared."""
+    browser = open_site(page_size=4)
+    ids = [message.id for message in jobs.messages().list()]
+    for order, wanted in (("oldest", ids), ("newest", ids[::-1])):
+        found: list[int] = []
+        text = browser.get(
+            f"/queues/jobs/messages?order={order}&field=card.number&value=%224711%22"
+        )
+        while True:
+            found += [int(part.split('"')[0]) for part in text.split('name="id" value="')[1:]]
+            following = [part for part in links(text) if "after=" in part]
+            if not following:
+                break
+            text = browser.get(following[-1].replace("&amp;", "&"))
+        assert wanted == found
+
+
+def test_a_pause_can_be_undone(open_site: Open, jobs: Queue) -> None:
+    """The page that follows offers it, and the audit has both."""
+    browser = open_site()
+    browser.get("/queues/jobs")
+    browser.press("Pause")
+    assert "Paused jobs." in browser.text()
+    assert jobs.stats().paused
+    browser.press("Undo")
+    assert not jobs.stats().paused
+    browser.get("/audit")
+    assert browser.text().index("resume") < browser.text().index("pause jobs")
+
+
+def test_dead_letters_are_sent_again(open_site: Open, jobs: Queue) -> None:
+    """All that failed alike, after a question that counts them."""
+    browser = open_site()
+    browser.get("/dead")
+    assert "no customer" in browser.text()
+    browser.press("Send all again")
+    assert "Send 4 messages again?" in browser.text()
+    assert 4 == jobs.stats().failed
+    browser.press("Send again")
+    assert "Sent 4 messages again." in browser.text()
+    assert (0, 2, 15) == (jobs.stats().failed, jobs.stats().rejected, jobs.stats().ready)
+    browser.get("/audit")
+    assert "redrive jobs 4" in browser.text()
+
+
+def test_more_than_was_asked_about_is_asked_again(open_site: Open, jobs: Queue) -> None:
+    """What came meanwhile was in nobody's mind."""
+    browser = open_site()
+    browser.get("/queues/jobs/messages?status=ready")
+    browser.press("Hold", 400)
+    assert "No message was chosen." in browser.text()
+    assert 0 == jobs.stats().held
+    browser.get("/queues/jobs/messages?status=ready")
+    ids = [str(message.id) for message in jobs.messages().list(2)]
+    browser.press("Remove", id=ids)
+    assert "Remove 2 messages for ever?" in browser.text()
+    asked = browser.page
+    browser.press("Remove")
+    assert 9 == jobs.stats().ready
+    browser.page = asked
+    browser.press("Remove", 400)
+    assert "no such message any more" in browser.text()
+
+
+def test_all_that_match_may_grow(open_site: Open, jobs: Queue) -> None:
+    """A confirmed count is the most that is removed."""
+    browser = open_site()
+    fields: dict[str, Any] = {"queue": "jobs", "status": "failed", "all": "1", "csrf": csrf_of(browser)}
+    browser.post("/do/remove-archived", **fields)
+    assert "Remove 4 messages from the archive for ever?" in browser.text()
+    asked = browser.page
+    jobs.publish({"n": 1})
+    jobs.consume(20)[-1].nack("again")
+    browser.page = asked
+    browser.press("Remove")
+    assert "Remove 5 messages from the archive for ever?" in browser.text()
+    assert 5 == jobs.stats().failed
+
+
+def csrf_of(browser: Browser) -> str:
+    """The token of the forms of this browser."""
+    text = browser.get("/queues/jobs")
+    return text.split('name="csrf" value="')[1].split('"')[0]
+
+
+def test_a_queue_is_dropped_by_its_name(open_site: Open, service: QueueService) -> None:
+    """Which has to be typed."""
+    browser = open_site()
+    browser.get("/queues/jobs")
+    browser.press("Drop")
+    browser.press("Drop", typed="job")
+    assert "Drop jobs with all its messages" in browser.text()
+    browser.press("Drop", typed="jobs")
+    assert [] == service.queues()
+
+
+def test_settings_are_changed_and_changed_back(open_site: Open, jobs: Queue) -> None:
+    """A value that makes no sense is refused."""
+    browser = open_site()
+    browser.get("/queues/jobs")
+    browser.press("Change", lease="60", max_attempts="7", archive="all")
+    assert "Changed jobs: lease 60, max_attempts 7." in browser.text()
+    jobs.refresh()
+    assert (timedelta(minutes=1), 7) == (jobs.settings.lease, jobs.settings.max_attempts)
+    browser.press("Undo")
+    jobs.refresh()
+    assert (timedelta(minutes=5), 5) == (jobs.settings.lease, jobs.settings.max_attempts)
+    browser.get("/queues/jobs")
+    browser.press("Change", 400, lease="soon", max_attempts="7", archive="all")
+
+
+def test_a_viewer_changes_nothing(open_site: Open, service: QueueService, jobs: Queue) -> None:
+    """No button is there, and a form of their own is refused."""
+    store = WebStore(parts_of(service), WebSettings())
+    store.prepare()
+    token, _ = store.add_token("vera", Role.VIEWER)
+    browser = open_site(open_role=None)
+    assert "Sign in" in browser.get("/queues/jobs")
+    assert "20" not in browser.text()
+    browser.sign_in("qos_wrong", 401)
+    browser.sign_in(token)
+    browser.get("/queues/jobs")
+    assert "vera, viewer" in browser.text()
+    assert "Pause" not in browser.text()
+    csrf = browser.page.text.split('name="csrf" value="')[1].split('"')[0]
+    browser.post("/do/pause", 403, queue="jobs", csrf=csrf)
+    assert not jobs.stats().paused
+    browser.press("Sign out")
+    assert "Token" in browser.get("/queues/jobs")
+
+
+@pytest.mark.parametrize("refused", ["no token", "another origin", "another host", "read-only"])
+def test_forms_of_others_are_refused(open_site: Open, jobs: Queue, refused: str) -> None:
+    """Whoever is at this machine is an administrator, and their browser visits other sites."""
+    browser = open_site(read_only=refused == "read-only")
+    root = browser.root
+    text = browser.get("/")
+    csrf = browser.get("/queues/jobs").split('name="csrf" value="')
+    fields = {"queue": "jobs", "csrf": csrf[1].split('"')[0] if len(csrf) > 1 else "x"}
+    headers = {"origin": root}
+    if refused == "no token":
+        fields["csrf"] = "x"
+    elif refused == "another origin":
+        headers["origin"] = "https://evil.example"
+    elif refused == "another host":
+        headers["host"] = "evil.example"
+    answer = httpx.post(f"{root}/do/pause", data=fields, headers=headers, trust_env=False)
+    assert 403 == answer.status_code, text
+    assert not jobs.stats().paused
+
+
+def test_it_can_be_mounted(open_site: Open, jobs: Queue) -> None:
+    """All addresses on its pages are below its own."""
+    browser = open_site("/ops/queues")
+    for path in ("/", "/queues/jobs", "/queues/jobs/messages"):
+        text = browser.get(path)
+        assert all(link.startswith(("/ops/queues/", "#")) for link in links(text))
+        assert 'src="/ops/queues/static/' in text
+    browser.press("Hold", id=str(jobs.messages().list(1)[0].id))
+    assert "Held 1 message." in browser.text()
+    assert (
+        "text/css"
+        in httpx.get(f"{browser.root}/ops/queues/static/style.css", trust_env=False).headers[
+            "content-type"
+        ]
+    )
+
+
+def test_browsers_hear_of_changes(open_site: Open, jobs: Queue) -> None:
+    """By an event, after which they fetch what is live."""
+    browser = open_site()
+    root, lines = browser.root, list[str]()
+
+    def listen() -> None:
+        with httpx.stream("GET", f"{root}/events", timeout=30, trust_env=False) as answer:
+            for line in answer.iter_lines():
+                lines.append(line)
+                if line == "event: changed":
+                    return
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    wait_until(lambda: ": " in lines or ":" in lines)
+    jobs.publish({"n": 1})
+    thread.join(30)
+    assert "event: changed" in lines
+    assert "12" in browser.get("/?live=1")
+
+
+def test_counts_have_a_limit(open_site: Open, jobs: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is said as such; nothing is counted beyond it."""
+    monkeypatch.setattr(snapshot, "COUNT_LIMIT", 5)
+    monkeypatch.setattr("queue_over_sql.web.site.COUNT_LIMIT", 5)
+    assert ">5+</a>" in open_site().get("/")
+    assert 11 == jobs.stats().ready
+
+
+def test_all_viewers_share_one_look(service: QueueService) -> None:
+    """However many ask, and however long it takes."""
+    engine = parts_of(service).connections.engine
+    statements: list[str] = []
+    shared = Snapshots(service, interval=60)
+    shared.overview()
+    event.listen(engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+    threads = [threading.Thread(target=shared.overview) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [] == statements
+    shared.forget()
+    shared.overview()
+    assert statements
+
+
+@pytest.mark.engines("sqlite", "postgresql", "mysql", "mariadb", "h2")
+@pytest.mark.parametrize("priorities", [1, 3, 100])
+def test_an_overview_counts_as_stats_do(make_service: MakeService, priorities: int) -> None:
+    """By status and outcome, of queues with levels and of adopted tables."""
+    service = make_service()
+    engine = parts_of(service).connections.engine
+    jobs = service.create_queue("jobs", archive="all", priorities=priorities, retry=NoRetry())
+    for level in range(min(priorities, 3)):
+        jobs.publish_many([level] * 4)
+        jobs.messages(where=jobs.table.c.priority == 0).prioritize(priority=level)
+    jobs.publish("later", delay=3600)
+    jobs.ack(jobs.consume(1))
+    jobs.consume(1)[0].nack("failed")
+    jobs.consume(1)[0].reject("rejected")
+    jobs.messages(where=jobs.table.c.id == jobs.messages(status="ready").list(1)[0].id).hold()
+    jobs.consume(1)
+    create_invoices(engine, 5)
+    billing = service.adopt_queue("billing", Invoice)
+    billing.enqueue(Invoice.number > 2)
+    billing.ack(billing.consume(1))
+    seen = Snapshots(service).overview()
+    assert seen.problem is None
+    for queue in (jobs, billing):
+        counted, stats = seen.queue(queue.name), queue.stats()
+        assert counted is not None
+        assert counted.problem is None, counted.problem
+        names = ("ready", "delayed", "claimed", "held", "done", "failed", "rejected", "expired")
+        assert {name: getattr(stats, name) for name in names} == counted.counts
+        assert (stats.oldest_ready_age is None) == (counted.oldest_ready is None)
