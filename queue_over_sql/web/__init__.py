@@ -1,0 +1,1 @@
+"""Web: the HTTP API and the dashboard; needs the extra ``web``."""
