@@ -1,0 +1,599 @@
+"""Access: who asks, what they may do, and whether a browser asks by its user's own will.
+
+A caller is known by one of four ways: a bearer token; the session cookie that a login with a token
+made; the header of a reverse proxy, where that is set and the proxy's address is listed; or by
+sitting at this machine, where ``open_role`` is set.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import hashlib
+import hmac
+import ipaddress
+import logging
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from queue_over_sql.errors import QueueError
+from queue_over_sql.web.settings import Role, WebSettings
+from queue_over_sql.web.tables import Token, WebStore, hash_of, utc_now
+from queue_over_sql.web.threads import Threads
+
+if TYPE_CHECKING:
+    from starlette.requests import HTTPConnection
+    from starlette.responses import Response
+
+_log = logging.getLogger(__name__)
+
+COOKIE: Final = "queue_over_sql_session"
+CSRF_FIELD: Final = "csrf"
+"""The field of a form, and CSRF_HEADER the header, that carries ``Principal.csrf``."""
+CSRF_HEADER: Final = "x-csrf-token"
+SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
+
+# Tokens are read again after so many seconds, so that one that was removed elsewhere dies.
+_FRESH_SECONDS: Final = 1.0
+_LONGEST_TOKEN: Final = 512
+
+
+@dataclasses.dataclass(frozen=True)
+class Principal:
+    """Who asks.
+
+    Attributes:
+        name: of the token, or as the proxy says, or ``local``.
+        role: what they may do.
+        address: where they come from; None where that is unknown.
+        way: ``token``, ``session``, ``proxy`` or ``local``.
+        csrf: what forms and scripts of their pages send along; None for a bearer token, which
+            needs none.
+    """
+
+    name: str
+    role: Role
+    address: str | None = None
+    way: str = "token"
+    csrf: str | None = dataclasses.field(default=None, repr=False)
+
+
+class Refused(Exception):
+    """A request is refused; pages and the API say it in their own form.
+
+    Attributes:
+        status: of the answer.
+        code: a short name that stays, such as ``login-needed``.
+        text: what to do about it.
+        retry_after: seconds, with 429.
+    """
+
+    def __init__(self, status: int, code: str, text: str, retry_after: int | None = None) -> None:
+        super().__init__(text)
+        self.status = status
+        self.code = code
+        self.text = text
+        self.retry_after = retry_after
+
+
+class Access:
+    """Says who asks, logs browsers in and out, and refuses what another site makes them send.
+
+    May be used from any thread.
+
+    Args:
+        store: the tables of tokens and of the audit.
+        settings: of the server.
+        threads: where the database is asked.
+
+    Attributes:
+        read_only: nothing can be changed by anybody.
+    """
+
+    def __init__(self, store: WebStore, settings: WebSettings, threads: Threads) -> None:
+        self.store = store
+        self.settings = settings
+        self.threads = threads
+        self.read_only = settings.read_only
+        self._proxies = settings.proxies
+        self._secret = (settings.secret or secrets.token_urlsafe(32)).encode()
+        self._tokens = _FreshTokens(store)
+        self._wrong = Attempts()
+        self._prepared = False
+
+    async def prepare(self) -> None:
+        """Make the tables, and see whether the database takes writes; again does nothing.
+
+        Raises:
+            DatabaseUnavailable: as its name says; the next call tries again.
+        """
+        if not self._prepared:
+            await self.threads.run(self._prepare)
+
+    def _prepare(self) -> None:
+        self.store.prepare()
+        if self.store.problem is not None:
+            _log.warning("%s", self.store.problem)
+        if not self.read_only and not self.store.takes_writes():
+            _log.warning("The database takes no writes, so nothing can be changed here.")
+            self.read_only = True
+        self._prepared = True
+
+    # -- who asks
+
+    async def principal(self, request: HTTPConnection) -> Principal | None:
+        """Who asks; None of somebody who has not said.
+
+        Raises:
+            Refused: a wrong token (401), too many of them (429), or a name of this machine that
+                is none (403).
+            DatabaseUnavailable: the tokens cannot be read.
+        """
+        await self.prepare()
+        address = self.address(request)
+        if self.settings.open_role is not None:
+            self._check_local(request)
+        if (given := request.headers.get("authorization")) is not None:
+            return await self._by_token(given, address)
+        if (cookie := request.cookies.get(COOKIE)) is not None:
+            known = await self._tokens.by_name(self.threads)
+            found = _session_of(cookie, known)
+            if found is not None:
+                token, session = found
+                csrf = _signed(token.token_hash.encode(), "csrf", session)
+                return Principal(token.name, token.role, address, "session", csrf)
+        return self._by_proxy(request, address) or self._by_place(address)
+
+    async def need(self, request: HTTPConnection, role: Role, *, writes: bool) -> Principal:
+        """Who asks, if they may do it.
+
+        Args:
+            request: as it came.
+            role: that is needed.
+            writes: whether it changes anything.
+
+        Raises:
+            Refused: nobody known asks (401), or they may not (403), or nothing may be changed.
+        """
+        found = await self.principal(request)
+        if found is None:
+            raise Refused(401, "login-needed", "Send a token: Authorization: Bearer TOKEN.")
+        if not found.role.covers(role):
+            text = f"This needs the role {role}; {found.name} is {found.role}."
+            raise Refused(403, "role-needed", text)
+        if writes and self.read_only:
+            raise Refused(403, "read-only", "Nothing can be changed here: it is read-only.")
+        return found
+
+    def check_csrf(self, request: HTTPConnection, principal: Principal, given: str | None) -> None:
+        """Refuse a change that the user's browser was made to send by another site.
+
+        Args:
+            request: any but GET and HEAD.
+            principal: who asks.
+            given: what the form's field ``csrf`` or the header ``X-CSRF-Token`` says.
+
+        Raises:
+            Refused: it does not come from a page of this server.
+        """
+        if principal.way == "token":
+            return
+        self.check_same_origin(request)
+        expected = principal.csrf or ""
+        if not expected or not _equal(given or "", expected):
+            raise Refused(
+                403,
+                "csrf",
+                "The form is too old or not of this server: open the page again. "
+                "Programs send a token: Authorization: Bearer TOKEN.",
+            )
+
+    def check_same_origin(self, request: HTTPConnection) -> None:
+        """Refuse what does not say that it comes from a page of this server, such as a login.
+
+        Raises:
+            Refused: the Origin is missing or another one, or the browser says so.
+        """
+        site = request.headers.get("sec-fetch-site")
+        origins = request.headers.getlist("origin")
+        own = len(origins) == 1 and self._is_own(origins[0], request)
+        if (site is not None and site != "same-origin") or not own:
+            raise Refused(
+                403,
+                "other-origin",
+                "The request does not come from a page of this server. "
+                "Programs send a token: Authorization: Bearer TOKEN.",
+            )
+
+    def address(self, request: HTTPConnection) -> str | None:
+        """Where a request comes from: what a listed proxy says, else the other end."""
+        peer = None if request.client is None else request.client.host
+        if not self._is_proxy(peer):
+            return peer
+        said = ",".join(request.headers.getlist("x-forwarded-for")).split(",")
+        # From the right: the first that is no proxy of ours was written by one.
+        for each in reversed([part.strip() for part in said if part.strip()]):
+            if not self._is_proxy(each):
+                return each[:64]
+        return peer
+
+    # -- logins of browsers
+
+    async def login(self, request: HTTPConnection, given: str) -> Session:
+        """Begin a session for whoever has a token.
+
+        Args:
+            request: the form's.
+            given: the token.
+
+        Raises:
+            Refused: the token is wrong (401), there were too many wrong ones (429), or the form
+                is not of this server (403).
+        """
+        await self.prepare()
+        if self.settings.open_role is not None:
+            self._check_local(request)
+        self.check_same_origin(request)
+        address = self.address(request)
+        self._check_rate(address)
+        token = await self._find(given.strip())
+        if token is None:
+            self._wrong.count(address)
+            raise Refused(401, "wrong-token", "There is no such token, or it has expired.")
+        seconds = self.settings.session_hours * 3600
+        until = utc_now() + timedelta(seconds=seconds)
+        if token.expires_at is not None:
+            until = min(until, token.expires_at)
+        return Session(token, _new_session(token, until), until, address)
+
+    def set_session(self, request: HTTPConnection, response: Response, session: Session) -> None:
+        """Hand the session to the browser, in the place of any other."""
+        response.set_cookie(
+            COOKIE,
+            session.cookie,
+            expires=session.until,
+            path=_cookie_path(request),
+            secure=self._is_secure(request),
+            httponly=True,
+            samesite="lax",
+        )
+
+    def end_session(self, request: HTTPConnection, response: Response) -> None:
+        """Have the browser forget its session."""
+        path, secure = _cookie_path(request), self._is_secure(request)
+        response.delete_cookie(COOKIE, path=path, secure=secure, httponly=True, samesite="lax")
+
+    def forget_tokens(self) -> None:
+        """Read the tokens again now: one was added or removed."""
+        self._tokens.forget()
+
+    # -- audit
+
+    async def audit(
+        self,
+        principal: Principal,
+        what: str,
+        *,
+        queue: str | None = None,
+        count: int | None = None,
+        detail: str | None = None,
+    ) -> None:
+        """Write down what somebody did; where that fails the log has it."""
+        role, address = principal.role.value, principal.address
+        try:
+            await self.threads.run(
+                lambda: self.store.write_audit(
+                    principal.name,
+                    role,
+                    what,
+                    queue=queue,
+                    count=count,
+                    address=address,
+                    detail=detail,
+                )
+            )
+        except QueueError as error:
+            _log.warning(
+                "Not in the audit: %s (%s, %s) did %s to queue %s, count %s, %s: %s",
+                *(principal.name, role, address, what, queue, count, detail, error),
+            )
+
+    # -- inner
+
+    async def _by_token(self, given: str, address: str | None) -> Principal:
+        scheme, _, text = given.partition(" ")
+        token = await self._find(text.strip()) if scheme.lower() == "bearer" else None
+        if token is not None:
+            return Principal(token.name, token.role, address)
+        # A right token passes: a program with an old one must not lock its neighbours out.
+        self._check_rate(address)
+        self._wrong.count(address)
+        raise Refused(401, "wrong-token", "There is no such token, or it has expired.")
+
+    async def _find(self, text: str) -> Token | None:
+        known = await self._tokens.by_hash(self.threads)
+        if not 0 < len(text) <= _LONGEST_TOKEN:
+            return None
+        given = hash_of(text)
+        token = known.get(given)
+        # The lookup tells no more than how a hash begins; the comparison tells nothing at all.
+        if token is None or not _equal(token.token_hash, given) or token.expired(utc_now()):
+            return None
+        return token
+
+    def _check_rate(self, address: str | None) -> None:
+        if (seconds := self._wrong.blocked_for(address)) is not None:
+            text = f"Too many wrong tokens from {address}: try again in {seconds} s."
+            raise Refused(429, "too-many-attempts", text, seconds)
+
+    def _by_proxy(self, request: HTTPConnection, address: str | None) -> Principal | None:
+        settings = self.settings
+        peer = None if request.client is None else request.client.host
+        if settings.proxy_header is None or not self._is_proxy(peer):
+            return None
+        names = request.headers.getlist(settings.proxy_header)
+        # Of two headers one may be the client's own.
+        if len(names) != 1 or not (name := names[0].strip()):
+            return None
+        role = settings.proxy_role
+        if settings.proxy_role_header is not None:
+            roles = request.headers.getlist(settings.proxy_role_header)
+            if len(roles) > 1:
+                return None
+            try:
+                role = Role(roles[0].strip().lower()) if roles else role
+            except ValueError:
+                return None
+        csrf = _signed(self._secret, "proxy", name)
+        return Principal(name[:200], role, address, "proxy", csrf)
+
+    def _by_place(self, address: str | None) -> Principal | None:
+        role = self.settings.open_role
+        if role is None or not (address is None or is_loopback(address)):
+            return None
+        return Principal("local", role, address, "local", _signed(self._secret, "local"))
+
+    def _check_local(self, request: HTTPConnection) -> None:
+        # A page of another site may have its name resolved to this machine: DNS rebinding.
+        hosts = request.headers.getlist("host")
+        if len(hosts) != 1 or not is_loopback(_host_of(hosts[0])):
+            text = "Open it as http://127.0.0.1 or http://localhost: it serves this machine only."
+            raise Refused(403, "other-host", text)
+
+    def _is_own(self, origin: str, request: HTTPConnection) -> bool:
+        if origin in self.settings.origins:
+            return True
+        scheme, _, place = origin.partition("://")
+        # A proxy that ends TLS passes on plain HTTP; never the other way round.
+        if scheme not in {"http", "https"} or (request.url.scheme == "https" != scheme):
+            return False
+        hosts = request.headers.getlist("host")
+        return len(hosts) == 1 and _with_port(place, scheme) == _with_port(hosts[0], scheme)
+
+    def _is_secure(self, request: HTTPConnection) -> bool:
+        return request.url.scheme == "https" or any(
+            origin.startswith("https://") for origin in self.settings.origins
+        )
+
+    def _is_proxy(self, address: str | None) -> bool:
+        if not self._proxies or address is None:
+            return False
+        found = _parsed(address)
+        return found is not None and any(found in network for network in self._proxies)
+
+
+@dataclasses.dataclass(frozen=True)
+class Session:
+    """The session of a browser that logged in.
+
+    Attributes:
+        token: that it was made from, and dies with.
+        cookie: what the browser keeps.
+        until: when it ends.
+        address: where the login came from.
+    """
+
+    token: Token
+    cookie: str = dataclasses.field(repr=False)
+    until: datetime
+    address: str | None
+
+    @property
+    def principal(self) -> Principal:
+        """Who logged in, for the audit."""
+        return Principal(self.token.name, self.token.role, self.address, "session")
+
+
+class Attempts:
+    """Counts wrong tokens by address, of a bounded number of addresses.
+
+    Args:
+        most: so many are allowed in a window.
+        seconds: length of a window, which begins with the first.
+        addresses: so many are remembered; those that were seen last.
+    """
+
+    def __init__(self, most: int = 10, seconds: float = 60.0, addresses: int = 10_000) -> None:
+        self._most = most
+        self._seconds = seconds
+        self._addresses = addresses
+        self._counts: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def count(self, address: str | None) -> None:
+        """One more wrong token."""
+        key, now = _neighbourhood(address), time.monotonic()
+        with self._lock:
+            began, count = self._counts.pop(key, (now, 0))
+            if now - began >= self._seconds:
+                began, count = now, 0
+            self._counts[key] = began, count + 1
+            while len(self._counts) > self._addresses:
+                self._counts.popitem(last=False)
+
+    def blocked_for(self, address: str | None) -> int | None:
+        """For how many seconds no more are looked at; None where they are."""
+        with self._lock:
+            began, count = self._counts.get(_neighbourhood(address), (0.0, 0))
+        left = began + self._seconds - time.monotonic()
+        return None if count < self._most or left <= 0 else int(left) + 1
+
+
+class _FreshTokens:
+    """The tokens by their hash, read again when they are a second old."""
+
+    def __init__(self, store: WebStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._known: list[Token] = []
+        self._read_at = float("-inf")
+
+    def forget(self) -> None:
+        self._read_at = float("-inf")
+
+    async def by_hash(self, threads: Threads) -> dict[str, Token]:
+        return {token.token_hash: token for token in await self._fresh(threads)}
+
+    async def by_name(self, threads: Threads) -> dict[str, Token]:
+        return {token.name: token for token in await self._fresh(threads)}
+
+    async def _fresh(self, threads: Threads) -> list[Token]:
+        if self._store.problem is not None:
+            raise Refused(503, "no-token-table", self._store.problem)
+        if time.monotonic() - self._read_at <= _FRESH_SECONDS:
+            return self._known
+        return await threads.run(self._read)
+
+    def _read(self) -> list[Token]:
+        with self._lock:
+            if time.monotonic() - self._read_at > _FRESH_SECONDS:
+                began = time.monotonic()
+                self._known = self._store.tokens()
+                self._read_at = began
+            return self._known
+
+
+def check_binding(
+    host: str, settings: WebSettings, *, has_tokens: bool, trusted: bool = False
+) -> None:
+    """Refuse to serve an address that others reach without asking who they are.
+
+    Args:
+        host: that the server is bound to.
+        settings: of the server.
+        has_tokens: whether there is a token in the database.
+        trusted: whether the caller takes it upon itself.
+
+    Raises:
+        ValueError: others could reach it, and nobody would be asked for a token; the text says
+            what to do.
+    """
+    if is_loopback(host) or trusted:
+        return
+    if settings.open_role is not None:
+        msg = (
+            f"Everybody who reaches {host!r} would be {settings.open_role} without a token. Bind "
+            "127.0.0.1, or ask for tokens: make one with queue-over-sql token add NAME --role "
+            "admin."
+        )
+        raise ValueError(msg)
+    if settings.proxy_header is None and not has_tokens:
+        msg = (
+            f"Nobody could log in at {host!r}: there is no token. Make one with queue-over-sql "
+            "token add NAME --role admin."
+        )
+        raise ValueError(msg)
+
+
+def is_loopback(host: str | None) -> bool:
+    """Whether a host name or address means this machine and nobody else's."""
+    if host is None:
+        return False
+    name = host.lower().rstrip(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    found = _parsed(host)
+    return found is not None and found.is_loopback
+
+
+def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        found = ipaddress.ip_address(address.strip("[]").partition("%")[0])
+    except ValueError:
+        return None
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return mapped or found
+
+
+def _neighbourhood(address: str | None) -> str:
+    # Whoever has an address of IPv6 has a whole network of them.
+    found = None if address is None else _parsed(address)
+    if isinstance(found, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((found, 64), strict=False))
+    return str(found or address)
+
+
+def _host_of(header: str) -> str | None:
+    try:
+        return urlsplit(f"//{header}").hostname
+    except ValueError:
+        return None
+
+
+def _with_port(place: str, scheme: str) -> tuple[str | None, int] | None:
+    try:
+        parts = urlsplit(f"//{place}")
+        port = parts.port
+    except ValueError:
+        return None
+    if not parts.hostname or parts.path or parts.username is not None:
+        return None
+    return parts.hostname, port or (443 if scheme == "https" else 80)
+
+
+def _cookie_path(request: HTTPConnection) -> str:
+    root: str = request.scope.get("app_root_path", request.scope.get("root_path", ""))
+    return root or "/"
+
+
+def _equal(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode("utf-8", "replace"))
+
+
+def _signed(key: bytes, *parts: str) -> str:
+    text = "\0".join(parts).encode("utf-8", "replace")
+    return _text64(hmac.new(key, text, hashlib.sha256).digest())
+
+
+def _text64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def _new_session(token: Token, until: datetime) -> str:
+    # A random part, so that each login has a session, and forms, of its own.
+    ends = str(int(until.timestamp()))
+    body = ".".join([_text64(token.name.encode()), ends, secrets.token_urlsafe(16)])
+    return f"{body}.{_signed(token.token_hash.encode(), 'session', body)}"
+
+
+def _session_of(cookie: str, known: dict[str, Token]) -> tuple[Token, str] | None:
+    """The token that a session was made from, and what its forms are signed with."""
+    body, _, signature = cookie.rpartition(".")
+    name, _, rest = body.partition(".")
+    ends = rest.partition(".")[0]
+    try:
+        padding = "=" * (-len(name) % 4)
+        token = known.get(base64.urlsafe_b64decode(name + padding).decode())
+        until = datetime.fromtimestamp(int(ends), UTC)
+    except (binascii.Error, ValueError, OverflowError, OSError):
+        return None
+    if token is None or not _equal(signature, _signed(token.token_hash.encode(), "session", body)):
+        return None
+    now = utc_now()
+    return None if until <= now or token.expired(now) else (token, body)

@@ -1,0 +1,122 @@
+"""The application: paths to operations, and the document that describes them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+
+from queue_over_sql.errors import QueueError
+from queue_over_sql.queues.json_lines import to_json
+from queue_over_sql.service import QueueService, parts_of
+from queue_over_sql.web.access import Access
+from queue_over_sql.web.api import claims, messages, people, publishing, queues, repeating
+from queue_over_sql.web.api.clients import Clients
+from queue_over_sql.web.api.counts import SharedStats
+from queue_over_sql.web.api.document import document
+from queue_over_sql.web.api.operations import JSON, Api, Dispatcher, Operation, answer_to
+from queue_over_sql.web.guard import Guard
+from queue_over_sql.web.masking import Mask
+from queue_over_sql.web.settings import WebSettings
+from queue_over_sql.web.tables import WebStore
+from queue_over_sql.web.threads import Threads
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+_log = logging.getLogger(__name__)
+
+OPERATIONS: tuple[Operation, ...] = tuple(
+    operation
+    for part in (
+        queues.operations,
+        publishing.operations,
+        claims.operations,
+        messages.operations,
+        messages.archive_operations,
+        repeating.schedules,
+        repeating.topics,
+        people.operations,
+    )
+    for operation in part.all
+)
+"""All operations, in the order in which the document has them."""
+
+
+def create_api(service: QueueService, access: Access, settings: WebSettings) -> Starlette:
+    """Make the API, to be mounted at ``/api/v1``.
+
+    Args:
+        service: whose queues it serves; it is neither started nor stopped here.
+        access: says who asks.
+        settings: of the server.
+    """
+    threads = access.threads
+    clients, mask = Clients(service, threads), Mask(settings.masked)
+    api = Api(service, access, settings, threads, clients, mask, SharedStats())
+    by_path: dict[str, dict[str, Operation]] = {}
+    for operation in OPERATIONS:
+        by_path.setdefault(operation.path, {})[operation.method] = operation
+    routes = [
+        Route("/openapi.json", _document, methods=["GET"]),
+        # Words before parameters: …/messages/hold is no id of a message.
+        *(
+            _Route(path, Dispatcher(api, by_path[path]))
+            for path in sorted(by_path, key=lambda path: path.count("{"))
+        ),
+    ]
+    handlers: dict[Any, Any] = {HTTPException: _refused, Exception: _refused}
+    return Starlette(routes=routes, exception_handlers=handlers)
+
+
+def standalone(service: QueueService, settings: WebSettings | None = None) -> Starlette:
+    """Make an application of the API alone, at ``/api/v1``, that starts and stops the service.
+
+    Args:
+        service: whose queues it serves.
+        settings: of the server.
+    """
+    settings = settings or WebSettings()
+    threads = Threads(settings.threads)
+    access = Access(WebStore(parts_of(service), settings), settings, threads)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        await access.prepare()
+        try:
+            await threads.run(service.start)
+        except QueueError as error:
+            _log.warning("The service cannot start, and serves what it can: %s", error)
+        yield
+        await threads.run(service.stop)
+
+    return Starlette(
+        routes=[Mount("/api/v1", create_api(service, access, settings))],
+        middleware=[Middleware(Guard, max_body_bytes=settings.max_body_bytes)],
+        lifespan=lifespan,
+    )
+
+
+class _Route(Route):
+    """A route that leaves the refusal of methods to its endpoint, which knows all of them."""
+
+    def __init__(self, path: str, endpoint: Dispatcher) -> None:
+        super().__init__(path, endpoint)
+        self.methods = None
+
+
+async def _document(request: Request) -> Response:
+    described = document(OPERATIONS, request.scope.get("root_path", ""))
+    return Response(to_json(described), 200, None, JSON)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    del request
+    return answer_to(error)

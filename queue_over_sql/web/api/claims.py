@@ -1,0 +1,115 @@
+"""Claims: take messages, and say what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import anyio
+
+from queue_over_sql.web.api import shapes, showing
+from queue_over_sql.web.api.operations import Call, Operations
+from queue_over_sql.web.api.problems import Problem
+from queue_over_sql.web.masking import Mask
+from queue_over_sql.web.settings import Role
+
+if TYPE_CHECKING:
+    from queue_over_sql.message import Message
+    from queue_over_sql.queues.settle import Settlements
+
+operations = Operations("claim and settle")
+
+_UNMASKED = Mask(())
+
+
+@operations.add("POST", "/queues/{queue}/claim", Role.OPERATOR, problems=(404,))
+async def claim(call: Call, queue: str, body: shapes.ClaimRequest) -> shapes.Claimed:
+    """Claim messages: nobody else gets them until they are settled or the lease ends.
+
+    With `wait` it answers as soon as there is a message. A client that hangs up meanwhile gets
+    none. A client that goes away later lets the lease end, and the message comes back.
+    """
+    clients, threads = call.api.clients, call.api.threads
+    wait = min(body.wait, call.api.settings.longest_wait)
+    target = await threads.run(lambda: clients.queue(queue))
+    messages: list[Message] = []
+    gone = False
+
+    async def watch() -> None:
+        nonlocal gone
+        while (await call.request.receive())["type"] != "http.disconnect":
+            pass
+        gone = True
+        group.cancel_scope.cancel()
+
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch)
+            messages = await clients.claim(target, body.count, body.lease, wait)
+            group.cancel_scope.cancel()
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    if gone and messages:
+        with anyio.CancelScope(shield=True):
+            await threads.run(lambda: target.give_back(messages))
+        messages = []
+    as_text = body.payload_encoding == "json"
+    found = [showing.claimed(each, _UNMASKED, as_text=as_text) for each in messages]
+    return shapes.Claimed(messages=found)
+
+
+@operations.add("POST", "/queues/{queue}/ack", Role.OPERATOR, problems=(404, 409))
+def ack(call: Call, queue: str, body: shapes.Ack) -> shapes.Settled:
+    """Finish messages.
+
+    409 names the claims that are lost: their lease has ended, or they were settled before. All
+    others were settled. So it is with each verb that settles.
+    """
+    return _settled(call, queue, body.claims, lambda verbs, messages: verbs.ack(messages))
+
+
+@operations.add("POST", "/queues/{queue}/nack", Role.OPERATOR, problems=(404, 409))
+def nack(call: Call, queue: str, body: shapes.Nack) -> shapes.Settled:
+    """Report failures: each message is retried later, or a dead letter when out of attempts."""
+    return _settled(
+        call, queue, body.claims, lambda verbs, found: verbs.nack(found, body.error, body.delay)
+    )
+
+
+@operations.add("POST", "/queues/{queue}/release", Role.OPERATOR, problems=(404, 409))
+def release(call: Call, queue: str, body: shapes.Release) -> shapes.Settled:
+    """Give messages back; this delivery is not counted."""
+    return _settled(
+        call, queue, body.claims, lambda verbs, found: verbs.release(found, delay=body.delay)
+    )
+
+
+@operations.add("POST", "/queues/{queue}/reject", Role.OPERATOR, problems=(404, 409))
+def reject(call: Call, queue: str, body: shapes.Reject) -> shapes.Settled:
+    """End messages as dead letters, never to be delivered again."""
+    return _settled(call, queue, body.claims, lambda verbs, found: verbs.reject(found, body.reason))
+
+
+@operations.add("POST", "/queues/{queue}/extend", Role.OPERATOR, problems=(404, 409))
+def extend(call: Call, queue: str, body: shapes.Extend) -> shapes.Settled:
+    """Renew leases, counted from now."""
+    return _settled(call, queue, body.claims, lambda verbs, found: verbs.extend(found, body.lease))
+
+
+def _settled(
+    call: Call,
+    queue: str,
+    tokens: list[str],
+    act: Callable[[Settlements, list[Message]], None],
+) -> shapes.Settled:
+    target = call.api.clients.queue(queue)
+    tokens = list(dict.fromkeys(tokens))
+    lost = target.settle(tokens, lambda messages: act(target.settlements, messages))
+    settled = len(tokens) - len(lost)
+    if lost:
+        text = (
+            "The claims in `lost` do not hold their messages any more: their lease has ended, or "
+            "they were settled before. The others were settled."
+        )
+        raise Problem(409, "claim-lost", text, lost=lost, settled=settled)
+    return shapes.Settled(settled=settled)

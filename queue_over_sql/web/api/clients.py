@@ -1,0 +1,354 @@
+"""Clients: claims on behalf of those who come by HTTP, and settles them by their tokens.
+
+All HTTP clients are one consumer, ``http-api``, which never expires, as those of the SQL API are.
+So their claims outlive a server, any server may settle them, and each ends with its lease. The
+stamp of a claim is a random number, and the token that a client gets carries it: who has it holds
+the message, and nobody else.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import math
+import secrets
+import struct
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import anyio
+from anyio import from_thread
+from anyio.lowlevel import EventLoopToken, current_token
+from sqlalchemy import select
+
+from queue_over_sql.backoff import look_pauses
+from queue_over_sql.consumer import Consumer, Identity
+from queue_over_sql.errors import ClaimLost, QueueError, ServiceClosed
+from queue_over_sql.message import Claim, Message, MessageRow, claim_of
+from queue_over_sql.queue import core_of
+from queue_over_sql.queues.claim import FIRST_POLL, LAST_POLL, Claimer
+from queue_over_sql.queues.context import QueueContext
+from queue_over_sql.queues.decoding import Decoder
+from queue_over_sql.queues.recovery import Recovery
+from queue_over_sql.queues.settle import Settlements
+from queue_over_sql.service import QueueService, parts_of
+from queue_over_sql.store import consumers as registrations
+
+if TYPE_CHECKING:
+    from queue_over_sql.catalog import ServiceParts
+    from queue_over_sql.queue import Queue
+    from queue_over_sql.web.threads import Threads
+
+_log = logging.getLogger(__name__)
+
+HTTP_CLIENTS: Final = "http-api"
+"""The consumer whose claims those of all HTTP clients are."""
+
+_REGISTRATION: Final = {
+    "consumer_id": HTTP_CLIENTS,
+    "name": HTTP_CLIENTS,
+    "host": "any HTTP client",
+    "pid": 0,
+}
+_TOKEN: Final = struct.Struct(">qq")
+_ROUND_BITS: Final = 62
+# How often the thread that hears of messages looks whether anybody still waits.
+_HEARING_SECONDS: Final = 1.0
+
+
+class WrongToken(ValueError):
+    """What a client sent is no token of a claim."""
+
+
+def token_of(message: Message) -> str:
+    """The token of a claimed message."""
+    claim = claim_of(message)
+    number = 0 if claim is None else claim.consumer_round
+    return base64.urlsafe_b64encode(_TOKEN.pack(message.id, number)).decode().rstrip("=")
+
+
+def read_token(token: str) -> tuple[int, int]:
+    """The id of the message and the stamp of the claim that a token carries.
+
+    Raises:
+        WrongToken: it is none.
+    """
+    try:
+        found = _TOKEN.unpack(base64.b64decode(f"{token}==", altchars=b"-_", validate=True))
+    except (struct.error, binascii.Error, ValueError) as error:
+        msg = f"{token[:50]!r} is no token of a claim: send what a claim answered, unchanged"
+        raise WrongToken(msg) from error
+    return int(found[0]), int(found[1])
+
+
+class _Life(Identity):
+    """The one life of the consumer of all HTTP clients."""
+
+    def __init__(self) -> None:
+        super().__init__(math.inf)
+        self.consumer_id = HTTP_CLIENTS
+
+    def next_claim(self) -> Claim:
+        # Other servers claim under the same name and know nothing of each other's numbers.
+        return Claim(HTTP_CLIENTS, secrets.randbits(_ROUND_BITS) + 1)
+
+
+class _HttpConsumer(Consumer):
+    """The consumer of all HTTP clients, registered at the first claim and never removed."""
+
+    def _register(self) -> Identity:
+        system, dialect = self._system(), self._connections.dialect
+        self._connections.run(
+            lambda c: registrations.register_for_good(c, system, dialect, _REGISTRATION),
+            atomic=True,
+        )
+        return _Life()
+
+    def made(self, claim: Claim) -> bool:
+        return claim.consumer_id == HTTP_CLIENTS
+
+    def check(self, messages: Sequence[Message], claims: Iterable[Claim]) -> None:
+        del messages, claims
+        if self._closed:
+            raise ServiceClosed
+
+
+class ClientQueue:
+    """One queue as HTTP clients use it."""
+
+    def __init__(self, queue: Queue, consumer: Consumer) -> None:
+        shared = core_of(queue).context
+        self.queue = queue
+        self.context = context = QueueContext(
+            shared.tables,
+            shared.known_settings,
+            connections=shared.connections,
+            consumer=consumer,
+            service=shared.service,
+            arrivals=shared.arrivals,
+            wakeups=shared.wakeups,
+            observer=shared.observer,
+        )
+        self.settlements = settlements = Settlements(context, self._came_back)
+        decoder = Decoder(context, self, settlements.defer)
+        self._claimer = Claimer(context, decoder, Recovery(context))
+        self.ack, self.nack, self.release = settlements.ack, settlements.nack, settlements.release
+        self.reject, self.extend = settlements.reject, settlements.extend
+        # Only the first of those who wait looks, so that many cost no more than one.
+        self.line = anyio.Lock()
+
+    def claim(self, count: int, lease: float | None) -> list[Message]:
+        """Claim messages that are there now."""
+        return self._claimer.consume(count, lease, 0.0, None)
+
+    def settle(self, tokens: Sequence[str], act: Callable[[list[Message]], None]) -> list[str]:
+        """Settle claims by their tokens.
+
+        Args:
+            tokens: of the claims.
+            act: a verb of ``settlements``.
+
+        Returns:
+            The tokens whose claim is lost; all others were settled.
+
+        Raises:
+            WrongToken: one is none; nothing was settled.
+        """
+        stamps = {token: read_token(token) for token in tokens}
+        held = self._held(set(stamps.values()))
+        lost = [token for token, stamp in stamps.items() if stamp not in held]
+        if held:
+            try:
+                act(list(held.values()))
+            except ClaimLost as error:
+                lost += [token_of(message) for message in error.messages]
+        return lost
+
+    def reply(self, *_: Any) -> NoReturn:
+        """HTTP clients have no replies."""
+        raise NotImplementedError
+
+    def give_back(self, messages: list[Message]) -> None:
+        """Give back, uncounted, what nobody was there to take; never fails."""
+        try:
+            self.release(messages)
+        except QueueError as error:
+            _log.warning("Messages of queue %s wait for their leases: %s", self.queue.name, error)
+
+    def _held(self, stamps: set[tuple[int, int]]) -> dict[tuple[int, int], Message]:
+        """The messages that these claims hold, without their payloads."""
+        c = self.context.tables.live.c
+        wanted = (
+            *(c.id, c.consumer_round, c.attempt_count, c.max_attempts),
+            *(c.claimed_at, c.lease_expires_at),
+        )
+        ids = sorted({stamp[0] for stamp in stamps})
+        mine = select(*wanted).where(c.id.in_(ids), c.consumer_id == HTTP_CLIENTS)
+        rows = self.context.run(lambda connection: connection.execute(mine).all())
+        found = {(row[0], row[1]): self._message(*row) for row in rows}
+        return {stamp: message for stamp, message in found.items() if stamp in stamps}
+
+    def _message(self, message_id: int, number: int, *facts: Any) -> Message:
+        attempt, most, claimed_at, until = facts
+        row = MessageRow(
+            id=message_id,
+            message_key=None,
+            kind=None,
+            payload=None,
+            headers=None,
+            priority=0,
+            published_at=0,
+            scheduled_at=0,
+            available_at=None,
+            attempt_count=attempt,
+            max_attempts=most,
+            lease_us=None,
+            consumer_id=HTTP_CLIENTS,
+            consumer_round=number,
+            claimed_at=claimed_at,
+            lease_expires_at=until,
+            last_attempt_at=None,
+            last_error=None,
+            columns={},
+        )
+        allowed = self.context.settings.max_attempts
+        return Message(
+            row,
+            queue=self.queue.name,
+            settler=self,
+            payload=None,
+            headers={},
+            queue_max_attempts=allowed,
+        )
+
+    def _came_back(self, available_at: int | None) -> None:
+        self._claimer.look_fully(available_at)
+        self.context.announce()
+
+
+class Clients:
+    """The queues of a service as HTTP clients use them."""
+
+    def __init__(self, service: QueueService, threads: Threads) -> None:
+        self._service = service
+        self._parts: ServiceParts = parts_of(service)
+        self._threads = threads
+        parts = self._parts
+        self._consumer = _HttpConsumer(
+            parts.connections, parts.system, parts.settings, lambda: None
+        )
+        self._queues: dict[str, ClientQueue] = {}
+        self._lock = threading.Lock()
+        self._news = _News(self._parts)
+
+    def queue(self, name: str) -> ClientQueue:
+        """A queue by its name.
+
+        Raises:
+            QueueNotFound: there is none.
+        """
+        queue = self._service.queue(name)
+        with self._lock:
+            known = self._queues.get(name)
+            # One that was dropped and created anew is another.
+            if known is None or known.queue is not queue:
+                known = self._queues[name] = ClientQueue(queue, self._consumer)
+            return known
+
+    async def claim(
+        self, queue: ClientQueue, count: int, lease: float | None, wait: float
+    ) -> list[Message]:
+        """Claim messages; while there is none, look again for so many seconds.
+
+        Where it is cancelled nothing stays claimed.
+        """
+        messages = await self._look(queue, count, lease)
+        if messages or not wait:
+            return messages
+        with anyio.move_on_after(wait):
+            async with queue.line:
+                pauses = look_pauses(FIRST_POLL, LAST_POLL)
+                while True:
+                    seen = self._news.count
+                    messages = await self._look(queue, count, lease)
+                    if messages:
+                        break
+                    await self._news.wait(seen, pauses.pause())
+        return messages
+
+    async def _look(self, queue: ClientQueue, count: int, lease: float | None) -> list[Message]:
+        # A claim that is under way is always heard: whoever is cancelled gives it back.
+        messages: list[Message] = []
+        with anyio.CancelScope(shield=True):
+            messages += await self._threads.run(lambda: queue.claim(count, lease))
+        return messages
+
+
+class _News:
+    """Tells the event loop of messages that arrive, by one thread while anybody waits."""
+
+    def __init__(self, parts: ServiceParts) -> None:
+        self._parts = parts
+        self._arrivals = parts.arrivals
+        self._waiting = 0
+        self._lock = threading.Lock()
+        self._hearing = False
+        self._event: anyio.Event | None = None
+
+    @property
+    def count(self) -> int:
+        """How much has arrived."""
+        return self._arrivals.count
+
+    async def wait(self, seen: int, seconds: float) -> None:
+        """Wait until something arrives, at most so long; not at all where more is there."""
+        event = self._joined()
+        try:
+            if self._arrivals.count == seen:
+                with anyio.move_on_after(seconds):
+                    await event.wait()
+        finally:
+            with self._lock:
+                self._waiting -= 1
+
+    def _joined(self) -> anyio.Event:
+        if self._event is None:
+            self._event = anyio.Event()
+        with self._lock:
+            self._waiting += 1
+            if not self._hearing:
+                self._hearing = True
+                self._parts.wakeups.listen()
+                token = current_token()
+                hear = threading.Thread(
+                    target=self._hear,
+                    args=(token, self._arrivals.count),
+                    name="queue-over-sql-web-news",
+                    daemon=True,
+                )
+                hear.start()
+        return self._event
+
+    def _hear(self, token: EventLoopToken, count: int) -> None:
+        while not self._parts.closed:
+            self._arrivals.wait(count, _HEARING_SECONDS)
+            if self._arrivals.count != count:
+                count = self._arrivals.count
+                try:
+                    from_thread.run_sync(self._ring, token=token)
+                except RuntimeError:
+                    # The loop has ended.
+                    break
+            with self._lock:
+                if not self._waiting:
+                    self._hearing = False
+                    return
+        with self._lock:
+            self._hearing = False
+
+    def _ring(self) -> None:
+        event, self._event = self._event, None
+        if event is not None:
+            event.set()

@@ -1,0 +1,178 @@
+"""The OpenAPI 3.1 document of the API, made from the declarations of its operations."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, get_args
+
+import msgspec
+
+from queue_over_sql import __version__
+from queue_over_sql.web.access import CSRF_HEADER
+from queue_over_sql.web.api import shapes
+from queue_over_sql.web.api.operations import JSON, Operation
+from queue_over_sql.web.api.problems import PROBLEM
+from queue_over_sql.web.guard import NDJSON
+
+_REF: Final = "#/components/schemas/{name}"
+_PROBLEMS: Final = {
+    400: "The body is no JSON.",
+    401: "There is no token, or a wrong one.",
+    403: "The role, the database's login or a read-only server does not allow it.",
+    404: "There is no such queue, message, schedule, topic or token.",
+    408: "The body did not come in time.",
+    409: "It is at odds with what is there: a key that is taken, a claim that is lost.",
+    413: "The body or the payload is too large.",
+    415: "The body is of another media type.",
+    422: "The request is not valid.",
+    429: "There were too many wrong tokens from this address.",
+    503: "The database cannot be reached.",
+}
+_ALWAYS: Final = (401, 403, 422, 429, 503)
+
+
+def document(operations: Sequence[Operation], server: str) -> dict[str, Any]:
+    """Describe operations.
+
+    Args:
+        operations: all of them.
+        server: the path under which they are.
+    """
+    types: list[Any] = [shapes.Problem]
+    for operation in operations:
+        types += [each for each in (operation.body, _answer(operation)) if each is not None]
+    schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
+    refs = dict(zip(map(repr, types), schemas, strict=True))
+    paths: dict[str, Any] = {}
+    for operation in operations:
+        path = operation.path.replace(":path}", "}")
+        paths.setdefault(path, {})[operation.method.lower()] = _described(operation, refs)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "queue_over_sql",
+            "version": __version__,
+            "description": "Message queues in a SQL database, over HTTP. Ids are text. Durations "
+            "are seconds, instants ISO 8601. Errors are problems by RFC 9457.",
+        },
+        "servers": [{"url": server or "/"}],
+        "security": [{"token": []}, {"session": []}],
+        "tags": [{"name": tag} for tag in dict.fromkeys(each.tag for each in operations)],
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "responses": {str(status): _problem(text) for status, text in _PROBLEMS.items()},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "session": {
+                    "type": "apiKey",
+                    "in": "cookie",
+                    "name": "queue_over_sql_session",
+                    "description": f"With {CSRF_HEADER} for whatever changes something.",
+                },
+            },
+        },
+    }
+
+
+def _described(operation: Operation, refs: Mapping[str, Any]) -> dict[str, Any]:
+    text = inspect.getdoc(operation.function) or ""
+    summary, _, more = text.partition("\n\n")
+    described: dict[str, Any] = {
+        "operationId": operation.id,
+        "tags": [operation.tag],
+        "summary": summary.rstrip("."),
+        "description": f"{more}\n\nNeeds the role {operation.role}.".strip(),
+        "responses": _responses(operation, refs),
+    }
+    if parameters := [*_path(operation), *_query(operation), *_headers(operation)]:
+        described["parameters"] = parameters
+    if operation.body is not None:
+        described["requestBody"] = {
+            "required": not operation.body_may_be_left_out,
+            "content": {JSON: {"schema": refs[repr(operation.body)]}},
+        }
+    elif operation.lines_in:
+        described["requestBody"] = {
+            "required": True,
+            "content": {NDJSON: {"schema": {"type": "string"}}},
+        }
+    return described
+
+
+def _responses(operation: Operation, refs: Mapping[str, Any]) -> dict[str, Any]:
+    answer = _answer(operation)
+    done: dict[str, Any] = {"description": "Done."}
+    if answer is not None:
+        done["content"] = {JSON: {"schema": refs[repr(answer)]}}
+    if operation.lines_out:
+        done["content"][NDJSON] = {"schema": {"type": "string"}}
+    found = {str(operation.status): done}
+    if operation.id == "publish":
+        found["200"] = done
+    statuses = {*_ALWAYS, *operation.problems}
+    if operation.body is not None:
+        statuses |= {400, 408, 413, 415}
+    if operation.lines_in:
+        statuses |= {400, 415}
+    for status in sorted(statuses):
+        found[str(status)] = {"$ref": f"#/components/responses/{status}"}
+    return found
+
+
+def _answer(operation: Operation) -> Any:
+    answer = operation.takes.get("return")
+    if operation.lines_out:
+        answer = get_args(answer)[0]
+    return None if answer is type(None) else answer
+
+
+def _path(operation: Operation) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in operation.in_path
+    ]
+
+
+def _query(operation: Operation) -> list[dict[str, Any]]:
+    if operation.query is None:
+        return []
+    (_,), components = msgspec.json.schema_components([operation.query])
+    schema = components[operation.query.__name__]
+    required = schema.get("required", ())
+    found = []
+    for name, inner in schema["properties"].items():
+        inner = _without_null(inner)  # noqa: PLW2901 - a query has none
+        found.append({"name": name, "in": "query", "required": name in required, "schema": inner})
+    return found
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    schema = {name: value for name, value in schema.items() if (name, value) != ("default", None)}
+    if "anyOf" in schema:
+        rest = [each for each in schema["anyOf"] if each != {"type": "null"}]
+        if len(rest) == 1:
+            return {**{n: v for n, v in schema.items() if n != "anyOf"}, **rest[0]}
+    if isinstance(schema.get("enum"), list):
+        schema["enum"] = [each for each in schema["enum"] if each is not None]
+    return schema
+
+
+def _headers(operation: Operation) -> list[dict[str, Any]]:
+    if operation.id != "publish":
+        return []
+    return [
+        {
+            "name": "Idempotency-Key",
+            "in": "header",
+            "schema": {"type": "string", "minLength": 1, "maxLength": 200},
+        }
+    ]
+
+
+def _problem(text: str) -> dict[str, Any]:
+    return {
+        "description": text,
+        "content": {PROBLEM: {"schema": {"$ref": _REF.format(name="Problem")}}},
+    }

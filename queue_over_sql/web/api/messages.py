@@ -1,0 +1,268 @@
+"""Messages: find them, look at one, edit, cancel and remove them, and send finished ones again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from queue_over_sql.queue import core_of
+from queue_over_sql.settings import LARGEST
+from queue_over_sql.web.api import shapes, showing
+from queue_over_sql.web.api.operations import Call, Lines, Operations, read_json
+from queue_over_sql.web.api.problems import Problem
+from queue_over_sql.web.settings import Role
+
+if TYPE_CHECKING:
+    from queue_over_sql.queue import Queue
+    from queue_over_sql.queues.archive import Archive
+    from queue_over_sql.queues.selection import ArchiveSelection, LiveSelection, Selection
+
+operations = Operations("messages")
+archive_operations = Operations("archive")
+
+
+@operations.add("GET", "/queues/{queue}/messages", Role.VIEWER, lines_out=True, problems=(404,))
+def list_messages(call: Call, queue: str, query: shapes.MessageQuery) -> shapes.MessagePage | Lines:
+    """List live messages by id.
+
+    A page ends early where its payloads are large: go on while `next` is not null. With
+    `Accept: application/x-ndjson` each line is a message, and there may be up to 1,000,000.
+    """
+    return _page(call, query, call.service.queue(queue).messages)
+
+
+@operations.add("GET", "/queues/{queue}/messages/{id}", Role.VIEWER, problems=(404,))
+def show_message(call: Call, queue: str, id: str) -> shapes.MessageStory:  # noqa: A002 - in the path
+    """Show one message, live or finished, and what happened to it."""
+    target, number = call.service.queue(queue), read_id(id)
+    for archived, place in ((False, target), (True, target.archive)):
+        where = place.table.c.id == number
+        found = place.messages(where=where).first()
+        if found is not None:
+            trace = target.last_traceback(number)
+            shown = showing.message(found, call.api.mask)
+            return shapes.MessageStory(message=shown, archived=archived, last_traceback=trace)
+    raise Problem(404, "message-not-found", f"Queue {queue} has no message {number}.")
+
+
+@operations.add(
+    "POST", "/queues/{queue}/messages/count", Role.VIEWER, writes=False, problems=(404,)
+)
+def count_messages(call: Call, queue: str, body: shapes.Filter) -> shapes.Count:
+    """Count the live messages that a filter finds, for `at_most` of an edit."""
+    return shapes.Count(count=_filtered(call, body, call.service.queue(queue).messages).count())
+
+
+@operations.add(
+    "POST", "/queues/{queue}/messages/hold", Role.OPERATOR, audited=True, problems=(404, 409)
+)
+def hold(call: Call, queue: str, body: shapes.Chosen) -> shapes.Edited:
+    """Take messages out of delivery until `unhold`; those that consumers hold are left alone."""
+    return _edit(call, queue, body, lambda found, how: found.hold(**how))
+
+
+@operations.add(
+    "POST", "/queues/{queue}/messages/unhold", Role.OPERATOR, audited=True, problems=(404, 409)
+)
+def unhold(call: Call, queue: str, body: shapes.Chosen) -> shapes.Edited:
+    """Put held messages back to where they were due first."""
+    return _edit(call, queue, body, lambda found, how: found.unhold(**how))
+
+
+@operations.add(
+    "POST", "/queues/{queue}/messages/reschedule", Role.OPERATOR, audited=True, problems=(404, 409)
+)
+def reschedule(call: Call, queue: str, body: shapes.Reschedule) -> shapes.Edited:
+    """Let messages be due at an instant, or so long from now."""
+    return _edit(
+        call, queue, body, lambda found, how: found.reschedule(at=body.at, delay=body.delay, **how)
+    )
+
+
+@operations.add(
+    "POST", "/queues/{queue}/messages/prioritize", Role.OPERATOR, audited=True, problems=(404, 409)
+)
+def prioritize(call: Call, queue: str, body: shapes.Prioritize) -> shapes.Edited:
+    """Move messages to another level, or to the front of their own."""
+    return _edit(
+        call,
+        queue,
+        body,
+        lambda found, how: found.prioritize(priority=body.priority, front=body.front, **how),
+    )
+
+
+@operations.add(
+    "POST", "/queues/{queue}/messages/delete", Role.OPERATOR, audited=True, problems=(404, 409)
+)
+def delete_messages(call: Call, queue: str, body: shapes.Chosen) -> shapes.Edited:
+    """Remove messages for ever; those that consumers hold stay."""
+    return _edit(call, queue, body, lambda found, how: found.remove(**how))
+
+
+@operations.add(
+    "POST", "/queues/{queue}/messages/cancel", Role.OPERATOR, audited=True, problems=(404,)
+)
+def cancel(call: Call, queue: str, body: shapes.Cancel) -> shapes.Edited:
+    """End messages as dead letters, even those that consumers hold."""
+    target = call.service.queue(queue)
+    ids = [read_id(each) for each in body.ids]
+    done = sum(target.cancel(each, body.reason) for each in dict.fromkeys(ids))
+    call.audit |= {"count": done, "detail": _told(body.ids, None)}
+    return shapes.Edited(changed=done, skipped=0)
+
+
+# -- archive
+
+
+@archive_operations.add(
+    "GET", "/queues/{queue}/archive", Role.VIEWER, lines_out=True, problems=(404,)
+)
+def list_archive(call: Call, queue: str, query: shapes.MessageQuery) -> shapes.MessagePage | Lines:
+    """List finished messages by id, as live ones are."""
+    return _page(call, query, call.service.queue(queue).archive.messages)
+
+
+@archive_operations.add(
+    "POST", "/queues/{queue}/archive/count", Role.VIEWER, writes=False, problems=(404,)
+)
+def count_archive(call: Call, queue: str, body: shapes.Filter) -> shapes.Count:
+    """Count the finished messages that a filter finds."""
+    found = _filtered(call, body, call.service.queue(queue).archive.messages)
+    return shapes.Count(count=found.count())
+
+
+@archive_operations.add(
+    "POST", "/queues/{queue}/archive/requeue", Role.OPERATOR, audited=True, problems=(404, 409)
+)
+def requeue(call: Call, queue: str, body: shapes.Chosen) -> shapes.Edited:
+    """Send finished messages again: each gets a new life under a new id, with all attempts.
+
+    500 at a time; where it fails between, those before have been sent.
+    """
+    found = _archived(call, call.service.queue(queue).archive, body)
+    if body.filter is not None:
+        _check_count(body.at_most, found.count())
+    done = found.requeue(progress=lambda count: call.audit.update(count=count))
+    return _noted(call, body, int(done), done.skipped)
+
+
+@archive_operations.add(
+    "POST", "/queues/{queue}/archive/delete", Role.OPERATOR, audited=True, problems=(404, 409)
+)
+def delete_archive(call: Call, queue: str, body: shapes.Chosen) -> shapes.Edited:
+    """Remove finished messages for ever."""
+    found = _archived(call, call.service.queue(queue).archive, body)
+    if body.filter is not None:
+        _check_count(body.at_most, found.count())
+    done = found.remove()
+    return _noted(call, body, int(done), done.skipped)
+
+
+# -- inner
+
+
+def read_id(given: str | int) -> int:
+    """The id of a message.
+
+    Raises:
+        Problem: it is none.
+    """
+    text = str(given)
+    if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= LARGEST):  # noqa: PLR2004 - digits of a BIGINT
+        raise Problem(422, "not-valid", f"{text[:50]!r} is no id of a message.")
+    return int(text)
+
+
+def _page(
+    call: Call, query: shapes.MessageQuery, select: Callable[..., Selection]
+) -> shapes.MessagePage | Lines:
+    fields = {} if query.payload is None else read_json(query.payload.encode(), dict[str, Any])
+    _check_masked(call, fields)
+    found = select(status=query.status, key=query.key, kind=query.kind, payload=fields)
+    mask, as_text = call.api.mask, query.payload_encoding == "json"
+    if call.wants_lines:
+
+        def lines() -> Iterator[list[Any]]:
+            for part in showing.pages(found, query.limit, query.after):
+                yield [showing.message(each, mask, as_text=as_text) for each in part]
+
+        return Lines(lines())
+    if query.limit > shapes.MOST_LISTED:
+        text = f"limit is at most {shapes.MOST_LISTED} unless NDJSON is asked for."
+        raise Problem(422, "not-valid", text)
+    messages, more = showing.one_page(found, query.limit, query.after)
+    return shapes.MessagePage(
+        messages=[showing.message(each, mask, as_text=as_text) for each in messages],
+        next=str(messages[-1].id) if more and messages else None,
+    )
+
+
+def _filtered(call: Call, given: shapes.Filter, select: Callable[..., Any]) -> Any:
+    _check_masked(call, given.payload or {})
+    return select(
+        status=given.status, key=given.key, kind=given.kind, payload=given.payload or None
+    )
+
+
+def _chosen(call: Call, given: shapes.Chosen, place: Queue | Archive) -> Any:
+    if (given.ids is None) == (given.filter is None):
+        raise Problem(422, "not-valid", "Give either ids or filter.")
+    if given.filter is None:
+        ids = {read_id(each) for each in given.ids or ()}
+        return place.messages(where=place.table.c.id.in_(sorted(ids)))
+    if given.at_most is None:
+        text = "With a filter say at_most: how many messages may be changed. See …/count."
+        raise Problem(422, "not-valid", text)
+    return _filtered(call, given.filter, place.messages)
+
+
+def _archived(call: Call, archive: Archive, given: shapes.Chosen) -> ArchiveSelection:
+    found: ArchiveSelection = _chosen(call, given, archive)
+    return found
+
+
+def _edit(
+    call: Call,
+    queue: str,
+    given: shapes.Chosen,
+    act: Callable[[LiveSelection, Mapping[str, Any]], Any],
+) -> shapes.Edited:
+    target = call.service.queue(queue)
+    found: LiveSelection = _chosen(call, given, target)
+    if given.filter is None:
+        done = act(found, {})
+    else:
+        core = core_of(target)
+        # Undone as a whole where it met more than were seen.
+        with core.context.connections.transaction() as connection:
+            done = act(found, {"connection": connection})
+            _check_count(given.at_most, int(done) + done.skipped)
+        core.announce()
+    return _noted(call, given, int(done), done.skipped)
+
+
+def _check_count(most: int | None, found: int) -> None:
+    if most is not None and found > most:
+        text = f"The filter finds {found} messages, more than {most}: nothing was changed."
+        raise Problem(409, "too-many-found", text, found=found)
+
+
+def _noted(call: Call, given: shapes.Chosen, changed: int, skipped: int) -> shapes.Edited:
+    call.audit |= {"count": changed, "detail": _told(given.ids, given.filter)}
+    return shapes.Edited(changed=changed, skipped=skipped)
+
+
+def _told(ids: list[Any] | None, given: shapes.Filter | None) -> str:
+    if ids is not None:
+        return "ids " + ", ".join(str(each) for each in ids)
+    facts = {name: getattr(given, name) for name in given.__struct_fields__} if given else {}
+    return "filter " + json.dumps({name: each for name, each in facts.items() if each is not None})
+
+
+def _check_masked(call: Call, fields: Mapping[str, Any]) -> None:
+    hidden = [path for path in fields if call.api.mask.hides(path)]
+    if hidden:
+        text = f"{hidden[0]} is masked, so nobody may search by it."
+        raise Problem(403, "masked", text)

@@ -1,0 +1,358 @@
+"""Operations: each is declared once, by its function; that checks requests and makes the document.
+
+A function's parameters say what it takes: ``call``, parts of the path by their names, ``query`` and
+``body``, whose classes check them. What it returns says what it answers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_type_hints
+
+import anyio
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+
+from queue_over_sql.queues.json_lines import to_json
+from queue_over_sql.web.access import CSRF_HEADER, SAFE_METHODS, Access, Principal
+from queue_over_sql.web.api.problems import Problem, headers_of, problem_of
+from queue_over_sql.web.guard import NDJSON
+from queue_over_sql.web.settings import Role, WebSettings
+from queue_over_sql.web.threads import Threads
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from queue_over_sql.service import QueueService
+    from queue_over_sql.web.api.clients import Clients
+    from queue_over_sql.web.api.counts import SharedStats
+    from queue_over_sql.web.masking import Mask
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+JSON: Final = "application/json"
+DEEPEST: Final = 100
+"""How deeply the JSON of a request may be nested."""
+BODY_SECONDS: Final = 60.0
+"""How long a body, or a line of NDJSON, may take to come."""
+_PARAMETER: Final = re.compile(r"\{(\w+)(?::path)?\}")
+_TEXTS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_BRACKETS: Final = re.compile(rb"[\[\]{}]")
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """One operation: how it is called, who may, and what it takes and answers."""
+
+    method: str
+    path: str
+    role: Role
+    tag: str
+    function: Callable[..., Any]
+    status: int = 200
+    writes: bool = False
+    audited: bool = False
+    lines_in: bool = False
+    """The body is NDJSON, which the function reads itself."""
+    lines_out: bool = False
+    """With ``Accept: application/x-ndjson`` it answers line by line."""
+    problems: tuple[int, ...] = ()
+    """The statuses of its own errors, besides those of all."""
+
+    @property
+    def id(self) -> str:
+        """Its name in the document."""
+        return self.function.__name__
+
+    @property
+    def takes(self) -> dict[str, Any]:
+        """The types of the function's parameters, and of its result as ``return``."""
+        return get_type_hints(self.function, include_extras=True)
+
+    @property
+    def body(self) -> Any:
+        """The class of the body; None without one."""
+        return self.takes.get("body")
+
+    @property
+    def query(self) -> type[msgspec.Struct] | None:
+        """The class of the query; None without one."""
+        return self.takes.get("query")
+
+    @property
+    def in_path(self) -> list[str]:
+        """The names of the path's parameters."""
+        return _PARAMETER.findall(self.path)
+
+    @property
+    def body_may_be_left_out(self) -> bool:
+        """Whether all of its fields have defaults."""
+        fields = msgspec.structs.fields(self.body) if isinstance(self.body, type) else ()
+        return bool(fields) and not any(field.required for field in fields)
+
+
+class Operations:
+    """The operations of one part of the API."""
+
+    def __init__(self, tag: str) -> None:
+        self._tag = tag
+        self.all: list[Operation] = []
+
+    def add(self, method: str, path: str, role: Role, **more: Any) -> Callable[[F], F]:
+        """Declare the function that follows as an operation; its docstring describes it."""
+
+        def declare(function: F) -> F:
+            options = {"writes": method not in SAFE_METHODS, **more}
+            self.all.append(Operation(method, path, role, self._tag, function, **options))
+            return function
+
+        return declare
+
+
+@dataclasses.dataclass
+class Api:
+    """What the operations share."""
+
+    service: QueueService
+    access: Access
+    settings: WebSettings
+    threads: Threads
+    clients: Clients
+    mask: Mask
+    stats: SharedStats
+
+
+@dataclasses.dataclass
+class Call:
+    """One request that is being answered.
+
+    Attributes:
+        api: what the operations share.
+        request: as it came.
+        principal: who asks.
+        status: of the answer, where it goes well.
+        headers: of the answer.
+        audit: what the audit is to say of it; ``count`` and ``detail`` are set by the operation.
+    """
+
+    api: Api
+    request: Request
+    principal: Principal
+    status: int
+    headers: dict[str, str] = dataclasses.field(default_factory=dict)
+    audit: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def service(self) -> QueueService:
+        """The queues."""
+        return self.api.service
+
+    @property
+    def wants_lines(self) -> bool:
+        """Whether the client asked for NDJSON."""
+        return NDJSON in self.request.headers.get("accept", "")
+
+    async def lines(self, longest: int) -> AsyncIterator[bytes]:
+        """The lines of a body of NDJSON, as they come, without empty ones."""
+        rest = b""
+        chunks = self.request.stream()
+        while True:
+            with anyio.fail_after(BODY_SECONDS):
+                chunk = await anext(chunks, None)
+            if chunk is None:
+                break
+            *whole, rest = (rest + chunk).split(b"\n")
+            for line in whole:
+                if line.strip():
+                    yield line
+            if len(rest) > longest:
+                raise HTTPException(413, f"A line is longer than {longest:,} bytes.")
+        if rest.strip():
+            yield rest
+
+
+class Lines:
+    """An answer of many values, which NDJSON sends one by one.
+
+    Args:
+        pages: parts of it, each of which is made in a thread.
+    """
+
+    def __init__(self, pages: Iterable[list[Any]]) -> None:
+        self._pages = iter(pages)
+
+    async def sent(self, threads: Threads) -> AsyncIterator[str]:
+        """Its lines, some at a time."""
+        while (page := await threads.run(lambda: next(self._pages, None))) is not None:
+            yield "".join(f"{to_json(plain(each))}\n" for each in page)
+
+
+class Dispatcher:
+    """Answers the requests for one path."""
+
+    def __init__(self, api: Api, operations: Mapping[str, Operation]) -> None:
+        self._api = api
+        self._operations = operations
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        request = Request(scope, receive)
+        try:
+            response = await self._answer(request)
+        except ClientDisconnect:
+            return
+        except Exception as error:  # noqa: BLE001 - each becomes an answer
+            response = answer_to(error)
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        operation = self._chosen(request)
+        api = self._api
+        who = await api.access.need(request, operation.role, writes=operation.writes)
+        if request.method not in SAFE_METHODS:
+            api.access.check_csrf(request, who, request.headers.get(CSRF_HEADER))
+        call = Call(api, request, who, operation.status)
+        done = await _audited(call, operation, await _arguments(request, operation))
+        if isinstance(done, Lines):
+            return StreamingResponse(done.sent(api.threads), 200, call.headers, NDJSON)
+        if done is None:
+            return Response(None, 204, call.headers)
+        return Response(to_json(plain(done)), call.status, call.headers, JSON)
+
+    def _chosen(self, request: Request) -> Operation:
+        method = "GET" if request.method == "HEAD" else request.method
+        operation = self._operations.get(method)
+        if operation is None:
+            allowed = ", ".join(sorted(self._operations))
+            raise HTTPException(405, f"This path takes {allowed}.", {"Allow": allowed})
+        return operation
+
+
+async def _arguments(request: Request, operation: Operation) -> dict[str, Any]:
+    arguments = dict(request.path_params)
+    if operation.query is not None:
+        arguments["query"] = read_query(request, operation.query)
+    if operation.body is not None:
+        arguments["body"] = await read_body(request, operation)
+    elif operation.lines_in:
+        check_media_type(request, NDJSON)
+    return arguments
+
+
+async def _audited(call: Call, operation: Operation, arguments: dict[str, Any]) -> Any:
+    queue = {"queue": arguments.get("queue")}
+    try:
+        done = await _called(call, operation, arguments)
+    except Exception:
+        # What failed half-way says how far it came.
+        if call.audit.get("count"):
+            await call.api.access.audit(call.principal, operation.id, **queue, **call.audit)
+        raise
+    if operation.audited:
+        await call.api.access.audit(call.principal, operation.id, **queue, **call.audit)
+    return done
+
+
+async def _called(call: Call, operation: Operation, arguments: dict[str, Any]) -> Any:
+    if inspect.iscoroutinefunction(operation.function):
+        return await operation.function(call, **arguments)
+    return await call.api.threads.run(lambda: operation.function(call, **arguments))
+
+
+def answer_to(error: Exception) -> Response:
+    """The answer that says what went wrong."""
+    problem = problem_of(error)
+    return problem.response(headers_of(problem, error))
+
+
+def plain(value: Any) -> Any:
+    """A structure as what JSON has; whole numbers of any size stay."""
+    return msgspec.to_builtins(value, enc_hook=_other) if _is_structure(value) else value
+
+
+def _is_structure(value: Any) -> bool:
+    return isinstance(value, msgspec.Struct)
+
+
+def _other(value: Any) -> Any:
+    # What only drivers make, such as a value of a column of the queue's own.
+    return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+def read_query(request: Request, kind: type[msgspec.Struct]) -> Any:
+    """Read the query by its class.
+
+    Raises:
+        Problem: a parameter is unknown, has no such value, or comes twice.
+    """
+    pairs = request.query_params.multi_items()
+    given = dict(pairs)
+    if len(given) < len(pairs):
+        raise Problem(422, "not-valid", "A parameter of the query comes twice.")
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise Problem(422, "not-valid", f"The query: {error}.") from error
+
+
+def check_media_type(request: Request, wanted: str) -> None:
+    """Refuse a body of another sort, which a form of another site could have sent.
+
+    Raises:
+        HTTPException: 415.
+    """
+    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if given != wanted:
+        raise HTTPException(415, f"Send the body with Content-Type: {wanted}.")
+
+
+async def read_body(request: Request, operation: Operation) -> Any:
+    """Read the body by its class.
+
+    Raises:
+        Problem: it is no JSON, nested too deeply, or not what the operation takes.
+        HTTPException: it is no JSON by its header (415), or too large (413).
+        TimeoutError: it did not come in time.
+    """
+    with anyio.fail_after(BODY_SECONDS):
+        body = await request.body()
+    if not body and operation.body_may_be_left_out:
+        return operation.body()
+    check_media_type(request, JSON)
+    return read_json(body, operation.body)
+
+
+def read_json(text: bytes, kind: Any) -> Any:
+    """Read JSON by a class.
+
+    Raises:
+        Problem: it is none, nested too deeply, or not of that class.
+    """
+    check_depth(text)
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.ValidationError as error:
+        raise Problem(422, "not-valid", f"{error}.") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Problem(400, "not-readable", f"The body is no JSON: {error}.") from error
+
+
+def check_depth(text: bytes) -> None:
+    """Refuse JSON that is nested too deeply, without reading it.
+
+    Raises:
+        Problem: it is.
+    """
+    if text.count(b"[") + text.count(b"{") <= DEEPEST:
+        return
+    depth = 0
+    for bracket in _BRACKETS.finditer(_TEXTS.sub(b"", text)):
+        depth += 1 if bracket[0] in b"[{" else -1
+        if depth > DEEPEST:
+            msg = f"The JSON is nested more than {DEEPEST} deep."
+            raise Problem(422, "not-valid", msg)

@@ -1,0 +1,172 @@
+"""Problems: errors of the library as answers by RFC 9457, without SQL, traces or addresses."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from queue_over_sql import errors
+from queue_over_sql.queues.json_lines import to_json
+from queue_over_sql.web.access import Refused
+from queue_over_sql.web.tables import TokenTaken
+
+_log = logging.getLogger(__name__)
+
+PROBLEM: Final = "application/problem+json"
+
+STATUS: Final[Mapping[type[Exception], int]] = {
+    errors.QueueNotFound: 404,
+    errors.TopicNotFound: 404,
+    errors.ScheduleNotFound: 404,
+    errors.ConsumerNotFound: 404,
+    errors.InvalidQueueName: 422,
+    errors.QueueSchemaMismatch: 409,
+    errors.SchemaTooNew: 503,
+    errors.SchemaOutdated: 503,
+    errors.DuplicateKey: 409,
+    errors.PayloadTooLarge: 413,
+    errors.PayloadInvalid: 422,
+    errors.ClaimLost: 409,
+    errors.UnsupportedByEngine: 422,
+    errors.NotPermitted: 403,
+    errors.DatabaseUnavailable: 503,
+    errors.ServiceClosed: 503,
+    errors.DatabaseRefused: 500,
+    errors.QueueError: 409,
+    TokenTaken: 409,
+}
+"""The status of each error; that of the nearest class counts."""
+
+_TEXT: Final[Mapping[type[Exception], str]] = {
+    errors.SchemaTooNew: "A newer release made the tables of this queue: update this server.",
+    errors.SchemaOutdated: "An earlier release made the tables: run queue-over-sql migrate.",
+    errors.DatabaseUnavailable: (
+        "The database cannot be reached or does not answer. Where something was to be changed, "
+        "whether it was is unknown."
+    ),
+    errors.DatabaseRefused: "The database refused a statement; the server's log has its reason.",
+    errors.ServiceClosed: "The server is going down.",
+}
+"""What is said instead of the error's own text, which has addresses, logins or SQL in it."""
+_RETRY_SECONDS: Final = 5
+_TITLES: Final = {
+    400: "Not readable",
+    401: "Login needed",
+    403: "Not allowed",
+    404: "Not found",
+    405: "Method not allowed",
+    408: "Too slow",
+    413: "Too large",
+    415: "Unsupported media type",
+    422: "Not valid",
+    429: "Too many requests",
+    500: "Internal error",
+    503: "Unavailable",
+}
+
+
+class Problem(Exception):
+    """An answer that says what went wrong.
+
+    Attributes:
+        status: of the answer.
+        code: what the type ends with; it stays the same for ever.
+        text: what happened, and what to do.
+        more: further members.
+    """
+
+    def __init__(self, status: int, code: str, text: str, **more: Any) -> None:
+        super().__init__(text)
+        self.status = status
+        self.code = code
+        self.text = text
+        self.more = more
+
+    def response(self, headers: Mapping[str, str] | None = None) -> Response:
+        """The answer."""
+        content = {
+            "type": f"/problems/{self.code}",
+            "title": self.code.replace("-", " ").capitalize(),
+            "status": self.status,
+            "detail": self.text,
+            **self.more,
+        }
+        return Response(to_json(content), self.status, headers, PROBLEM)
+
+
+def code_of(error: type[Exception]) -> str:
+    """The name of an error's class in words joined by hyphens, such as ``queue-not-found``."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", error.__name__).lower()
+
+
+def problem_of(error: Exception) -> Problem:
+    """What an error is called outside; what is not known is logged, and told to nobody."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, Refused):
+        return Problem(error.status, error.code, error.text)
+    if isinstance(error, HTTPException):
+        title = _TITLES.get(error.status_code, "Refused")
+        return Problem(error.status_code, title.lower().replace(" ", "-"), error.detail)
+    if isinstance(error, msgspec.ValidationError):
+        return Problem(422, "not-valid", f"{error}.")
+    if isinstance(error, TimeoutError) and not isinstance(error, errors.QueueError):
+        return Problem(408, "too-slow", "The body did not come in time.")
+    return _of_library(error)
+
+
+def _of_library(error: Exception) -> Problem:
+    for kind in type(error).__mro__:
+        if kind in STATUS:
+            status = STATUS[kind]
+            if status >= 500:  # noqa: PLR2004 - what the server's people have to know of
+                _log.warning("Answered %d: %s", status, error)
+            text = _TEXT.get(kind) or _first_line(error)
+            if isinstance(error, errors.NotPermitted):
+                text = _rights(error)
+            return Problem(status, code_of(kind), text, **_more(error))
+    if isinstance(error, ValueError | TypeError):
+        # The library's word for an argument that it refuses: here that came with the request.
+        return Problem(422, "not-valid", _first_line(error))
+    _log.error("A request failed.", exc_info=error)
+    return Problem(500, "internal-error", "It failed for a reason that the server's log has.")
+
+
+def _first_line(error: Exception) -> str:
+    # Drivers add the statement in further lines.
+    return (str(error) or type(error).__name__).partition("\n")[0][:1000]
+
+
+def _rights(error: errors.NotPermitted) -> str:
+    what = f" {', '.join(error.rights)} on {error.table}" if error.table else ""
+    roles = f" The roles that have it: {', '.join(error.roles)}." if error.roles else ""
+    return f"The database login of this server lacks the right{what}. Nothing was changed.{roles}"
+
+
+def _more(error: Exception) -> dict[str, Any]:
+    if isinstance(error, errors.QueueNotFound):
+        return {"queue": str(error.queue)[:100]}
+    if isinstance(error, errors.DuplicateKey):
+        holder = None if error.id is None else str(error.id)
+        return {"queue": error.queue, "key": error.key, "id": holder}
+    if isinstance(error, errors.PayloadTooLarge):
+        return {"size": error.size, "limit": error.limit}
+    return {}
+
+
+def headers_of(problem: Problem, error: Exception) -> dict[str, str]:
+    """The headers that go with a problem."""
+    headers = dict(getattr(error, "headers", None) or {})
+    if problem.status == 401:  # noqa: PLR2004 - as HTTP has it
+        headers["WWW-Authenticate"] = 'Bearer realm="queue_over_sql"'
+    if isinstance(error, Refused) and error.retry_after is not None:
+        headers["Retry-After"] = str(error.retry_after)
+    elif problem.status == 503:  # noqa: PLR2004 - as HTTP has it
+        headers["Retry-After"] = str(_RETRY_SECONDS)
+    return headers

@@ -1,0 +1,152 @@
+"""Publishing: one message, many, and as many as a client streams."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from queue_over_sql.errors import QueueError
+from queue_over_sql.message import PUBLISH_OPTIONS, Publication
+from queue_over_sql.web.api import shapes, showing
+from queue_over_sql.web.api.operations import Call, Operations, read_json
+from queue_over_sql.web.api.problems import Problem, problem_of
+from queue_over_sql.web.settings import Role
+
+if TYPE_CHECKING:
+    from queue_over_sql.message import Published
+    from queue_over_sql.queue import Queue
+
+operations = Operations("publish")
+
+_BATCH: Final = 1_000
+_IDEMPOTENCY: Final = "idempotency-key"
+
+
+@operations.add(
+    "POST", "/queues/{queue}/messages", Role.OPERATOR, status=201, problems=(404, 409, 413)
+)
+def publish(call: Call, queue: str, body: shapes.NewMessage) -> shapes.PublishedMessage:
+    """Publish a message.
+
+    The header `Idempotency-Key` is the message's key with `on_conflict: skip`: sent again while
+    the message is live, or within the queue's `dedup_window` after its end, it answers 200 with
+    the id of the first.
+    """
+    target = call.service.queue(queue)
+    given = call.request.headers.get(_IDEMPOTENCY)
+    if given is not None:
+        if body.key not in (None, given) or body.on_conflict not in (None, "skip"):
+            text = "Idempotency-Key is the key with on_conflict skip: the body says otherwise."
+            raise Problem(422, "not-valid", text)
+        body.key, body.on_conflict = given, "skip"
+    done = target.publish_many(
+        [publication(body, target)], on_conflict=body.on_conflict or "raise"
+    )[0]
+    if done.outcome != "created":
+        call.status = 200
+    return showing.published(done)
+
+
+@operations.add("POST", "/queues/{queue}/messages/batch", Role.OPERATOR, problems=(404, 409, 413))
+def publish_many(
+    call: Call, queue: str, query: shapes.OnConflictQuery, body: shapes.NewMessages
+) -> shapes.PublishedMessages:
+    """Publish many messages in one transaction: all or none, in their order."""
+    _no_idempotency_key(call)
+    done = _put(call.service.queue(queue), body, query.on_conflict)
+    return shapes.PublishedMessages(messages=[showing.published(each) for each in done])
+
+
+@operations.add(
+    "POST",
+    "/queues/{queue}/messages/stream",
+    Role.OPERATOR,
+    lines_in=True,
+    problems=(404, 408, 409, 413),
+)
+async def publish_stream(
+    call: Call, queue: str, query: shapes.OnConflictQuery
+) -> shapes.PublishedCount:
+    """Publish messages as they come, one in each line of NDJSON.
+
+    Each 1,000 are one transaction. A problem's `line` says which line was refused; its
+    `published` counts what was published before. With keys and `on_conflict=skip` all of it may
+    be sent again.
+    """
+    _no_idempotency_key(call)
+    threads, limit = call.api.threads, call.api.settings.max_body_bytes
+    target = await threads.run(lambda: call.service.queue(queue))
+    counts: Counter[str] = Counter()
+    batch: list[shapes.NewMessage] = []
+    size, number = 0, 0
+
+    async def put() -> None:
+        done = await threads.run(lambda: _put(target, batch, query.on_conflict))
+        counts.update(each.outcome.value for each in done)
+        batch.clear()
+
+    try:
+        async for line in call.lines(limit):
+            number += 1
+            batch.append(read_json(line, shapes.NewMessage))
+            size += len(line)
+            if len(batch) >= _BATCH or size >= limit:
+                await put()
+                size = 0
+        if batch:
+            await put()
+    except (Problem, QueueError, ValueError, TypeError) as error:
+        problem = problem_of(error)
+        more = {"line": number, "published": counts.total()} | problem.more
+        raise Problem(problem.status, problem.code, problem.text, **more) from error
+    outcomes = ("created", "skipped", "replaced", "unchanged")
+    return shapes.PublishedCount(count=counts.total(), **{name: counts[name] for name in outcomes})
+
+
+def publication(given: shapes.NewMessage, queue: Queue) -> Publication:
+    """A message as the core takes it.
+
+    Raises:
+        Problem: its payload is not what its encoding says.
+    """
+    options = {name: getattr(given, name) for name in PUBLISH_OPTIONS}
+    return Publication(read_payload(given.payload, given.payload_encoding, queue), **options)
+
+
+def read_payload(payload: Any, encoding: str | None, queue: Queue) -> Any:
+    """A payload that stands by itself, in Base64, or in text that holds JSON.
+
+    Raises:
+        Problem: it is not what the encoding says, or the queue takes no such payload.
+    """
+    kind = queue.settings.payload
+    if encoding is None and kind == "bytes":
+        text = "The queue holds bytes: send them in Base64, with payload_encoding: base64."
+        raise Problem(422, "not-valid", text)
+    if encoding is None:
+        return payload
+    if not isinstance(payload, str) or (encoding == "base64") != (kind == "bytes"):
+        text = f"A queue of {kind} takes no payload of this sort with payload_encoding {encoding}."
+        raise Problem(422, "not-valid", text)
+    if encoding == "json":
+        return read_json(payload.encode("utf-8", "surrogatepass"), Any)
+    try:
+        return base64.b64decode(payload, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise Problem(422, "not-valid", f"The payload is no Base64: {error}.") from error
+
+
+def _put(queue: Queue, given: list[shapes.NewMessage], on_conflict: str) -> list[Published]:
+    if any(each.on_conflict is not None for each in given):
+        text = "Of many messages on_conflict is a parameter of the query, for all of them."
+        raise Problem(422, "not-valid", text)
+    items = [publication(each, queue) for each in given]
+    return queue.publish_many(items, on_conflict=on_conflict)
+
+
+def _no_idempotency_key(call: Call) -> None:
+    if _IDEMPOTENCY in call.request.headers:
+        text = "Many messages have keys of their own: use these with on_conflict=skip."
+        raise Problem(422, "not-valid", text)

@@ -1,0 +1,140 @@
+"""Queues: which there are, their settings and counts, and the consumers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from queue_over_sql.errors import QueueError, QueueNotFound
+from queue_over_sql.service import QueueService, parts_of
+from queue_over_sql.settings import StoredSettings
+from queue_over_sql.store import registry
+from queue_over_sql.web.api import shapes, showing
+from queue_over_sql.web.api.operations import Call, Operations
+from queue_over_sql.web.api.problems import Problem
+from queue_over_sql.web.settings import Role
+
+if TYPE_CHECKING:
+    from queue_over_sql.store.registry import QueueRecord
+
+operations = Operations("queues")
+
+
+@operations.add("GET", "/queues", Role.VIEWER)
+def list_queues(call: Call) -> shapes.Queues:
+    """List all queues and their settings, by name."""
+    found = []
+    unreadable = []
+    for record in _records(call.service):
+        try:
+            found.append(_shown(call.service, record))
+        except QueueError:
+            unreadable.append(record.name)
+    return shapes.Queues(queues=found, unreadable=unreadable)
+
+
+@operations.add("GET", "/queues/{queue}", Role.VIEWER, problems=(404,))
+def show_queue(call: Call, queue: str) -> shapes.Queue:
+    """Show a queue's settings, and whether it is paused."""
+    call.service.queue(queue)
+    return _shown(call.service, _record(call.service, queue))
+
+
+@operations.add("PUT", "/queues/{queue}", Role.ADMIN, audited=True, problems=(409,))
+def create_queue(call: Call, queue: str, body: shapes.QueueSettings) -> shapes.Queue:
+    """Create a queue, or change the settings that are given of one that exists."""
+    fields = {name: getattr(body, name) for name in body.__struct_fields__}
+    given = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
+    created = call.service.create_queue(queue, **given)
+    call.audit |= {"detail": f"{given}"}
+    return _shown(call.service, _record(call.service, created.name))
+
+
+@operations.add("DELETE", "/queues/{queue}", Role.ADMIN, audited=True, status=204, problems=(404,))
+def drop_queue(call: Call, queue: str, query: shapes.Confirmed) -> None:
+    """Drop a queue with all its messages and its archive; this cannot be undone."""
+    _check_confirmed(query, queue)
+    if not call.service.drop_queue(queue):
+        raise QueueNotFound(queue)
+
+
+@operations.add("GET", "/queues/{queue}/stats", Role.VIEWER, problems=(404,))
+def queue_stats(call: Call, queue: str) -> shapes.Stats:
+    """Count what a queue holds, by status and outcome; who ask at once share one count."""
+    stats = call.api.stats.of(queue, call.service.queue(queue).stats)
+    age = stats.oldest_ready_age
+    names = set(shapes.Stats.__struct_fields__) - {"oldest_ready_age"}
+    return shapes.Stats(
+        **{name: getattr(stats, name) for name in names},
+        oldest_ready_age=None if age is None else age.total_seconds(),
+    )
+
+
+@operations.add(
+    "POST", "/queues/{queue}/pause", Role.OPERATOR, audited=True, status=204, problems=(404,)
+)
+def pause_queue(call: Call, queue: str) -> None:
+    """Hand out no more messages, everywhere and at once; what is claimed may be settled."""
+    call.service.queue(queue).pause()
+
+
+@operations.add(
+    "POST", "/queues/{queue}/resume", Role.OPERATOR, audited=True, status=204, problems=(404,)
+)
+def resume_queue(call: Call, queue: str) -> None:
+    """Hand out messages again."""
+    call.service.queue(queue).resume()
+
+
+@operations.add("POST", "/queues/{queue}/purge", Role.ADMIN, audited=True, problems=(404,))
+def purge_queue(call: Call, queue: str, body: shapes.Purge) -> shapes.Count:
+    """Remove all live messages for ever; the archive stays."""
+    _check_confirmed(body, queue)
+    count = call.service.queue(queue).purge(claimed=body.claimed)
+    call.audit |= {"count": count, "detail": "with claimed ones" if body.claimed else None}
+    return shapes.Count(count=count)
+
+
+@operations.add("GET", "/consumers", Role.VIEWER)
+def list_consumers(call: Call) -> shapes.Consumers:
+    """List all consumers that are registered in the database."""
+    found = []
+    for each in call.service.consumers():
+        names = set(shapes.ConsumerInfo.__struct_fields__) - {"expires_at"}
+        facts = {name: getattr(each, name) for name in names}
+        until = None if each.never_expires else each.expires_at
+        found.append(shapes.ConsumerInfo(**facts, expires_at=until))
+    return shapes.Consumers(consumers=found)
+
+
+def _records(service: QueueService) -> list[QueueRecord]:
+    parts = parts_of(service)
+    system, prefix = parts.system(), parts.settings.table_prefix
+    found = parts.connections.run(lambda c: registry.queue_records(c, system, prefix))
+    return [record for record in found if record.owner is None]
+
+
+def _record(service: QueueService, name: str) -> QueueRecord:
+    parts = parts_of(service)
+    system, prefix = parts.system(), parts.settings.table_prefix
+    found = parts.connections.run(lambda c: registry.queue_record(c, system, prefix, name))
+    if found is None:
+        raise QueueNotFound(name)
+    return found
+
+
+def _shown(service: QueueService, record: QueueRecord) -> shapes.Queue:
+    policies = parts_of(service).settings.retry_policies
+    stored = StoredSettings.read(record.name, record.settings)
+    settings = stored.effective(policies)
+    retry = policies.describe(settings.retry)
+    shown = showing.queue(record.name, settings, retry, paused=record.paused)
+    shown.columns = list(stored.columns)
+    return shown
+
+
+def _check_confirmed(given: shapes.Confirmed, queue: str) -> None:
+    if given.confirm != queue:
+        text = "This cannot be undone: confirm must be the name of the queue, once more."
+        raise Problem(422, "not-confirmed", text)

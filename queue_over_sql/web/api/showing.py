@@ -1,0 +1,180 @@
+"""Showing: messages and other things of the core as the API answers them."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import UNSET
+
+from queue_over_sql.message import row_of
+from queue_over_sql.queues.json_lines import in_base64, to_json
+from queue_over_sql.web.api import shapes
+from queue_over_sql.web.api.clients import token_of
+from queue_over_sql.web.api.operations import check_depth
+from queue_over_sql.web.api.problems import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from queue_over_sql.message import Message
+    from queue_over_sql.message import Published as PublishedCore
+    from queue_over_sql.queues.selection import Selection
+    from queue_over_sql.schedules.schedules import Schedule
+    from queue_over_sql.settings import EffectiveSettings
+    from queue_over_sql.topics.topic import Subscription
+    from queue_over_sql.web.masking import Mask
+
+_FACTS: Final = (
+    *("key", "kind", "priority", "attempt", "max_attempts", "published_at", "scheduled_at"),
+    *("available_at", "claimed_at", "lease_expires_at", "consumer_id", "last_attempt_at"),
+    *("last_error", "finished_at"),
+)
+# A page ends where its payloads take about so many bytes, however many messages were asked for.
+_PAGE_BYTES: Final = 8 * 1024 * 1024
+_FIRST_READ, _LARGEST_READ = 20, 500
+
+
+def message(found: Message, mask: Mask, *, as_text: bool = False) -> shapes.Message:
+    """A message for whoever looks: with masked fields."""
+    return shapes.Message(**_message(found, mask, as_text=as_text))
+
+
+def claimed(found: Message, mask: Mask, *, as_text: bool = False) -> shapes.ClaimedMessage:
+    """A message for whoever claimed it, as it is."""
+    return shapes.ClaimedMessage(**_message(found, mask, as_text=as_text), claim=token_of(found))
+
+
+def _message(found: Message, mask: Mask, *, as_text: bool) -> dict[str, Any]:
+    payload, encoding = _payload(found, mask, as_text=as_text)
+    return {
+        "id": str(found.id),
+        "queue": found.queue,
+        "payload": payload,
+        "payload_encoding": encoding,
+        "headers": mask.apply(found.headers),
+        "columns": mask.apply(dict(found.columns)),
+        "outcome": row_of(found).outcome,
+        **{name: getattr(found, name) for name in _FACTS},
+    }
+
+
+def _payload(found: Message, mask: Mask, *, as_text: bool) -> tuple[Any, Any]:
+    payload = found.payload if found.row is None else dict(found.row)
+    if isinstance(payload, bytes):
+        return in_base64(payload), "base64"
+    stored = row_of(found).payload
+    if isinstance(payload, str) and payload is stored:
+        # Of a queue of text, or one that could not be read.
+        return payload, UNSET
+    if isinstance(stored, str):
+        try:
+            check_depth(stored.encode("utf-8", "replace"))
+        except Problem:
+            return (stored if not mask else "…"), "json"
+    shown = mask.apply(payload)
+    return (to_json(shown), "json") if as_text else (shown, UNSET)
+
+
+def pages(
+    selection: Selection, limit: int, after: int | None, size: int = _PAGE_BYTES
+) -> Iterator[list[Message]]:
+    """Messages by id, in parts of about so many bytes."""
+    wanted = _FIRST_READ
+    while limit > 0:
+        count = min(wanted, limit)
+        page = selection.list(count, after)
+        if page:
+            yield page
+        if len(page) < count:
+            return
+        limit, after = limit - len(page), page[-1].id
+        average = max(1, _bytes_of(page) // len(page))
+        wanted = max(1, min(_LARGEST_READ, 2 * wanted, size // average))
+
+
+def one_page(selection: Selection, limit: int, after: int | None) -> tuple[list[Message], bool]:
+    """Messages by id, and whether there may be more: at most so many, and not too many bytes."""
+    found: list[Message] = []
+    taken = 0
+    for part in pages(selection, limit, after):
+        found += part
+        taken += _bytes_of(part)
+        if taken >= _PAGE_BYTES:
+            return found, True
+    return found, len(found) == limit
+
+
+def _bytes_of(page: list[Message]) -> int:
+    stored = (row_of(each).payload for each in page)
+    return sum(len(each) for each in stored if isinstance(each, str | bytes))
+
+
+def published(found: PublishedCore) -> shapes.PublishedMessage:
+    """What became of a message."""
+    queue = UNSET if found.queue is None else found.queue
+    return shapes.PublishedMessage(id=str(found.id), outcome=found.outcome.value, queue=queue)
+
+
+def queue(
+    name: str, settings: EffectiveSettings, retry: dict[str, Any], *, paused: bool
+) -> shapes.Queue:
+    """A queue and its settings."""
+    dedup = settings.dedup_window
+    return shapes.Queue(
+        name=name,
+        paused=paused,
+        lease=settings.lease.total_seconds(),
+        max_attempts=settings.max_attempts,
+        retry=retry,
+        payload=settings.payload,
+        priorities=settings.priorities,
+        archive=settings.archive,
+        archive_ttl=_seconds(settings.archive_ttl),
+        archive_limit=_numbers(settings.archive_limit),
+        dedup_window=None if dedup is None else dedup.total_seconds(),
+        max_payload_bytes=settings.max_payload_bytes,
+        kind_timeout=settings.kind_timeout.total_seconds(),
+        columns=[column.name for column in settings.columns],
+        table=None if settings.adoption is None else settings.adoption.where,
+    )
+
+
+def _seconds(value: Any) -> Any:
+    if value is None or isinstance(value, timedelta):
+        return None if value is None else value.total_seconds()
+    return {name: each.total_seconds() for name, each in value.items()}
+
+
+def _numbers(value: Any) -> Any:
+    return value if value is None or isinstance(value, int) else dict(value)
+
+
+def schedule(found: Schedule, mask: Mask) -> shapes.Schedule:
+    """A schedule."""
+    fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
+    binary = isinstance(found.payload, bytes)
+    return shapes.Schedule(
+        **fields
+        | {
+            "payload": in_base64(found.payload) if binary else mask.apply(found.payload),
+            "payload_encoding": "base64" if binary else UNSET,
+            "every": None if found.every is None else found.every.total_seconds(),
+            "options": mask.apply({name: _plain(each) for name, each in found.options.items()}),
+        }
+    )
+
+
+def _plain(value: Any) -> Any:
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def subscription(found: Subscription) -> shapes.Subscription:
+    """A subscription."""
+    return shapes.Subscription(
+        queue=found.queue,
+        pattern=found.pattern,
+        where=None if found.where is None else dict(found.where),
+        created_at=found.created_at,
+    )

@@ -1,0 +1,78 @@
+"""Guard: what holds for each request and answer: headers that protect browsers, bounded bodies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+CONTENT_SECURITY_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS: Final = {
+    "content-security-policy": CONTENT_SECURITY_POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    # Not no-referrer, under which browsers send no Origin with a form.
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+NDJSON: Final = "application/x-ndjson"
+
+
+class Guard:
+    """Middleware around the whole application.
+
+    It adds the headers, ``Cache-Control: no-store`` where an answer says nothing else, and refuses
+    bodies over a limit with 413. Bodies of NDJSON are not limited as a whole: who reads them bounds
+    each line.
+
+    Args:
+        app: what answers.
+        max_body_bytes: the largest body.
+    """
+
+    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
+        self._app = app
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        kind = Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
+        if kind != NDJSON:
+            receive = bounded(receive, self._max_body_bytes)
+        await self._app(scope, receive, guarded)
+
+
+def bounded(receive: Receive, most: int) -> Receive:
+    """A body of at most so many bytes; reading on raises ``HTTPException`` with 413."""
+    read = 0
+
+    async def limited() -> Message:
+        nonlocal read
+        message = await receive()
+        read += len(message.get("body", b""))
+        if read > most:
+            raise HTTPException(413, f"The body is larger than {most:,} bytes.")
+        return message
+
+    return limited

@@ -1,0 +1,45 @@
+"""Masking: fields of payloads that nobody is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+MASK: Final = "•••"
+
+
+class Mask:
+    """Hides fields in whatever is shown; consumers get messages as they are.
+
+    Args:
+        fields: names, which count at any depth, or paths such as ``user.iban``.
+    """
+
+    def __init__(self, fields: Sequence[str]) -> None:
+        self._names = {field.lower() for field in fields if "." not in field}
+        self._paths = {tuple(field.lower().split(".")) for field in fields if "." in field}
+
+    def __bool__(self) -> bool:
+        return bool(self._names or self._paths)
+
+    def apply(self, value: Any) -> Any:
+        """A copy with ``MASK`` in the place of what is hidden."""
+        return self._masked(value, ()) if self else value
+
+    def hides(self, path: str) -> bool:
+        """Whether a path leads to, or into, something hidden: to search by it would tell."""
+        steps = tuple(step.lower() for step in path.split(".") if not step.isdecimal())
+        inside = any(steps[: len(hidden)] == hidden for hidden in self._paths)
+        return inside or not self._names.isdisjoint(steps)
+
+    def _masked(self, value: Any, path: tuple[str, ...]) -> Any:
+        if isinstance(value, list):
+            return [self._masked(each, path) for each in value]
+        if not isinstance(value, dict):
+            return value
+        shown = {}
+        for name, inner in value.items():
+            step = (*path, str(name).lower())
+            hidden = step[-1] in self._names or step in self._paths
+            shown[name] = MASK if hidden else self._masked(inner, step)
+        return shown

@@ -1,0 +1,385 @@
+"""The two tables of the web package: who may come in by a token, and what was done by whom."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+import re
+import secrets
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Index,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    delete,
+    select,
+    update,
+)
+
+from queue_over_sql.durations import MICROSECOND, instant, optional_instant
+from queue_over_sql.errors import (
+    DatabaseRefused,
+    DatabaseUnavailable,
+    NotPermitted,
+    QueueError,
+    shown,
+)
+from queue_over_sql.payloads.codec import printable
+from queue_over_sql.schema.system_tables import NAME_LENGTH, PREFIX_LENGTH
+from queue_over_sql.store import tables as ddl
+from queue_over_sql.web.settings import Role, WebSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from queue_over_sql.catalog import ServiceParts
+    from queue_over_sql.schema.dialect import SqlDialect
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+TOKEN_MARK: Final = "qos_"  # noqa: S105 - what is before a token is no token
+"""What each token begins with, so that scanners of source code find one that was committed."""
+
+_MISSING: Final = "The tables queue_over_sql_web_tokens and queue_over_sql_web_audit are missing"
+_UNTIL_THEN: Final = "Until then nobody can log in by a token, and nothing is audited."
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+-]{0,99}")
+_LONGEST_DETAIL: Final = 2_000
+_WHO_LENGTH: Final = 200
+# Of an id of the audit, so many bits tell rows of one microsecond apart.
+_RANDOM_BITS: Final = 10
+_PRUNE_EVERY: Final = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class WebTables:
+    """The tables, in the schema of the shared ones."""
+
+    tokens: Table
+    audit: Table
+
+
+def web_tables(dialect: SqlDialect, schema: str | None) -> WebTables:
+    """Define the tables."""
+    metadata, name = MetaData(schema=schema), dialect.exact_string
+    tokens = Table(
+        "queue_over_sql_web_tokens",
+        metadata,
+        Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
+        Column("name", name(100), nullable=False),
+        Column("role", name(20), nullable=False),
+        # SHA-256 of the token in hexadecimal digits.
+        Column("token_hash", name(64), nullable=False),
+        Column("created_at", BigInteger, nullable=False),
+        Column("expires_at", BigInteger),
+        PrimaryKeyConstraint("table_prefix", "name"),
+        **dialect.table_options,
+    )
+    audit = Table(
+        "queue_over_sql_web_audit",
+        metadata,
+        Column("table_prefix", name(PREFIX_LENGTH), nullable=False),
+        # Microseconds since the epoch and some random bits: newest last.
+        Column("id", BigInteger, nullable=False, autoincrement=False),
+        Column("at", BigInteger, nullable=False),
+        Column("who", name(_WHO_LENGTH), nullable=False),
+        Column("role", name(20), nullable=False),
+        Column("what", name(60), nullable=False),
+        Column("queue", name(NAME_LENGTH)),
+        Column("message_count", BigInteger),
+        Column("address", name(64)),
+        Column("detail", Text),
+        PrimaryKeyConstraint("table_prefix", "id"),
+        Index("queue_over_sql_web_audit_ix", "table_prefix", "queue", "id"),
+        **dialect.table_options,
+    )
+    return WebTables(tokens, audit)
+
+
+@dataclasses.dataclass(frozen=True)
+class Token:
+    """A token as it is stored: never the token itself.
+
+    Attributes:
+        name: whose it is.
+        role: what it may do.
+        token_hash: SHA-256 of it, in hexadecimal digits.
+        created_at: when it was made.
+        expires_at: from when on it is refused; None for never.
+    """
+
+    name: str
+    role: Role
+    token_hash: str = dataclasses.field(repr=False)
+    created_at: datetime
+    expires_at: datetime | None
+
+    def expired(self, now: datetime) -> bool:
+        """Whether it is refused at an instant."""
+        return self.expires_at is not None and self.expires_at <= now
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditRow:
+    """Something that was done.
+
+    Attributes:
+        id: grows with time; where a page ends, the next one begins.
+        at: when.
+        who, role, address: by whom and from where.
+        what: the act, such as ``messages.delete``.
+        queue: the queue that it was about, if any.
+        count: how many messages it changed, if it is known.
+        detail: more about it, as text.
+    """
+
+    id: int
+    at: datetime
+    who: str
+    role: str
+    what: str
+    queue: str | None
+    count: int | None
+    address: str | None
+    detail: str | None
+
+
+class TokenTaken(ValueError):
+    """There is a token of that name already."""
+
+
+def hash_of(token: str) -> str:
+    """What is stored of a token."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class WebStore:
+    """The acts on the two tables. May be used from any thread.
+
+    Attributes:
+        problem: what is missing where the tables are not there and could not be made, for people.
+    """
+
+    def __init__(self, parts: ServiceParts, settings: WebSettings) -> None:
+        self._parts = parts
+        self._prefix = parts.settings.table_prefix
+        self._settings = settings
+        self._tables: WebTables | None = None
+        self._written = 0
+        self.problem: str | None = None
+
+    def prepare(self) -> bool:
+        """Create the tables where they are missing; whether they are there.
+
+        Needs no right where nothing is missing. ``problem`` says what failed.
+        """
+        try:
+            tables, dialect = self.tables, self._parts.connections.dialect
+            self._run(
+                lambda c: ddl.ensure_tables(c, [tables.tokens, tables.audit], dialect), atomic=True
+            )
+        except NotPermitted:
+            self.problem = (
+                f"{_MISSING}, and the login may not create them: run queue-over-sql token list "
+                f"once as the owner of the tables. {_UNTIL_THEN}"
+            )
+        except DatabaseUnavailable:
+            raise
+        except QueueError as error:
+            _log.warning("The tables of the web package cannot be made: %s", error)
+            self.problem = f"{_MISSING}, and the database refuses to make them. {_UNTIL_THEN}"
+        else:
+            self.problem = None
+        return self.problem is None
+
+    @property
+    def tables(self) -> WebTables:
+        """Their definitions for this database; connects at its first use."""
+        if self._tables is None:
+            connections = self._parts.connections
+            self._tables = web_tables(connections.dialect, self._parts.settings.schema)
+        return self._tables
+
+    def takes_writes(self) -> bool:
+        """Whether the database takes writes: False of a standby, or a file without the right to.
+
+        A login that lacks a right is another matter: each act says so by itself.
+        """
+        queues = self._parts.system().queues
+        nothing = update(queues).where(queues.c.name == "").values(name=queues.c.name)
+        try:
+            self._run(lambda c: c.execute(nothing).close(), atomic=True)
+        except NotPermitted:
+            return True
+        except DatabaseRefused:
+            return False
+        return True
+
+    # -- tokens
+
+    def add_token(self, name: str, role: Role, lasts: timedelta | None = None) -> tuple[str, Token]:
+        """Make a token of 256 random bits.
+
+        Args:
+            name: of the person or program that gets it: letters, digits and ``_.@+-``.
+            role: what it may do.
+            lasts: after this it is refused; None for never.
+
+        Returns:
+            The token, which is stored nowhere, and what is stored of it.
+
+        Raises:
+            TokenTaken: there is one of that name.
+            ValueError: the name is none.
+        """
+        if not _NAME.fullmatch(name):
+            msg = (
+                "the name of a token is 1 to 100 letters, digits and _ . @ + -, and begins with a "
+                f"letter or digit; not {shown(name)}"
+            )
+            raise ValueError(msg)
+        secret = TOKEN_MARK + secrets.token_urlsafe(32)
+        table, dialect = self.tables.tokens, self._parts.connections.dialect
+
+        def add(connection: Connection) -> Token | None:
+            c = table.c
+            mine = (c.table_prefix == self._prefix, c.name == name)
+            if connection.execute(select(c.name).where(*mine)).first() is not None:
+                return None
+            now = dialect.read_clock(connection)
+            until = None if lasts is None else now + lasts // MICROSECOND
+            values = {
+                "table_prefix": self._prefix,
+                "name": name,
+                "role": role.value,
+                "token_hash": hash_of(secret),
+                "created_at": now,
+                "expires_at": until,
+            }
+            if not ddl.insert_unless_there(connection, dialect, table, values):
+                return None
+            return Token(name, role, hash_of(secret), instant(now), optional_instant(until))
+
+        added = self._run(add, atomic=False, repeat=False)
+        if added is None:
+            msg = f"there is a token named {name!r} already: remove it first, or take another name"
+            raise TokenTaken(msg)
+        return secret, added
+
+    def tokens(self) -> list[Token]:
+        """All tokens, by name; those that cannot be read are logged and left out."""
+        c = self.tables.tokens.c
+        wanted = (c.name, c.role, c.token_hash, c.created_at, c.expires_at)
+        listed = select(*wanted).where(c.table_prefix == self._prefix).order_by(c.name)
+        rows = self._run(lambda connection: connection.execute(listed).all())
+        found = []
+        for row in rows:
+            try:
+                times = instant(row[3]), optional_instant(row[4])
+                found.append(Token(str(row[0]), Role(row[1]), str(row[2]), *times))
+            except (QueueError, ValueError) as error:
+                _log.warning("A token is left out: %s", error)
+        return found
+
+    def remove_token(self, name: str) -> bool:
+        """Remove a token, and with it all sessions that were made from it; False without one."""
+        table = self.tables.tokens
+        gone = delete(table).where(table.c.table_prefix == self._prefix, table.c.name == name)
+        return self._run(lambda connection: connection.execute(gone).rowcount > 0)
+
+    # -- audit
+
+    def write_audit(
+        self,
+        who: str,
+        role: str,
+        what: str,
+        *,
+        queue: str | None = None,
+        count: int | None = None,
+        address: str | None = None,
+        detail: str | None = None,
+    ) -> None:
+        """Write down what was done; now and then remove what is older than the settings keep."""
+        table, dialect = self.tables.audit, self._parts.connections.dialect
+        text = printable(detail)
+        values = {
+            "table_prefix": self._prefix,
+            "who": (printable(who) or "")[:_WHO_LENGTH],
+            "role": role,
+            "what": what,
+            "queue": (printable(queue) or "")[:NAME_LENGTH] or None,
+            "message_count": count,
+            "address": None if address is None else address[:64],
+            "detail": None if text is None else text[:_LONGEST_DETAIL],
+        }
+
+        def write(connection: Connection) -> None:
+            now = dialect.read_clock(connection)
+            taken = True
+            while taken:
+                row = {"id": now << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS), "at": now}
+                taken = not ddl.insert_unless_there(connection, dialect, table, values | row)
+
+        self._run(write, repeat=False)
+        self._written += 1
+        if self._written % _PRUNE_EVERY == 1:
+            self.prune_audit()
+
+    def audit(
+        self, limit: int = 100, before: int | None = None, queue: str | None = None
+    ) -> list[AuditRow]:
+        """One page of what was done, the newest first.
+
+        Args:
+            limit: length of the page.
+            before: the ``id`` of the last row of the page before.
+            queue: only what was about this queue.
+        """
+        c = self.tables.audit.c
+        wanted = (c.id, c.at, c.who, c.role, c.what, c.queue, c.message_count, c.address, c.detail)
+        listed = select(*wanted).where(c.table_prefix == self._prefix)
+        if before is not None:
+            listed = listed.where(c.id < before)
+        if queue is not None:
+            listed = listed.where(c.queue == queue)
+        page = listed.order_by(c.id.desc()).limit(limit)
+        rows = self._run(lambda connection: connection.execute(page).all())
+        return [AuditRow(row[0], instant(row[1]), *row[2:]) for row in rows]
+
+    def prune_audit(self) -> int:
+        """Remove rows that are too old or too many; returns how many."""
+        table, dialect = self.tables.audit, self._parts.connections.dialect
+        c = table.c
+        mine = c.table_prefix == self._prefix
+        age = timedelta(days=self._settings.keep_audit_days) // MICROSECOND
+        ids = select(c.id).where(mine).order_by(c.id.desc())
+        oldest = ids.offset(self._settings.keep_audit_rows).limit(1)
+
+        def prune(connection: Connection) -> int:
+            last = dialect.read_clock(connection) - age << _RANDOM_BITS
+            beyond = connection.execute(oldest).scalar()
+            last = max(last, beyond if beyond is not None else last)
+            gone = delete(table).where(mine, c.id <= last)
+            return connection.execute(gone).rowcount
+
+        return self._run(prune, atomic=True)
+
+    def _run(
+        self, act: Callable[[Connection], T], *, atomic: bool = False, repeat: bool = True
+    ) -> T:
+        self._parts.check_open()
+        return self._parts.connections.run(act, atomic=atomic, repeat=repeat)
+
+
+def utc_now() -> datetime:
+    """This process's clock, by which tokens and sessions expire."""
+    return datetime.now(UTC)
