@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from starlette.testclient import TestClient
 
@@ -35,7 +35,7 @@ class Server:
 
     def call(
         self, method: str, path: str, role: Role = Role.ADMIN, **options: Any
-    ) -> httpx.Response:
+    ) -> httpx2.Response:
         """Ask the API."""
         headers = {**self.as_(role), **options.pop("headers", {})}
         return self.client.request(method, f"/api/v1{path}", headers=headers, **options)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import httpx
+import httpx2
 import uvicorn
 
 from tests.waiting import wait_until
@@ -41,10 +41,10 @@ class Browser:
     """Follows links and sends forms, as a browser without JavaScript does."""
 
     def __init__(self, root: str, prefix: str = "") -> None:
-        self._client = httpx.Client(base_url=root, timeout=30, follow_redirects=True, trust_env=False)
+        self._client = httpx2.Client(base_url=root, timeout=30, follow_redirects=True, trust_env=False)
         self.root = root
         self._prefix = prefix
-        self.page = httpx.Response(0)
+        self.page = httpx2.Response(0)
 
     def close(self) -> None:
         """Close its connections."""

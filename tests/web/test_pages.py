@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import httpx
+import httpx2
 import pytest
 from sqlalchemy import event
 from starlette.applications import Starlette
@@ -304,7 +304,7 @@ def test_forms_of_others_are_refused(open_site: Open, jobs: Queue, refused: str)
         headers["origin"] = "https://evil.example"
     elif refused == "another host":
         headers["host"] = "evil.example"
-    answer = httpx.post(f"{root}/do/pause", data=fields, headers=headers, trust_env=False)
+    answer = httpx2.post(f"{root}/do/pause", data=fields, headers=headers, trust_env=False)
     assert 403 == answer.status_code, text
     assert not jobs.stats().paused
 
@@ -320,7 +320,7 @@ def test_it_can_be_mounted(open_site: Open, jobs: Queue) -> None:
     assert "Held 1 message." in browser.text()
     assert (
         "text/css"
-        in httpx.get(f"{browser.root}/ops/queues/static/style.css", trust_env=False).headers[
+        in httpx2.get(f"{browser.root}/ops/queues/static/style.css", trust_env=False).headers[
             "content-type"
         ]
     )
@@ -332,7 +332,7 @@ def test_browsers_hear_of_changes(open_site: Open, jobs: Queue) -> None:
     root, lines = browser.root, list[str]()
 
     def listen() -> None:
-        with httpx.stream("GET", f"{root}/events", timeout=30, trust_env=False) as answer:
+        with httpx2.stream("GET", f"{root}/events", timeout=30, trust_env=False) as answer:
             for line in answer.iter_lines():
                 lines.append(line)
                 if line == "event: changed":
