@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -68,8 +69,9 @@ _STATUS: Final[Mapping[type[QueueError], int]] = {
     DatabaseUnavailable: 503,
 }
 _FAILED: Final = 500
+_BIGINT: Final = 2**63
 _FLASH: Final = "queue_over_sql_flash"
-_ID_DIGITS: Final = 19
+_ID: Final = re.compile(r"-?[0-9]{1,19}")
 _UNITS: Final = {"d": 86_400, "h": 3_600, "min": 60}
 
 
@@ -171,10 +173,10 @@ class View:
         text = self.query("after")
         if not text:
             return None
-        if not (text.isascii() and text.isdigit()) or len(text) > _ID_DIGITS:
+        if (number := message_id(text)) is None:
             msg = "after must be the id of a message"
             raise ValueError(msg)
-        return int(text)
+        return number
 
     def asked(self) -> Asked:
         """What the form says."""
@@ -182,8 +184,8 @@ class View:
         fields = {name: value for name, value in texts if value and name not in {"id", "ids"}}
         ids = [value for name, value in texts if name == "id"]
         ids += [each for name, value in texts if name == "ids" for each in value.split(",")]
-        numbers = [each for each in ids if each.isascii() and each.isdigit()]
-        chosen = list(dict.fromkeys(int(each) for each in numbers if len(each) <= _ID_DIGITS))
+        numbers = [number for each in ids if (number := message_id(each)) is not None]
+        chosen = list(dict.fromkeys(numbers))
         fields.pop(CSRF_FIELD, None)
         return Asked(fields, chosen)
 
@@ -286,6 +288,11 @@ class View:
         # By what only this browser and this server know.
         key = (self.principal.csrf or "") if self.principal else ""
         return hmac.new(f"flash {key}".encode(), text.encode(), hashlib.sha256).hexdigest()
+
+
+def message_id(text: str) -> int | None:
+    """The id of a message; None where a text is none. Rows of adopted tables may be below zero."""
+    return int(text) if _ID.fullmatch(text) and abs(int(text)) < _BIGINT else None
 
 
 def _environment() -> Environment:

@@ -19,7 +19,7 @@ from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.store import has_status
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Connection, ScalarSelect
+    from sqlalchemy import ColumnElement, Connection
 
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.store.registry import QueueRecord
@@ -30,6 +30,12 @@ COUNT_LIMIT: Final = 10_000
 # Each level of priority is counted by itself, along the index of claims, up to so many levels.
 _MOST_LEVELS: Final = 8
 _HISTORY_SECONDS: Final = 15.0
+# So many queues are counted by one statement.
+_AT_ONCE: Final = 20
+_NAMES: Final = [*(status.value for status in Status), *(each.value for each in Outcome)]
+# Looking takes at most this part of the time.
+_SHARE: Final = 0.02
+_LONGEST_PAUSE: Final = 30.0
 # A queue whose oldest message has waited for so long, and of which nobody holds any, is neglected.
 _NEGLECTED_SECONDS: Final = 60.0
 
@@ -97,6 +103,9 @@ class Overview:
 class Snapshots:
     """Looks at the queues when somebody asks, at most every ``interval`` seconds.
 
+    Where a look takes long the pause grows, up to 30 seconds, so that looking takes 2 % of the
+    time.
+
     While one caller looks the others get what was seen before. Where nobody asks, nothing is read.
 
     Args:
@@ -107,25 +116,29 @@ class Snapshots:
 
     def __init__(self, service: QueueService, interval: float = 2.0, timeout: float = 5.0) -> None:
         self._service = service
-        self._interval = interval
+        self._interval = self._pause = interval
         self._timeout = timeout
         self._lock = threading.Lock()
         self._seen: Overview | None = None
         self._seen_at = float("-inf")
+        self._tables: dict[str, _Known] = {}
         self._history: dict[str, list[Minute]] = {}
         self._history_at = float("-inf")
 
     def overview(self) -> Overview:
         """What was seen last, or what is seen now where that is too old."""
         seen = self._seen
-        if seen is not None and time.monotonic() < self._seen_at + self._interval:
+        if seen is not None and time.monotonic() < self._seen_at + self._pause:
             return seen
         if not self._lock.acquire(blocking=seen is None) and seen is not None:
             return seen
         try:
-            if self._seen is None or time.monotonic() >= self._seen_at + self._interval:
+            if self._seen is None or time.monotonic() >= self._seen_at + self._pause:
+                began = time.monotonic()
                 self._seen = self._look()
                 self._seen_at = time.monotonic()
+                took = self._seen_at - began
+                self._pause = max(self._interval, min(took / _SHARE, _LONGEST_PAUSE))
             return self._seen
         finally:
             self._lock.release()
@@ -139,13 +152,41 @@ class Snapshots:
         now = datetime.now(UTC)
         try:
             records = inspection.records()
-            queues = [_counted(inspection, record) for record in records]
+            queues = self._counts(inspection, records)
             alive, dead = inspection.consumers()
             self._read_history()
         except QueueError as error:
             before = self._seen or Overview(now)
             return dataclasses.replace(before, problem=str(error))
         return Overview(now, queues, len(alive), len(dead), self._history)
+
+    def _counts(
+        self, inspection: Inspection, records: Sequence[QueueRecord]
+    ) -> Sequence[QueueCounts]:
+        found: dict[str, QueueCounts] = {}
+        known = []
+        for record in records:
+            try:
+                known.append(self._known(inspection, record))
+            except QueueError as error:
+                found[record.name] = QueueCounts(record.name, record.paused, problem=str(error))
+        self._tables = {each.record.name: each for each in known}
+        for start in range(0, len(known), _AT_ONCE):
+            some = known[start : start + _AT_ONCE]
+            try:
+                with inspection.connection() as connection:
+                    found |= {each.name: each for each in _read(connection, some)}
+            except QueueError:
+                # One of them cannot be read.
+                for each in some:
+                    found[each.record.name] = _alone(inspection, each)
+        return [found[record.name] for record in records]
+
+    def _known(self, inspection: Inspection, record: QueueRecord) -> _Known:
+        before = self._tables.get(record.name)
+        if before is not None and before.record.settings == record.settings:
+            return dataclasses.replace(before, record=record)
+        return _Known(record, _columns(*inspection.tables(record)))
 
     def _read_history(self) -> None:
         if time.monotonic() < self._history_at + _HISTORY_SECONDS:
@@ -156,37 +197,53 @@ class Snapshots:
         self._history, self._history_at = found, time.monotonic()
 
 
-def _counted(inspection: Inspection, record: QueueRecord) -> QueueCounts:
+@dataclasses.dataclass(frozen=True)
+class _Known:
+    """A queue, and what is selected of it."""
+
+    record: QueueRecord
+    columns: Sequence[Any]
+
+
+def _alone(inspection: Inspection, known: _Known) -> QueueCounts:
+    record = known.record
     try:
-        tables, levels = inspection.tables(record)
-        wanted = _counts(tables, levels)
-        age = select(tables.dialect.now() - func.min(_oldest(tables, levels).c.due))
         with inspection.connection() as connection:
-            counts = _read(connection, wanted)
-            waited = connection.execute(age).scalar() if counts["ready"] else None
+            return _read(connection, [known])[0]
     except QueueError as error:
         return QueueCounts(record.name, record.paused, problem=str(error))
-    seconds = None if waited is None else max(0.0, int(waited) / 1_000_000)
-    return QueueCounts(record.name, record.paused, counts, seconds)
 
 
-def _read(connection: Connection, wanted: Mapping[str, Any]) -> dict[str, int]:
-    row = connection.execute(select(*(sql.label(name) for name, sql in wanted.items()))).one()
-    return {name: int(count) for name, count in zip(wanted, row, strict=True)}
+def _read(connection: Connection, known: Sequence[_Known]) -> list[QueueCounts]:
+    """The counts of some queues, by one statement."""
+    parts: list[Any] = [
+        select(literal_column(str(place)).label("place"), *each.columns)
+        for place, each in enumerate(known)
+    ]
+    rows = connection.execute(parts[0] if len(parts) == 1 else union_all(*parts)).all()
+    found = []
+    for place, *numbers, age in sorted(rows):
+        each = known[place]
+        counts = {name: int(number) for name, number in zip(_NAMES, numbers, strict=True)}
+        seconds = None if age is None or not counts["ready"] else max(0.0, int(age) / 1_000_000)
+        found.append(QueueCounts(each.record.name, each.record.paused, counts, seconds))
+    return found
 
 
-def _counts(tables: QueueTables, levels: int) -> dict[str, ScalarSelect[Any]]:
-    """A number for each status and outcome, of at most one more than the limit."""
-    found = {}
+def _columns(tables: QueueTables, levels: int) -> list[Any]:
+    """A number for each status and outcome, of at most one more than the limit; and the age."""
+    found: list[Any] = []
     for status in Status:
         conditions = (has_status(tables, status), *tables.live_only())
         by_level = [()] if status is Status.CLAIMED else _levels(tables, levels)
         parts = [_some(tables.live, *conditions, *level) for level in by_level]
-        found[status.value] = _number(parts)
+        found.append(_number(parts).label(status.value))
     for outcome in Outcome:
         ended = tables.archive.c.outcome == outcome.value
-        found[outcome.value] = _number([_some(tables.archive, ended, *tables.finished_only())])
-    return found
+        number = _number([_some(tables.archive, ended, *tables.finished_only())])
+        found.append(number.label(outcome.value))
+    due = select(func.min(_oldest(tables, levels).c.due)).scalar_subquery()
+    return [*found, (tables.dialect.now() - due).label("age")]
 
 
 def _levels(tables: QueueTables, levels: int) -> list[tuple[ColumnElement[bool], ...]]:
@@ -200,11 +257,12 @@ def _some(table: Any, *conditions: ColumnElement[bool]) -> Any:
     return select(rows.limit(COUNT_LIMIT + 1).subquery().c.one)
 
 
-def _number(parts: Sequence[Any]) -> ScalarSelect[Any]:
+def _number(parts: Sequence[Any]) -> Any:
     together: Any = parts[0] if len(parts) == 1 else union_all(*parts)
     rows = together.subquery()
     limited: Any = select(rows.c.one).limit(COUNT_LIMIT + 1).subquery()
-    return select(func.count()).select_from(limited).scalar_subquery()
+    counted: Any = select(func.count())
+    return counted.select_from(limited).scalar_subquery()
 
 
 def _oldest(tables: QueueTables, levels: int) -> Any:

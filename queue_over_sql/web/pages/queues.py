@@ -9,6 +9,7 @@ from queue_over_sql.observability.history import read_history
 from queue_over_sql.web import looks
 from queue_over_sql.web.actions import filters_of
 from queue_over_sql.web.charts import SPANS, charts, sparkline
+from queue_over_sql.web.site import message_id
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -28,7 +29,7 @@ def routes(site: Site) -> list[BaseRoute]:
         site.route("/queues/{name}", "queue", queue),
         site.route("/queues/{name}/messages", "messages", messages),
         site.route("/queues/{name}/archive", "archive", archive),
-        site.route("/queues/{name}/messages/{number:int}", "message", message),
+        site.route("/queues/{name}/messages/{number}", "message", message),
         site.route("/queues/{name}/dead", "dead-of", dead_letters_of),
         site.route("/dead", "dead", dead_letters),
     ]
@@ -111,8 +112,8 @@ def _list(view: View, *, archived: bool) -> Response:
 
 def message(view: View) -> Response:
     """One message, with all that is known of it."""
-    found, number = _queue(view), int(view.request.path_params["number"])
-    known = looks.message_of(found, number)
+    found, number = _queue(view), message_id(view.request.path_params["number"])
+    known = None if number is None else looks.message_of(found, number)
     if known is None:
         why = f"{found.name} has no message {number}. It may have ended without being archived."
         return view.refused(404, why)

@@ -1,0 +1,232 @@
+"""How long the pages of the dashboard take on a large database, and what many viewers cost it.
+
+One queue has half of all live and half of all archived messages, a tenth of which are dead letters;
+the others share the rest. Each page is fetched from a server in a thread of its own, as a browser
+fetches it. Then so many viewers watch the overview: each listens for events and fetches what
+changed, while a message is published and taken every tenth of a second. What they cost is the time
+that the server's statements take, beside the time of a claim with its release.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import httpx2
+import uvicorn
+from sqlalchemy import event, text
+
+from queue_over_sql import QueueService
+from queue_over_sql.service import parts_of
+from queue_over_sql.web.app import create_app
+from queue_over_sql.web.settings import Role, WebSettings
+from scripts.benchmarks.ageing import message, parser_of, version_of
+from scripts.benchmarks.harness import TITLES, databases_of, origin_of, read_result
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NAME: Final = "dashboard"
+BIG: Final = "jobs_000"
+PAGES: Final = {
+    "queues": "/",
+    "a queue": f"/queues/{BIG}",
+    "messages": f"/queues/{BIG}/messages",
+    "messages that are held (none)": f"/queues/{BIG}/messages?status=held",
+    "archive, newest first": f"/queues/{BIG}/archive",
+    "archive, only failed": f"/queues/{BIG}/archive?status=failed",
+    "a message": f"/queues/{BIG}/messages/{{id}}",
+    "dead letters of all queues": "/dead",
+    "dead letters by their error": f"/queues/{BIG}/dead",
+    "consumers": "/consumers",
+    "schedules": "/schedules",
+    "topics": "/topics",
+    "health": "/health",
+    "audit": "/audit",
+}
+_ARCHIVE: Final = """
+    INSERT INTO queue_{name}_archive (id, message_key, kind, payload, headers, priority,
+      published_at, scheduled_at, available_at, attempt_count, last_error, finished_at, outcome)
+    SELECT -id, message_key, kind, payload, headers, priority, published_at, scheduled_at,
+      available_at, 1, CASE WHEN id % 10 = 0 THEN 'no customer ' || (id % 1000) END,
+      published_at, CASE WHEN id % 10 = 0 THEN 'failed' ELSE 'done' END
+    FROM queue_{name}"""
+
+
+def fill(service: QueueService, queues: int, messages: int) -> None:
+    """Make the queues, with as many live as archived messages."""
+    others = messages // 2 // max(1, queues - 1)
+    for number in range(queues):
+        queue = service.create_queue(f"jobs_{number:03}", archive="all")
+        queue.load(message(n) for n in range(messages // 2 if number == 0 else others))
+        with parts_of(service).connections.engine.begin() as connection:
+            connection.execute(text(_ARCHIVE.format(name=queue.name)))
+    if parts_of(service).connections.dialect.name == "postgresql":
+        with parts_of(service).connections.engine.begin() as connection:
+            connection.execute(text("ANALYZE"))
+
+
+@contextmanager
+def served(service: QueueService) -> Iterator[str]:
+    """The dashboard on a free port, and its address."""
+    app = create_app(service, WebSettings(open_role=Role.ADMIN))
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", lifespan="off")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = server.force_exit = True
+        thread.join()
+
+
+def page_times(root: str, id_: int, rounds: int) -> dict[str, list[float]]:
+    """Milliseconds of each page; the overview is always looked at anew."""
+    found: dict[str, list[float]] = {}
+    with httpx2.Client(base_url=root, timeout=120, trust_env=False) as client:
+        for name, path in PAGES.items():
+            found[name] = []
+            for _ in range(rounds):
+                # Older than what viewers share.
+                time.sleep(2.1)
+                began = time.perf_counter()
+                client.get(path.format(id=id_)).raise_for_status()
+                found[name].append((time.perf_counter() - began) * 1e3)
+    return found
+
+
+def viewers_cost(
+    service: QueueService, root: str, viewers: int, seconds: float
+) -> dict[str, float]:
+    """Milliseconds of statements for each viewer and second, and those of one claim."""
+    spent = _Spent(service)
+    other = QueueService(parts_of(service).connections.engine.url)
+    with other, spent:
+        queue, end = other.queue("jobs_001"), time.monotonic() + seconds
+        threads = [threading.Thread(target=_watch, args=(root, end)) for _ in range(viewers)]
+        for thread in threads:
+            thread.start()
+        claims = []
+        while time.monotonic() < end:
+            queue.publish(message(0))
+            began = time.perf_counter()
+            for taken in queue.consume():
+                taken.release()
+            claims.append((time.perf_counter() - began) * 1e3)
+            time.sleep(0.1)
+        for thread in threads:
+            thread.join()
+    return {
+        "viewer": spent.milliseconds / viewers / seconds,
+        "claim": statistics.median(claims),
+    }
+
+
+class _Spent:
+    """Adds up how long the statements of a service take."""
+
+    def __init__(self, service: QueueService) -> None:
+        self._engine = parts_of(service).connections.engine
+        self._began = threading.local()
+        self.milliseconds = 0.0
+
+    def __enter__(self) -> Self:
+        event.listen(self._engine, "before_cursor_execute", self._begin)
+        event.listen(self._engine, "after_cursor_execute", self._end)
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        event.remove(self._engine, "before_cursor_execute", self._begin)
+        event.remove(self._engine, "after_cursor_execute", self._end)
+
+    def _begin(self, *_: Any) -> None:
+        self._began.at = time.perf_counter()
+
+    def _end(self, *_: Any) -> None:
+        self.milliseconds += (time.perf_counter() - self._began.at) * 1e3
+
+
+def _watch(root: str, end: float) -> None:
+    with httpx2.Client(base_url=root, timeout=30, trust_env=False) as client:
+        client.get("/")
+        with client.stream("GET", "/events") as events:
+            for line in events.iter_lines():
+                if time.monotonic() > end:
+                    return
+                if line == "event: changed":
+                    client.get("/?live=1").raise_for_status()
+
+
+def measure(engine: str, options: Any) -> dict[str, Any]:
+    """One engine."""
+    with ExitStack() as stack:
+        url = stack.enter_context(databases_of(engine))("dashboard")
+        service = stack.enter_context(QueueService(url))
+        fill(service, options.queues, options.messages)
+        root = stack.enter_context(served(service))
+        (first,) = service.queue(BIG).messages().list(1)
+        times = page_times(root, first.id, options.rounds)
+        cost = viewers_cost(service, root, options.viewers, options.seconds)
+        return {"version": version_of(service), "milliseconds": times, "cost": cost}
+
+
+def section() -> str:
+    """The part of the page that shows the result."""
+    result = read_result(NAME)
+    engines = result["engines"]
+    names = [f"{TITLES[engine]} {found['version']}" for engine, found in engines.items()]
+    lines = [
+        "## The dashboard on a large database",
+        "",
+        f"""\
+{result["queues"]} queues with {result["messages"]:,} live and as many archived messages, half of
+each in one queue. Milliseconds until a page is there, the median of {result["rounds"]} and the
+slowest; each time the overview was looked at anew. Then {result["viewers"]} viewers for
+{result["seconds"]} s: what the statements of the dashboard take for each viewer and second, beside
+one claim with its release.""",
+        "",
+        f"| page | {' | '.join(names)} |",
+        f"|---|{'--:|' * len(names)}",
+    ]
+    for page in PAGES:
+        cells = [_cell(found["milliseconds"][page]) for found in engines.values()]
+        lines.append(f"| {page} | {' | '.join(cells)} |")
+    for name, key in (("a viewer, ms in each second", "viewer"), ("one claim, ms", "claim")):
+        cells = [f"{found['cost'][key]:.2f}" for found in engines.values()]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", origin_of(result)]) + "\n"
+
+
+def _cell(times: Sequence[float]) -> str:
+    return f"{statistics.median(times):.0f} ({max(times):.0f})"
+
+
+def main() -> None:
+    """Run the benchmark, or print its part of the page."""
+    parser = parser_of(__doc__, engines=("postgresql", "sqlite"))
+    parser.add_argument("--queues", type=int, default=100, help="how many there are")
+    parser.add_argument("--messages", type=int, default=1_000_000, help="live, and archived")
+    parser.add_argument("--rounds", type=int, default=7, help="of each page")
+    parser.add_argument("--viewers", type=int, default=20, help="at once")
+    parser.add_argument("--seconds", type=int, default=30, help="that they watch")
+    options = parser.options(
+        {"queues": 10, "messages": 10_000, "rounds": 2, "viewers": 5, "seconds": 5}
+    )
+    if options.markdown:
+        print(section(), end="")
+        return
+    names = ("queues", "messages", "rounds", "viewers", "seconds")
+    sizes = {name: getattr(options, name) for name in names}
+    parser.measure_each(NAME, options, sizes, lambda engine, _: measure(engine, options))
+    print(section())
+
+
+if __name__ == "__main__":
+    main()
