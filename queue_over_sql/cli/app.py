@@ -26,6 +26,7 @@ from queue_over_sql.cli import (
     spark_process,
     spark_workers,
     topics,
+    web,
     workers,
 )
 from queue_over_sql.cli.session import (
@@ -58,6 +59,7 @@ COMMANDS = (
     consumers.durable_commands,
     database.sql_api_commands,
     database.role_commands,
+    web.token_commands,
 )
 SPARK_COMMANDS = (
     spark_load.commands,
