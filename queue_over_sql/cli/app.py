@@ -26,6 +26,7 @@ from queue_over_sql.cli import (
     spark_process,
     spark_workers,
     topics,
+    web,
     workers,
 )
 from queue_over_sql.cli.session import (
@@ -50,6 +51,7 @@ COMMANDS = (
     consumers.commands,
     health.commands,
     workers.commands,
+    web.serve_commands,
     demo.commands,
     archive.commands,
     database.commands,
@@ -58,6 +60,7 @@ COMMANDS = (
     consumers.durable_commands,
     database.sql_api_commands,
     database.role_commands,
+    web.token_commands,
 )
 SPARK_COMMANDS = (
     spark_load.commands,

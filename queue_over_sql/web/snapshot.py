@@ -220,7 +220,8 @@ def _read(connection: Connection, known: Sequence[_Known]) -> list[QueueCounts]:
         select(literal_column(str(place)).label("place"), *each.columns)
         for place, each in enumerate(known)
     ]
-    rows = connection.execute(parts[0] if len(parts) == 1 else union_all(*parts)).all()
+    together: Any = parts[0] if len(parts) == 1 else union_all(*parts)
+    rows = connection.execute(together).all()
     found = []
     for place, *numbers, age in sorted(rows):
         each = known[place]

@@ -41,7 +41,9 @@ class Browser:
     """Follows links and sends forms, as a browser without JavaScript does."""
 
     def __init__(self, root: str, prefix: str = "") -> None:
-        self._client = httpx2.Client(base_url=root, timeout=30, follow_redirects=True, trust_env=False)
+        self._client = httpx2.Client(
+            base_url=root, timeout=30, follow_redirects=True, trust_env=False
+        )
         self.root = root
         self._prefix = prefix
         self.page = httpx2.Response(0)
@@ -65,7 +67,9 @@ class Browser:
 
     def press(self, button: str, expected: int = 200, **fields: Any) -> str:
         """Send the first form of the page that has this button, with its fields and these."""
-        for attributes, content in re.findall(r"<form ([^>]*)>(.*?)</form>", self.page.text, re.DOTALL):
+        for attributes, content in re.findall(
+            r"<form ([^>]*)>(.*?)</form>", self.page.text, re.DOTALL
+        ):
             pressed = re.search(rf"<button([^>]*)>{re.escape(button)}</button>", content)
             if pressed is None:
                 continue

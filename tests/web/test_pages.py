@@ -225,7 +225,12 @@ def test_more_than_was_asked_about_is_asked_again(open_site: Open, jobs: Queue) 
 def test_all_that_match_may_grow(open_site: Open, jobs: Queue) -> None:
     """A confirmed count is the most that is removed."""
     browser = open_site()
-    fields: dict[str, Any] = {"queue": "jobs", "status": "failed", "all": "1", "csrf": csrf_of(browser)}
+    fields: dict[str, Any] = {
+        "queue": "jobs",
+        "status": "failed",
+        "all": "1",
+        "csrf": csrf_of(browser),
+    }
     browser.post("/do/remove-archived", **fields)
     assert "Remove 4 messages from the archive for ever?" in browser.text()
     asked = browser.page

@@ -73,7 +73,10 @@ def create_api(service: QueueService, access: Access, settings: WebSettings) -> 
         ),
     ]
     handlers: dict[Any, Any] = {HTTPException: _refused, Exception: _refused}
-    return Starlette(routes=routes, exception_handlers=handlers)
+    made = Starlette(routes=routes, exception_handlers=handlers)
+    # A redirection would repeat whatever the Host header says.
+    made.router.redirect_slashes = False
+    return made
 
 
 def standalone(service: QueueService, settings: WebSettings | None = None) -> Starlette:
@@ -97,11 +100,13 @@ def standalone(service: QueueService, settings: WebSettings | None = None) -> St
         yield
         await threads.run(service.stop)
 
-    return Starlette(
+    made = Starlette(
         routes=[Mount("/api/v1", create_api(service, access, settings))],
         middleware=[Middleware(Guard, max_body_bytes=settings.max_body_bytes)],
         lifespan=lifespan,
     )
+    made.router.redirect_slashes = False
+    return made
 
 
 class _Route(Route):

@@ -29,6 +29,13 @@ _PROBLEMS: Final = {
     429: "There were too many wrong tokens from this address.",
     503: "The database cannot be reached.",
 }
+_NAME: Final = {"type": "string", "minLength": 1, "maxLength": 200}
+_QUEUE_NAME: Final = {"type": "string", "pattern": "^[a-z][a-z0-9_]{0,39}$"}
+_IN_PATH: Final = {
+    "queue": _QUEUE_NAME,
+    "topic": _QUEUE_NAME,
+    "id": {"type": "string", "pattern": "^[0-9]{1,18}$"},
+}
 _ALWAYS: Final = (401, 403, 422, 429, 503)
 
 
@@ -130,7 +137,7 @@ def _answer(operation: Operation) -> Any:
 
 def _path(operation: Operation) -> list[dict[str, Any]]:
     return [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        {"name": name, "in": "path", "required": True, "schema": _IN_PATH.get(name, _NAME)}
         for name in operation.in_path
     ]
 

@@ -178,7 +178,7 @@ def read_id(given: str | int) -> int:
 def _page(
     call: Call, query: shapes.MessageQuery, select: Callable[..., Selection]
 ) -> shapes.MessagePage | Lines:
-    fields = {} if query.payload is None else read_json(query.payload.encode(), dict[str, Any])
+    fields = {} if query.payload is None else _read_fields(query.payload)
     _check_masked(call, fields)
     found = select(status=query.status, key=query.key, kind=query.kind, payload=fields)
     mask, as_text = call.api.mask, query.payload_encoding == "json"
@@ -197,6 +197,14 @@ def _page(
         messages=[showing.message(each, mask, as_text=as_text) for each in messages],
         next=str(messages[-1].id) if more and messages else None,
     )
+
+
+def _read_fields(text: str) -> dict[str, Any]:
+    try:
+        fields: dict[str, Any] = read_json(text.encode("utf-8", "replace"), dict[str, Any])
+    except Problem as error:
+        raise Problem(422, "not-valid", f"The query's payload: {error.text}") from error
+    return fields
 
 
 def _filtered(call: Call, given: shapes.Filter, select: Callable[..., Any]) -> Any:

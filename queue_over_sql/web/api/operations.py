@@ -295,9 +295,12 @@ def read_query(request: Request, kind: type[msgspec.Struct]) -> Any:
     if len(given) < len(pairs):
         raise Problem(422, "not-valid", "A parameter of the query comes twice.")
     try:
-        return msgspec.convert(given, kind, strict=False)
+        found = msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
         raise Problem(422, "not-valid", f"The query: {error}.") from error
+    if any(getattr(found, name) is None for name in given):
+        raise Problem(422, "not-valid", "The query: leave a parameter out instead of null.")
+    return found
 
 
 def check_media_type(request: Request, wanted: str) -> None:

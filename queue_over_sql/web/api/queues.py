@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from queue_over_sql.errors import QueueError, QueueNotFound
+from queue_over_sql.queues.json_lines import to_json
 from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.settings import StoredSettings
 from queue_over_sql.store import registry
@@ -44,14 +45,15 @@ def show_queue(call: Call, queue: str) -> shapes.Queue:
 @operations.add("PUT", "/queues/{queue}", Role.ADMIN, audited=True, problems=(409,))
 def create_queue(call: Call, queue: str, body: shapes.QueueSettings) -> shapes.Queue:
     """Create a queue, or change the settings that are given of one that exists."""
-    fields = {name: getattr(body, name) for name in body.__struct_fields__}
-    given = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
+    given = msgspec.to_builtins(body)
     created = call.service.create_queue(queue, **given)
-    call.audit |= {"detail": f"{given}"}
+    call.audit |= {"detail": to_json(given)}
     return _shown(call.service, _record(call.service, created.name))
 
 
-@operations.add("DELETE", "/queues/{queue}", Role.ADMIN, audited=True, status=204, problems=(404,))
+@operations.add(
+    "DELETE", "/queues/{queue}", Role.ADMIN, audited=True, status=204, problems=(404, 409)
+)
 def drop_queue(call: Call, queue: str, query: shapes.Confirmed) -> None:
     """Drop a queue with all its messages and its archive; this cannot be undone."""
     _check_confirmed(query, queue)
@@ -87,7 +89,7 @@ def resume_queue(call: Call, queue: str) -> None:
     call.service.queue(queue).resume()
 
 
-@operations.add("POST", "/queues/{queue}/purge", Role.ADMIN, audited=True, problems=(404,))
+@operations.add("POST", "/queues/{queue}/purge", Role.ADMIN, audited=True, problems=(404, 409))
 def purge_queue(call: Call, queue: str, body: shapes.Purge) -> shapes.Count:
     """Remove all live messages for ever; the archive stays."""
     _check_confirmed(body, queue)
@@ -137,4 +139,4 @@ def _shown(service: QueueService, record: QueueRecord) -> shapes.Queue:
 def _check_confirmed(given: shapes.Confirmed, queue: str) -> None:
     if given.confirm != queue:
         text = "This cannot be undone: confirm must be the name of the queue, once more."
-        raise Problem(422, "not-confirmed", text)
+        raise Problem(409, "not-confirmed", text)

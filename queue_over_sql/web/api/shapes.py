@@ -31,8 +31,10 @@ Id: TypeAlias = Annotated[
 ]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=10 * _YEAR, description="Seconds.")]
 Lease: TypeAlias = Annotated[
-    float, Meta(gt=0, le=_YEAR, description="Seconds that a claim holds without being extended.")
+    float,
+    Meta(ge=0.001, le=_YEAR, description="Seconds that a claim holds without being extended."),
 ]
+Span: TypeAlias = Annotated[float, Meta(ge=0.001, le=100 * _YEAR, description="Seconds.")]
 Key: TypeAlias = Annotated[str, Meta(min_length=1, max_length=KEY_LENGTH)]
 Kind: TypeAlias = Annotated[str, Meta(min_length=1, max_length=KIND_LENGTH)]
 Instant: TypeAlias = Annotated[datetime, Meta(tz=True)]
@@ -341,6 +343,24 @@ class Count(Given, kw_only=True):
 # -- queues
 
 
+class SpanByOutcome(Taken, kw_only=True):
+    """Seconds for each outcome; null for ever."""
+
+    done: Span | UnsetType | None = UNSET
+    failed: Span | UnsetType | None = UNSET
+    rejected: Span | UnsetType | None = UNSET
+    expired: Span | UnsetType | None = UNSET
+
+
+class CountByOutcome(Taken, kw_only=True):
+    """How many of each outcome; null for any number."""
+
+    done: Whole | UnsetType | None = UNSET
+    failed: Whole | UnsetType | None = UNSET
+    rejected: Whole | UnsetType | None = UNSET
+    expired: Whole | UnsetType | None = UNSET
+
+
 class QueueSettings(Taken, kw_only=True):
     """Settings of a queue; what is left out is the default, or stays as it is."""
 
@@ -349,11 +369,11 @@ class QueueSettings(Taken, kw_only=True):
     payload: Literal["json", "text", "bytes"] | UnsetType = UNSET
     priorities: Annotated[int, Meta(ge=1, le=MAX_PRIORITIES)] | UnsetType = UNSET
     archive: Literal["none", "failed", "all"] | UnsetType = UNSET
-    archive_ttl: Lease | dict[str, Lease | None] | UnsetType | None = UNSET
-    archive_limit: Whole | dict[str, Whole | None] | UnsetType | None = UNSET
-    dedup_window: Lease | UnsetType | None = UNSET
+    archive_ttl: Span | SpanByOutcome | UnsetType | None = UNSET
+    archive_limit: Whole | CountByOutcome | UnsetType | None = UNSET
+    dedup_window: Span | UnsetType | None = UNSET
     max_payload_bytes: Annotated[int, Meta(ge=1, le=2**30)] | UnsetType = UNSET
-    kind_timeout: Lease | UnsetType = UNSET
+    kind_timeout: Span | UnsetType = UNSET
 
 
 class Queue(Given, kw_only=True):
@@ -523,7 +543,7 @@ class NewToken(Taken, kw_only=True):
 
     name: Annotated[str, Meta(min_length=1, max_length=100)]
     role: Role
-    expires: Annotated[Lease | None, Meta(description="Seconds from now; null: never.")] = None
+    expires: Annotated[Span | None, Meta(description="Seconds from now; null: never.")] = None
 
 
 class Token(Given, kw_only=True):

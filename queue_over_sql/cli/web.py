@@ -1,0 +1,236 @@
+"""The command `serve`, and those of `token`: who may come in over HTTP."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from queue_over_sql.cli.options import RUNNING_PANEL, YesOption, confirm, duration
+from queue_over_sql.cli.session import Commands, Session
+from queue_over_sql.cli.values import format_instant
+
+if TYPE_CHECKING:
+    from queue_over_sql import QueueService
+    from queue_over_sql.web.tables import Token, WebStore
+
+_END_SECONDS: Final = 3
+
+COLUMNS: Final = ("name", "role", "created (UTC)", "expires (UTC)")
+NONE_YET: Final = "There is no token yet: queue-over-sql token add NAME --role operator makes one."
+
+TokenName = Annotated[
+    str, typer.Argument(metavar="NAME", show_default=False, help="Of a person or a program.")
+]
+
+token_commands = Commands(
+    RUNNING_PANEL,
+    "token",
+    help="Tokens of the HTTP API and the dashboard.",
+)
+
+
+@token_commands.add("add")
+def add(
+    session: Session,
+    *,
+    name: TokenName,
+    role: Annotated[
+        str,
+        typer.Option(
+            "--role",
+            metavar="viewer|operator|admin",
+            show_default=False,
+            help="A viewer looks; an operator publishes, claims, edits and pauses, too; an admin "
+            "also creates, drops and purges queues, and makes tokens.",
+        ),
+    ],
+    expires: Annotated[
+        float | None,
+        duration("Refuse it after this long.", "--expires", show_default="never"),
+    ] = None,
+) -> None:
+    """Make a token and write it to standard output; it is stored nowhere, so keep it.
+
+    Example: queue-over-sql token add ada --role operator --expires 90d
+    """
+    wanted = _role(role)
+    lasts = None if expires is None else timedelta(seconds=expires)
+    with session.connect() as service:
+        secret, token = _store(service).add_token(name, wanted, lasts)
+    session.output.record({**fields(token), "token": secret}, human=secret)
+    until = "" if token.expires_at is None else f" until {format_instant(token.expires_at)} UTC"
+    session.output.note(f"{name} is {wanted}{until}. The token is shown this once.")
+
+
+@token_commands.add("list")
+def list_tokens(session: Session) -> None:
+    """List the tokens by name, but not the tokens themselves; exit code 3 when there is none."""
+    with session.connect() as service:
+        found = _store(service).tokens()
+    session.output.listing(found, fields, COLUMNS, _listed, nothing=NONE_YET)
+
+
+@token_commands.add("remove")
+def remove(session: Session, *, name: TokenName, yes: YesOption = False) -> None:
+    """Remove a token; it and the sessions of its browsers are refused within a second.
+
+    Exit code 3 when there is none of that name.
+    """
+    confirm(f"Remove the token of {name}?", yes=yes)
+    with session.connect() as service:
+        removed = _store(service).remove_token(name)
+    session.output.record(
+        {"name": name, "removed": removed},
+        human=f"The token of {name} is removed." if removed else None,
+    )
+    if not removed:
+        session.output.nothing(f"There is no token named {name!r}.")
+
+
+serve_commands = Commands(RUNNING_PANEL)
+
+
+@serve_commands.add("serve")
+def serve(
+    session: Session,
+    *,
+    http: Annotated[
+        str,
+        typer.Option(
+            "--http",
+            metavar="HOST:PORT",
+            help="Where to listen. A port alone is reached from this machine only; port 0 picks a "
+            "free one.",
+        ),
+    ] = "127.0.0.1:8080",
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Let nobody change anything.")
+    ] = False,
+    tokens: Annotated[
+        bool,
+        typer.Option(
+            "--tokens",
+            help="Ask for a token on this machine, too. Without it, whoever reaches a loopback "
+            "address is an admin as long as the database has no token.",
+        ),
+    ] = False,
+    title: Annotated[
+        str, typer.Option("--title", metavar="TEXT", help="What the pages call this place.")
+    ] = "queue_over_sql",
+    mask: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--mask",
+            metavar="FIELD",
+            show_default=False,
+            help="Hide this field of payloads and headers: a name, at any depth, or a path such as "
+            "user.iban. Repeatable.",
+        ),
+    ] = None,
+    proxy_header: Annotated[
+        str | None,
+        typer.Option(
+            "--proxy-header",
+            metavar="NAME",
+            show_default=False,
+            help="Believe the reverse proxy at --proxy-from that this header names the user.",
+        ),
+    ] = None,
+    proxy_from: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--proxy-from",
+            metavar="NETWORK",
+            show_default=False,
+            help="Address or network of the reverse proxy. Repeatable.",
+        ),
+    ] = None,
+    proxy_role: Annotated[
+        str,
+        typer.Option(
+            "--proxy-role", metavar="viewer|operator|admin", help="Role of those it names."
+        ),
+    ] = "viewer",
+) -> None:
+    """Serve the dashboard, and the HTTP API at /api/v1, until SIGTERM or SIGINT.
+
+    An address that others can reach is only served if there is a token (see token add) or a
+    reverse proxy that says who asks. Serve it to others through a proxy with TLS.
+    """
+    try:
+        import uvicorn
+
+        from queue_over_sql.web.access import check_binding, is_loopback
+        from queue_over_sql.web.app import create_app
+        from queue_over_sql.web.settings import Role, WebSettings
+    except ImportError as error:
+        problem = f"it needs the extra web: pip install 'queue_over_sql[web]' ({error})"
+        raise typer.BadParameter(problem, param_hint="serve") from error
+    from queue_over_sql.cli.workers import start_logging
+    from queue_over_sql.observability.probes import read_address
+
+    host, port = read_address(http)
+    start_logging("info")
+    with session.connect(consumer_name="serve") as service:
+        # Leases of clients of the API end by a reaper, and there may be no other.
+        service.start()
+        has_tokens = bool(_store(service).tokens())
+        is_open = is_loopback(host) and not (tokens or has_tokens or proxy_header)
+        settings = WebSettings(
+            title=title,
+            read_only=read_only,
+            open_role=Role.ADMIN if is_open else None,
+            masked=tuple(mask or ()),
+            proxy_header=proxy_header,
+            proxy_from=tuple(proxy_from or ()),
+            proxy_role=_role(proxy_role),
+        )
+        try:
+            check_binding(host, settings, has_tokens=has_tokens)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--http") from error
+        config = uvicorn.Config(
+            create_app(service, settings),
+            host=host,
+            port=port,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=_END_SECONDS,
+        )
+        uvicorn.Server(config).run()
+
+
+def fields(token: Token) -> dict[str, Any]:
+    """A token as JSON-ready values, without what is stored of the token itself."""
+    names = ("name", "role", "created_at", "expires_at")
+    return {name: getattr(token, name) for name in names}
+
+
+def _listed(token: Token) -> tuple[object, ...]:
+    until = format_instant(token.expires_at) or "never"
+    return token.name, token.role.value, format_instant(token.created_at), until
+
+
+def _role(text: str) -> Any:
+    from queue_over_sql.settings import check_choice
+    from queue_over_sql.web.settings import Role
+
+    check_choice("--role", text, [role.value for role in Role])
+    return Role(text)
+
+
+def _store(service: QueueService) -> WebStore:
+    from queue_over_sql.errors import QueueError
+    from queue_over_sql.service import parts_of
+    from queue_over_sql.web.settings import WebSettings
+    from queue_over_sql.web.tables import WebStore
+
+    store = WebStore(parts_of(service), WebSettings())
+    if not store.prepare():
+        raise QueueError(store.problem)
+    return store

@@ -1,0 +1,479 @@
+"""Who may come in, and each attack that was thought of."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+
+from queue_over_sql.web import access as access_module
+from queue_over_sql.web.access import (
+    COOKIE,
+    Access,
+    Attempts,
+    Principal,
+    Refused,
+    check_binding,
+    is_loopback,
+)
+from queue_over_sql.web.settings import Role, WebSettings
+from queue_over_sql.web.threads import Threads
+from tests.web.conftest import HOST, MakeServer, Server
+
+OWN = {"Origin": f"http://{HOST}", "Sec-Fetch-Site": "same-origin"}
+PUBLISH = "/api/v1/queues/jobs/messages"
+LOCAL = "http://127.0.0.1:8000"
+
+
+def request_of(
+    method: str = "POST", headers: dict[str, str] | None = None, *, peer: str = "203.0.113.9"
+) -> Request:
+    """A request as the server sees it."""
+    given = {"host": HOST, **(headers or {})}
+    raw = [(name.lower().encode(), value.encode()) for name, value in given.items()]
+    scope = {
+        "type": "http",
+        "method": method,
+        "scheme": "http",
+        "path": "/",
+        "root_path": "",
+        "query_string": b"",
+        "headers": raw,
+        "server": (HOST, 80),
+        "client": (peer, 1234),
+    }
+    return Request(scope)
+
+
+def access_of(server: Server, **settings: Any) -> Access:
+    """Access as the dashboard has it, on the same tables."""
+    return Access(server.store, WebSettings(**settings), Threads(2))
+
+
+def logged_in(server: Server, access: Access, token: str) -> tuple[str, str]:
+    """The cookie of a new session, and what its answer to the browser was."""
+    session = server.portal.call(access.login, request_of(headers=OWN), token)
+    response = Response()
+    access.set_session(request_of(), response, session)
+    return session.cookie, response.headers["set-cookie"]
+
+
+# -- tokens and roles
+
+
+def test_roles(server: Server) -> None:
+    """Each role may do what the one before it may, and no more."""
+    wanted = [
+        ("GET", "/queues", {}, Role.VIEWER),
+        ("POST", "/queues/jobs/messages", {"json": {"payload": 1}}, Role.OPERATOR),
+        ("GET", "/audit", {}, Role.OPERATOR),
+        ("PUT", "/queues/more", {"json": {}}, Role.ADMIN),
+        ("GET", "/tokens", {}, Role.ADMIN),
+    ]
+    for method, path, options, least in wanted:
+        for role in Role:
+            answer = server.call(method, path, role, **options)
+            assert role.covers(least) == answer.is_success, (method, path, role, answer.text)
+            if not answer.is_success:
+                assert (403, "/problems/role-needed") == (answer.status_code, answer.json()["type"])
+
+
+def test_no_token(server: Server) -> None:
+    """Whoever says nothing is asked to, by a header that tools know."""
+    answer = server.ask("GET", "/api/v1/queues")
+    assert (401, 'Bearer realm="queue_over_sql"') == (
+        answer.status_code,
+        answer.headers["www-authenticate"],
+    )
+
+
+@pytest.mark.parametrize(
+    "given", ["", "Bearer", "Bearer ", "Bearer qos_wrong", "Basic YTpi", "Bearer " + "x" * 100_000]
+)
+def test_wrong_token(server: Server, given: str) -> None:
+    """Nothing that is no token is taken for one."""
+    assert (401, "wrong-token") == server.refused(
+        "GET", "/api/v1/queues", headers={"Authorization": given}
+    )
+
+
+def test_expired_token(server: Server) -> None:
+    """An expired token is refused, and so is one that was removed."""
+    brief = server.store.add_token("brief", Role.ADMIN, timedelta(microseconds=1))[0]
+    longer = server.store.add_token("longer", Role.ADMIN, timedelta(hours=1))[0]
+    access = access_of(server)
+
+    def known(token: str) -> Principal | None:
+        access.forget_tokens()
+        headers = {"Authorization": f"Bearer {token}"}
+        return server.portal.call(access.principal, request_of(headers=headers))
+
+    with pytest.raises(Refused):
+        known(brief)
+    assert known(longer) is not None
+    assert server.store.remove_token("longer")
+    with pytest.raises(Refused):
+        known(longer)
+
+
+def test_tokens_are_not_stored(server: Server, tmp_path: Path) -> None:
+    """The database has no token, only its hash; no answer but the first has it."""
+    made = server.json("POST", "/tokens", {"name": "ada", "role": "viewer", "expires": 60})
+    assert made["token"] not in server.call("GET", "/tokens").text
+    assert made["token"] not in server.call("GET", "/audit").text
+    assert made["token"].encode() not in (tmp_path / "queues.db").read_bytes()
+    assert 409 == server.call("POST", "/tokens", json={"name": "ada", "role": "viewer"}).status_code
+
+
+def test_secrets_are_compared_in_constant_time() -> None:
+    """No secret is compared by ``==``: the one comparison is that of the standard library."""
+    tree = ast.parse(inspect.getsource(access_module))
+    secret = {"token_hash", "signature", "csrf", "expected", "given"}
+    compared = [
+        ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare)
+        and any(isinstance(operator, ast.Eq | ast.NotEq) for operator in node.ops)
+        and any(
+            getattr(inner, "attr", getattr(inner, "id", None)) in secret for inner in ast.walk(node)
+        )
+    ]
+    assert [] == compared
+    assert "hmac.compare_digest" in inspect.getsource(access_module._equal)
+
+
+# -- rate limit
+
+
+def test_wrong_tokens_are_limited(server: Server) -> None:
+    """After ten wrong ones an address waits; who has a right one is let in meanwhile."""
+    wrong = {"Authorization": "Bearer qos_guess"}
+    for _ in range(10):
+        assert 401 == server.refused("GET", "/api/v1/me", headers=wrong)[0]
+    answer = server.ask("GET", "/api/v1/me", headers=wrong)
+    assert 429 == answer.status_code
+    assert 0 < int(answer.headers["retry-after"]) <= 60
+    assert 200 == server.call("GET", "/me").status_code
+
+
+def test_attempts_are_counted_in_bounds() -> None:
+    """A flood from many addresses takes no memory, and one network of IPv6 is one address."""
+    attempts = Attempts(most=2, addresses=100)
+    for number in range(1_000):
+        attempts.count(f"198.51.{number // 256}.{number % 256}")
+    assert len(attempts._counts) == 100
+    attempts.count("2001:db8::1")
+    attempts.count("2001:db8::ffff")
+    assert attempts.blocked_for("2001:db8::2") is not None
+    assert attempts.blocked_for("2001:db8:1::2") is None
+
+
+# -- sessions and forms of other sites
+
+
+def test_session(server: Server) -> None:
+    """A login makes a cookie that scripts cannot read, and that outlives the server."""
+    access = access_of(server)
+    cookie, answer = logged_in(server, access, server.tokens[Role.OPERATOR])
+    assert {"httponly", "path=/", "samesite=lax"} <= set(answer.lower().split("; "))
+    again = access_of(server)
+    who = server.portal.call(again.principal, request_of(headers={"cookie": f"{COOKIE}={cookie}"}))
+    assert who is not None
+    assert ("operator", Role.OPERATOR, "session") == (who.name, who.role, who.way)
+    answered = server.ask("GET", "/api/v1/me", headers={"Cookie": f"{COOKIE}={cookie}"}).json()
+    assert who.csrf == answered["csrf"]
+
+
+def test_session_is_secure_under_https(server: Server) -> None:
+    """Under TLS, also one that a proxy ends, the cookie never goes over plain HTTP."""
+    origins = ["https://queues.example.org"]
+    access = access_of(server, origins=origins)
+    form = request_of(headers={"Origin": origins[0]})
+    session = server.portal.call(access.login, form, server.tokens[Role.VIEWER])
+    response = Response()
+    access.set_session(form, response, session)
+    assert "secure" in response.headers["set-cookie"].lower()
+
+
+def test_session_dies_with_its_token(server: Server) -> None:
+    """So it does when the token is removed, and when another of its name is made."""
+    access = access_of(server)
+    cookie, _ = logged_in(server, access, server.tokens[Role.VIEWER])
+    server.store.remove_token("viewer")
+    server.store.add_token("viewer", Role.ADMIN)
+    access.forget_tokens()
+    asked = request_of(headers={"cookie": f"{COOKIE}={cookie}"})
+    assert server.portal.call(access.principal, asked) is None
+
+
+def test_session_ends(server: Server) -> None:
+    """After its hours a session is over, and no session outlives its token."""
+    access = access_of(server, session_hours=1e-9)
+    cookie, _ = logged_in(server, access, server.tokens[Role.VIEWER])
+    asked = request_of(headers={"cookie": f"{COOKIE}={cookie}"})
+    assert server.portal.call(access.principal, asked) is None
+    brief, token = server.store.add_token("brief", Role.VIEWER, timedelta(minutes=5))
+    long = access_of(server)
+    session = server.portal.call(long.login, request_of(headers=OWN), brief)
+    assert session.until == token.expires_at
+
+
+def test_session_fixation(server: Server) -> None:
+    """Each login has a session of its own, whatever cookie came with it; no made-up one counts."""
+    access = access_of(server)
+    first, _ = logged_in(server, access, server.tokens[Role.VIEWER])
+    second, _ = logged_in(server, access, server.tokens[Role.VIEWER])
+    assert first != second
+    name, ends, number, signature = first.split(".")
+    forged = [
+        "",
+        "....",
+        "fixed",
+        f"{name}.9999999999.{number}.{signature}",
+        f"{name}.{ends}.other.{signature}",
+        f"YWRtaW4.{ends}.{number}.{signature}",
+        f"{name}.{'9' * 400}.{number}.{signature}",
+        f"%ff.{ends}.{number}.{signature}",
+    ]
+    for cookie in forged:
+        asked = request_of(headers={"cookie": f"{COOKIE}={cookie}"})
+        assert server.portal.call(access.principal, asked) is None, cookie
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"},
+        {"Origin": "https://evil.example"},
+        {"Origin": f"http://{HOST}", "Sec-Fetch-Site": "same-site"},
+        {"Origin": f"http://{HOST}:8080"},
+        {"Origin": f"http://{HOST}.evil.example"},
+        {"Origin": f"http://evil@{HOST}"},
+        {"Origin": "null"},
+        {},
+        {"Sec-Fetch-Site": "none"},
+    ],
+)
+def test_cross_site_form(server: Server, headers: dict[str, str]) -> None:
+    """A form or script of another site does nothing, though the browser sends the cookie along."""
+    access = access_of(server)
+    cookie, _ = logged_in(server, access, server.tokens[Role.ADMIN])
+    who = server.portal.call(access.principal, request_of(headers={"cookie": f"{COOKIE}={cookie}"}))
+    assert who is not None
+    sent = {**headers, "Cookie": f"{COOKIE}={cookie}", "X-CSRF-Token": str(who.csrf)}
+    assert (403, "other-origin") == server.refused(
+        "POST", PUBLISH, headers=sent, json={"payload": 1}
+    )
+    with pytest.raises(Refused, match="page of this server"):
+        server.portal.call(access.login, request_of(headers=headers), server.tokens[Role.VIEWER])
+    assert 0 == server.service.queue("jobs").messages().count()
+
+
+def test_form_needs_its_token(server: Server) -> None:
+    """From a page of this server, what it sends has the session's own token, and no other's."""
+    access = access_of(server)
+    cookie, _ = logged_in(server, access, server.tokens[Role.ADMIN])
+    other, _ = logged_in(server, access, server.tokens[Role.ADMIN])
+
+    def csrf_of(session: str) -> str:
+        asked = request_of(headers={"cookie": f"{COOKIE}={session}"})
+        who = server.portal.call(access.principal, asked)
+        return str(who and who.csrf)
+
+    sent = {**OWN, "Cookie": f"{COOKIE}={cookie}"}
+    for wrong in ({}, {"X-CSRF-Token": ""}, {"X-CSRF-Token": csrf_of(other)}):
+        assert (403, "csrf") == server.refused(
+            "POST", PUBLISH, headers={**sent, **wrong}, json={"payload": 1}
+        )
+    right = {**sent, "X-CSRF-Token": csrf_of(cookie)}
+    assert 201 == server.ask("POST", PUBLISH, headers=right, json={"payload": 1}).status_code
+
+
+def test_form_is_no_json(server: Server) -> None:
+    """What a form can send without a preflight is not read as JSON."""
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+        headers = {**server.as_(Role.ADMIN), "Content-Type": kind}
+        answer = server.refused("POST", PUBLISH, headers=headers, content=b'{"payload": 1}')
+        assert 415 == answer[0]
+
+
+# -- this machine alone
+
+
+def test_local_mode(make_server: MakeServer) -> None:
+    """Nobody is asked for a token at this machine, and pages change things by their own will."""
+    server = make_server(peer="127.0.0.1", base=LOCAL, open_role=Role.OPERATOR)
+    server.service.create_queue("jobs")
+    who = server.ask("GET", "/api/v1/me").json()
+    assert ("local", "operator", "local") == (who["name"], who["role"], who["way"])
+    page = {"Origin": LOCAL, "Sec-Fetch-Site": "same-origin", "X-CSRF-Token": who["csrf"]}
+    assert 201 == server.ask("POST", PUBLISH, headers=page, json={"payload": 1}).status_code
+    assert (403, "other-origin") == server.refused("POST", PUBLISH, json={"payload": 1})
+    assert 201 == server.call("POST", "/queues/jobs/messages", json={"payload": 1}).status_code
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "", "10.0.0.1", "[::2]"]
+)
+def test_dns_rebinding(make_server: MakeServer, host: str) -> None:
+    """A name of another site that leads to this machine is refused, to whoever has a token too."""
+    server = make_server(peer="127.0.0.1", base=LOCAL, open_role=Role.ADMIN)
+    for headers in ({}, server.as_(Role.ADMIN)):
+        answer = server.refused("GET", "/api/v1/queues", headers={**headers, "Host": host})
+        assert (403, "other-host") == answer
+
+
+def test_local_mode_is_not_for_others(make_server: MakeServer) -> None:
+    """Whoever comes from elsewhere after all is asked for a token."""
+    server = make_server(peer="198.51.100.7", base=LOCAL, open_role=Role.ADMIN)
+    assert 401 == server.refused("GET", "/api/v1/queues")[0]
+
+
+def test_binding() -> None:
+    """Without a way to say who asks, no address of others is served."""
+    nobody, local = WebSettings(), WebSettings(open_role=Role.VIEWER)
+    proxy = WebSettings(proxy_header="X-User", proxy_from=["10.0.0.0/8"])
+    for host in ("127.0.0.1", "localhost", "::1", "127.8.8.8"):
+        check_binding(host, local, has_tokens=False)
+    for host in ("0.0.0.0", "::", "192.0.2.1", "", "queues.example.org"):  # noqa: S104 - refused
+        assert not is_loopback(host)
+        for has_tokens in (True, False):
+            with pytest.raises(ValueError, match="without a token"):
+                check_binding(host, local, has_tokens=has_tokens)
+        with pytest.raises(ValueError, match="token add"):
+            check_binding(host, nobody, has_tokens=False)
+        check_binding(host, nobody, has_tokens=True)
+        check_binding(host, proxy, has_tokens=False)
+
+
+# -- behind a proxy
+
+PROXY = {
+    "proxy_header": "X-Forwarded-User",
+    "proxy_role_header": "X-Role",
+    "proxy_from": ["10.1.0.0/16"],
+}
+
+
+def test_proxy(make_server: MakeServer) -> None:
+    """A listed proxy says who asks, as what, and from where."""
+    server = make_server(peer="10.1.2.3", **PROXY)
+    headers = {"X-Forwarded-User": "ada", "X-Forwarded-For": "1.1.1.1, 203.0.113.7"}
+    who = server.ask("GET", "/api/v1/me", headers=headers).json()
+    assert ("ada", "viewer", "proxy") == (who["name"], who["role"], who["way"])
+    form = {**headers, **OWN, "X-Role": "admin", "X-CSRF-Token": who["csrf"]}
+    made = server.ask("PUT", "/api/v1/queues/jobs", headers=form, json={})
+    assert made.is_success, made.text
+    row = server.json("GET", "/audit")["rows"][0]
+    assert ("ada", "203.0.113.7") == (row["who"], row["address"])
+
+
+def test_proxy_header_is_not_believed_from_others(make_server: MakeServer) -> None:
+    """Whoever reaches the server around the proxy, or through it, cannot name themselves."""
+    spoofed = {"X-Forwarded-User": "admin", "X-Role": "admin", "X-Forwarded-For": "10.1.2.3"}
+    around = make_server(peer="203.0.113.9", **PROXY)
+    assert 401 == around.refused("GET", "/api/v1/me", headers=spoofed)[0]
+    through = make_server(peer="10.1.2.3", **PROXY)
+    twice = [("X-Forwarded-User", "ada"), ("X-Forwarded-User", "admin")]
+    assert 401 == through.refused("GET", "/api/v1/me", headers=twice)[0]
+    unknown = {"X-Forwarded-User": "ada", "X-Role": "root"}
+    assert 401 == through.refused("GET", "/api/v1/me", headers=unknown)[0]
+    plain = make_server(peer="10.1.2.3")
+    assert 401 == plain.refused("GET", "/api/v1/me", headers=spoofed)[0]
+    with pytest.raises(ValueError, match="proxy_from"):
+        WebSettings(proxy_header="X-User")
+
+
+# -- what holds for all
+
+
+def test_headers(server: Server) -> None:
+    """Each answer, errors included, tells browsers to run nothing, frame nothing, keep nothing."""
+    for path in ("/api/v1/me", "/api/v1/nowhere", "/nowhere", "/api/v1/openapi.json"):
+        headers = server.ask("GET", path).headers
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert ("nosniff", "no-store", "same-origin", "DENY") == (
+            headers["x-content-type-options"],
+            headers["cache-control"],
+            headers["referrer-policy"],
+            headers["x-frame-options"],
+        )
+
+
+def test_oversize_body(make_server: MakeServer) -> None:
+    """A body over the limit is refused before it is read, whatever its length claims to be."""
+    server = make_server(max_body_bytes=1_000)
+    server.service.create_queue("jobs")
+
+    async def endless() -> Any:
+        for _ in range(1_000):
+            yield b"x" * 100
+
+    kinds = {**server.as_(Role.ADMIN), "Content-Type": "application/json"}
+    for body in (b'{"payload": "' + b"x" * 2_000 + b'"}', endless()):
+        assert 413 == server.refused("POST", PUBLISH, headers=kinds, content=body)[0]
+    line = {**kinds, "Content-Type": "application/x-ndjson"}
+    assert 413 == server.refused("POST", f"{PUBLISH}/stream", headers=line, content=endless())[0]
+
+
+@pytest.mark.parametrize("deep", [b"[" * 200 + b"]" * 200, b'{"a":' * 100_000, b"[" * 1_000_000])
+def test_deep_json(server: Server, deep: bytes) -> None:
+    """JSON that is nested without end breaks nothing."""
+    headers = {**server.as_(Role.ADMIN), "Content-Type": "application/json"}
+    body = b'{"payload": ' + deep + b"}"
+    assert (422, "not-valid") == server.refused("POST", PUBLISH, headers=headers, content=body)
+    quoted = b'{"payload": "' + b"[" * 1_000 + b'"}'
+    assert server.ask("POST", PUBLISH, headers=headers, content=quoted).is_success
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("..", "%2e%2e", "..%2f..%2fetc", "jobs%00", "jobs%0a", "JOBS", "jobs'--", "%2f"),
+        *("a" * 41, "over_sql_queues", "jobs_archive", "%ff", "jobs;drop", "%F0%9F%92%A9"),
+    ],
+)
+def test_path_tricks(server: Server, name: str) -> None:
+    """No name leads to anything but a queue."""
+    for method, path in (("GET", ""), ("GET", "/messages"), ("POST", "/claim"), ("GET", "/stats")):
+        answer = server.call(method, f"/queues/{name}{path}")
+        assert answer.status_code in {404, 405}, (answer.status_code, answer.text)
+    assert server.call("PUT", f"/queues/{name}", json={}).status_code in {404, 405, 422}
+
+
+def test_read_only(make_server: MakeServer) -> None:
+    """Nothing can be changed, by nobody, where the setting says so."""
+    make_server().service.create_queue("jobs").publish(1)
+    server = make_server(read_only=True)
+    token = server.store.add_token("root", Role.ADMIN)[0]
+    headers = {"Authorization": f"Bearer {token}"}
+    assert server.ask("GET", "/api/v1/queues/jobs/messages", headers=headers).is_success
+    assert server.ask(
+        "POST", "/api/v1/queues/jobs/messages/count", headers=headers, json={}
+    ).is_success
+    for path in ("/queues/jobs/messages", "/queues/jobs/claim", "/queues/jobs/pause"):
+        answer = server.refused("POST", f"/api/v1{path}", headers=headers, json={})
+        assert (403, "read-only") == answer
+
+
+def test_no_internals_are_told(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails inside is in the log, and nowhere else."""
+
+    def broken(*_: object) -> None:
+        msg = "secret detail"
+        raise RuntimeError(msg)
+
+    monkeypatch.setattr(type(server.service), "queue", broken)
+    answer = server.call("GET", "/queues/jobs/stats")
+    assert (500, False) == (answer.status_code, "secret" in answer.text)
+    assert isinstance(answer, httpx2.Response)

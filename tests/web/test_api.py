@@ -1,0 +1,575 @@
+"""What the HTTP API does to queues, seen by its clients."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine
+
+from queue_over_sql import DatabaseUnavailable, QueueService
+from queue_over_sql.web.api.clients import HTTP_CLIENTS, ClientQueue
+from queue_over_sql.web.settings import Role
+from tests.waiting import wait_until
+from tests.web.conftest import MakeServer, Server
+
+BIG = 2**53 + 1
+NDJSON = {"Content-Type": "application/x-ndjson"}
+
+
+def claimed(server: Server, **options: Any) -> list[dict[str, Any]]:
+    """Messages that were claimed from ``jobs``."""
+    found: list[dict[str, Any]] = server.json("POST", "/queues/jobs/claim", options)["messages"]
+    return found
+
+
+def tokens_of(messages: list[dict[str, Any]]) -> list[str]:
+    """The tokens of claimed messages."""
+    return [message["claim"] for message in messages]
+
+
+# -- publish
+
+
+def test_publish_with_all_options(server: Server) -> None:
+    """A message has what its publisher gave it."""
+    at = (datetime.now(UTC) + timedelta(hours=1)).replace(microsecond=0)
+    options = {"key": "k", "kind": "order", "headers": {"trace": "1"}, "max_attempts": 7}
+    body = {"payload": {"n": 1}, "at": at.isoformat(), "lease": 9.5, **options}
+    made = server.json("POST", "/queues/jobs/messages", body)
+    shown = server.json("GET", f"/queues/jobs/messages/{made['id']}")["message"]
+    assert options == {name: shown[name] for name in options}
+    assert (at, {"n": 1}) == (datetime.fromisoformat(shown["available_at"]), shown["payload"])
+
+
+def test_idempotency_key(server: Server) -> None:
+    """The header is the message's key: sent again it answers with the id of the first."""
+    headers = {"Idempotency-Key": "order-1"}
+    path, body = "/queues/jobs/messages", {"payload": 1}
+    first = server.call("POST", path, headers=headers, json=body)
+    again = server.call("POST", path, headers=headers, json=body)
+    assert (201, 200) == (first.status_code, again.status_code)
+    assert {**first.json(), "outcome": "skipped"} == again.json()
+    assert "order-1" == server.service.queue("jobs").messages().list()[0].key
+    for wrong in ({"payload": 1, "key": "other"}, {"payload": 1, "on_conflict": "replace"}):
+        assert 422 == server.call("POST", path, headers=headers, json=wrong).status_code
+    many = server.call("POST", f"{path}/batch", headers=headers, json=[body])
+    assert 422 == many.status_code
+
+
+def test_taken_key(server: Server) -> None:
+    """A key that is taken is a conflict, which names the message that has it."""
+    body = {"payload": 1, "key": "k"}
+    first = server.json("POST", "/queues/jobs/messages", body)
+    answer = server.call("POST", "/queues/jobs/messages", json=body)
+    problem = answer.json()
+    assert (409, "/problems/duplicate-key") == (answer.status_code, problem["type"])
+    assert ("jobs", "k", first["id"]) == (problem["queue"], problem["key"], problem["id"])
+
+
+def test_large_numbers_survive_javascript(server: Server) -> None:
+    """Ids are text; a payload can be text that holds JSON, whose numbers nobody bends."""
+    text = f'{{"n":{BIG},"huge":{10**30},"f":0.1}}'
+    body = {"payload": text, "payload_encoding": "json"}
+    made = server.json("POST", "/queues/jobs/messages", body)
+    assert isinstance(made["id"], str)
+    assert {"n": BIG, "huge": 10**30, "f": 0.1} == server.service.queue("jobs").messages().list()[
+        0
+    ].payload
+    (message,) = claimed(server, payload_encoding="json")
+    assert (text, "json") == (message["payload"], message["payload_encoding"])
+    plain = server.call("GET", f"/queues/jobs/messages/{made['id']}").text
+    assert f'"n":{BIG}' in plain
+    assert str(10**30) in plain
+
+
+def test_queues_of_text_and_bytes(server: Server) -> None:
+    """Bytes go and come in Base64, marked as such; text stands by itself."""
+    server.json("PUT", "/queues/texts", {"payload": "text"})
+    server.json("PUT", "/queues/blobs", {"payload": "bytes"})
+    content = base64.b64encode(b"\0\xff").decode()
+    server.json("POST", "/queues/texts/messages", {"payload": "<b>\u202e"})
+    server.json(
+        "POST", "/queues/blobs/messages", {"payload": content, "payload_encoding": "base64"}
+    )
+    (text,) = server.json("POST", "/queues/texts/claim")["messages"]
+    (blob,) = server.json("POST", "/queues/blobs/claim")["messages"]
+    assert ("<b>\u202e", "payload_encoding" in text) == (text["payload"], False)
+    assert (content, "base64") == (blob["payload"], blob["payload_encoding"])
+    for queue, body in (
+        ("texts", {"payload": 1}),
+        ("texts", {"payload": content, "payload_encoding": "base64"}),
+        ("blobs", {"payload": "text"}),
+        ("blobs", {"payload": "no base64!", "payload_encoding": "base64"}),
+        ("jobs", {"payload": "{", "payload_encoding": "json"}),
+    ):
+        answer = server.call("POST", f"/queues/{queue}/messages", json=body)
+        assert answer.status_code in {400, 422}, answer.text
+
+
+def test_publish_many_is_all_or_none(server: Server) -> None:
+    """One that is refused keeps the others out."""
+    path = "/queues/jobs/messages/batch"
+    many = [{"payload": 1, "key": "a"}, {"payload": 2}, {"payload": 3, "key": "a"}]
+    assert 409 == server.call("POST", path, json=many).status_code
+    assert 0 == server.service.queue("jobs").messages().count()
+    done = server.json("POST", f"{path}?on_conflict=skip", many)["messages"]
+    assert ["created", "created", "skipped"] == [each["outcome"] for each in done]
+
+
+def test_publish_stream(server: Server) -> None:
+    """Lines are published as they come; a problem says which line, and what was done before."""
+    path = "/queues/jobs/messages/stream"
+    good = "".join(f'{{"payload":{number}}}\n' for number in range(2_500)).encode()
+
+    async def parts(text: bytes) -> Any:
+        for begin in range(0, len(text), 7_001):
+            yield text[begin : begin + 7_001]
+
+    answer = server.call("POST", path, headers=NDJSON, content=parts(good + b'\n{"payload":1}'))
+    assert (2_501, 2_501) == (answer.json()["count"], answer.json()["created"]), answer.text
+    answer = server.call("POST", path, headers=NDJSON, content=parts(good + b'{"payloat":1}\n'))
+    problem = answer.json()
+    assert (422, 2_501, 2_000) == (answer.status_code, problem["line"], problem["published"])
+    assert [*range(2_500), 1, *range(2_000)] == [
+        message.payload for message in server.service.queue("jobs").messages().list(10_000)
+    ]
+
+
+# -- claim and settle
+
+
+def test_settle(server: Server) -> None:
+    """Each verb does what it is called, under the fence of the claim."""
+    jobs = server.service.create_queue("jobs", archive="all")
+    jobs.publish_many(["ack", "nack", "release", "reject", "extend"])
+    held = {message["payload"]: message["claim"] for message in claimed(server, count=10)}
+    settle = "/queues/jobs/"
+    more = {
+        "ack": {},
+        "nack": {"error": "bad", "delay": 60},
+        "release": {"delay": 60},
+        "reject": {"reason": "never"},
+        "extend": {"lease": 3_600},
+    }
+    for verb, options in more.items():
+        assert {"settled": 1} == server.json(
+            "POST", settle + verb, {"claims": [held[verb]], **options}
+        )
+    left = {message.payload: message for message in jobs.messages().list()}
+    assert {"nack", "release", "extend"} == set(left)
+    assert ("bad", 1, 0) == (
+        left["nack"].last_error,
+        left["nack"].attempt,
+        left["release"].attempt,
+    )
+    until = left["extend"].lease_expires_at
+    assert until is not None
+    assert until > datetime.now(UTC) + timedelta(minutes=50)
+    ended = {message.payload: message.outcome for message in jobs.archive.messages().list()}
+    assert {"ack": "done", "reject": "rejected"} == ended
+    for verb in ("ack", "nack", "release", "reject"):
+        body = {"claims": [held[verb]], **more[verb]}
+        problem = server.call("POST", settle + verb, json=body).json()
+        assert ("/problems/claim-lost", [held[verb]], 0) == (
+            problem["type"],
+            problem["lost"],
+            problem["settled"],
+        )
+
+
+def test_nack_ends_after_the_last_attempt(server: Server) -> None:
+    """Attempts are counted as of any consumer, and the last failure makes a dead letter."""
+    server.service.queue("jobs").publish("bad", max_attempts=2)
+    for attempt in (1, 2):
+        (message,) = claimed(server)
+        assert (attempt, 2) == (message["attempt"], message["max_attempts"])
+        body = {"claims": [message["claim"]], "error": "boom", "delay": 0}
+        server.json("POST", "/queues/jobs/nack", body)
+    (dead,) = server.json("GET", "/queues/jobs/archive?status=failed")["messages"]
+    assert ("boom", "failed") == (dead["last_error"], dead["outcome"])
+
+
+def test_stale_token(server: Server) -> None:
+    """A claim whose lease has ended holds nothing, whoever has the message now; others do."""
+    jobs = server.service.queue("jobs")
+    jobs.publish_many([1, 2])
+    first = claimed(server, lease=0.001)
+    second: list[dict[str, Any]] = []
+
+    def again() -> bool:
+        second.extend(claimed(server, count=2))
+        return {message["payload"] for message in second} == {1, 2}
+
+    wait_until(again)
+    both = tokens_of([*first, *second])
+    problem = server.call("POST", "/queues/jobs/ack", json={"claims": both}).json()
+    assert (tokens_of(first), 2) == (problem["lost"], problem["settled"])
+    assert 0 == jobs.messages().count()
+
+
+def test_claim_outlives_its_server(make_server: MakeServer) -> None:
+    """A message is settled by another server than the one it was claimed from."""
+    one, other = make_server(), make_server()
+    one.service.create_queue("jobs").publish(1)
+    (token,) = tokens_of(claimed(one))
+    one.service.stop()
+    answer = other.ask(
+        "POST", "/api/v1/queues/jobs/ack", headers=one.as_(Role.OPERATOR), json={"claims": [token]}
+    )
+    assert {"settled": 1} == answer.json()
+
+
+@pytest.mark.parametrize("token", ["x", "A" * 22 + "!", "A" * 100, "é", "AAAA"])
+def test_no_token(server: Server, token: str) -> None:
+    """What is no token of a claim is refused, before anything is settled."""
+    server.service.queue("jobs").publish(1)
+    (good,) = tokens_of(claimed(server))
+    answer = server.call("POST", "/queues/jobs/ack", json={"claims": [good, token]})
+    assert (422, 1) == (answer.status_code, server.service.queue("jobs").stats().claimed)
+
+
+def test_claims_of_others_are_safe(server: Server) -> None:
+    """A guessed token settles nothing, nor what a Python consumer holds."""
+    jobs = server.service.queue("jobs")
+    jobs.publish(1)
+    (message,) = jobs.consume()
+    stamp = message.id.to_bytes(8, "big") + (message.consumer_round or 0).to_bytes(8, "big")
+    guess = base64.urlsafe_b64encode(stamp).decode().rstrip("=")
+    assert 409 == server.call("POST", "/queues/jobs/ack", json={"claims": [guess]}).status_code
+    message.ack()
+
+
+def test_long_poll(server: Server) -> None:
+    """It answers as soon as there is a message, and without one when its time is over."""
+    assert [] == claimed(server, wait=0.05)
+    answers: list[list[dict[str, Any]]] = []
+    waiting = [
+        threading.Thread(target=lambda: answers.append(claimed(server, wait=60))) for _ in range(20)
+    ]
+    for thread in waiting:
+        thread.start()
+    with QueueService(server.service._parts.connections.engine.url) as other:
+        other.queue("jobs").publish_many(range(20))
+    for thread in waiting:
+        thread.join(30)
+    assert sorted(range(20)) == sorted(message["payload"] for (message,) in answers)
+
+
+def test_hanging_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever hangs up while a claim is under way gets nothing: it is given back, uncounted."""
+    jobs = server.service.queue("jobs")
+    jobs.publish(1)
+    looking, go_on = threading.Event(), threading.Event()
+    claim = ClientQueue.claim
+
+    def slowly(self: ClientQueue, count: int, lease: float | None) -> Any:
+        found = claim(self, count, lease)
+        looking.set()
+        assert go_on.wait(30)
+        return found
+
+    monkeypatch.setattr(ClientQueue, "claim", slowly)
+    body = b'{"wait": 30}'
+    sent: list[Any] = []
+    events: list[Any] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Any:
+        if events:
+            return events.pop()
+        await server.app.state.hung_up.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def prepare() -> None:
+        server.app.state.hung_up = anyio.Event()
+
+    headers = {**server.as_(Role.OPERATOR), "content-type": "application/json"}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "scheme": "http",
+        "path": "/api/v1/queues/jobs/claim",
+        "root_path": "",
+        "query_string": b"",
+        "headers": [(n.lower().encode(), v.encode()) for n, v in headers.items()],
+        "client": ("203.0.113.9", 1),
+        "server": ("queues.example.org", 80),
+    }
+    import anyio
+
+    server.portal.call(prepare)
+    call = server.portal.start_task_soon(server.app, scope, receive, send)
+    assert looking.wait(30)
+    assert 1 == jobs.stats().claimed
+
+    async def hang_up() -> None:
+        server.app.state.hung_up.set()
+
+    server.portal.call(hang_up)
+    go_on.set()
+    call.result(30)
+    (message,) = jobs.messages().list()
+    assert (0, None) == (message.attempt, message.consumer_id)
+
+
+def test_all_clients_are_one_consumer(server: Server) -> None:
+    """Its registration never expires, so that only leases bound what clients hold."""
+    server.service.queue("jobs").publish(1)
+    claimed(server)
+    (consumer,) = [
+        each
+        for each in server.json("GET", "/consumers")["consumers"]
+        if each["consumer_id"] == HTTP_CLIENTS
+    ]
+    assert consumer["expires_at"] is None
+
+
+# -- find and edit
+
+
+def test_search(server: Server) -> None:
+    """Pages by id, with the filters of the library, as JSON or line by line."""
+    jobs = server.service.queue("jobs")
+    jobs.publish_many([{"n": number, "even": number % 2 == 0} for number in range(10)])
+    pages, after = [], ""
+    while True:
+        page = server.json("GET", f"/queues/jobs/messages?limit=4{after}")
+        pages.append([message["payload"]["n"] for message in page["messages"]])
+        if page["next"] is None:
+            break
+        after = f"&after={page['next']}"
+    assert [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]] == pages
+    query = {"payload": '{"even": true}', "status": "ready", "limit": "100000"}
+    headers = {"Accept": "application/x-ndjson"}
+    answer = server.call("GET", "/queues/jobs/messages", params=query, headers=headers)
+    assert "application/x-ndjson" == answer.headers["content-type"]
+    assert [0, 2, 4, 6, 8] == [json.loads(line)["payload"]["n"] for line in answer.text.split()]
+    for wrong in ("limit=0", "limit=5000", "status=lost", "payload=[]", "x=1", "limit=1&limit=2"):
+        answer = server.call("GET", f"/queues/jobs/messages?{wrong}")
+        assert 422 == answer.status_code, (wrong, answer.text)
+
+
+def test_large_payloads_end_a_page(server: Server) -> None:
+    """A page is no larger than a browser can take, however many messages were asked for."""
+    server.service.queue("jobs").publish_many(["x" * 1_000_000] * 30)
+    page = server.json("GET", "/queues/jobs/messages?limit=1000")
+    assert 8 <= len(page["messages"]) < 30
+    assert page["next"] is not None
+    rest = server.json("GET", f"/queues/jobs/messages?limit=1000&after={page['next']}")
+    assert 30 > len(rest["messages"]) > 0
+
+
+def test_edit_by_ids(server: Server) -> None:
+    """What a consumer holds is left alone, and counted."""
+    jobs = server.service.queue("jobs")
+    ids = [each.id for each in jobs.publish_many([1, 2, 3])]
+    (held,) = claimed(server)
+    body = {"ids": [str(ids[0]), ids[1]]}
+    assert {"changed": 1, "skipped": 1} == server.json("POST", "/queues/jobs/messages/hold", body)
+    assert 1 == jobs.messages(status="held").count()
+    server.json("POST", "/queues/jobs/messages/unhold", {"ids": ids})
+    assert 0 == jobs.messages(status="held").count()
+    server.json("POST", "/queues/jobs/messages/reschedule", {"ids": [ids[2]], "delay": 60})
+    assert 1 == jobs.messages(status="delayed").count()
+    server.json("POST", "/queues/jobs/messages/prioritize", {"ids": [ids[1]], "front": True})
+    assert {"changed": 1, "skipped": 0} == server.json(
+        "POST", "/queues/jobs/messages/cancel", {"ids": [held["id"]], "reason": "no"}
+    )
+    server.json("POST", "/queues/jobs/messages/delete", {"ids": ids})
+    assert 0 == jobs.messages().count()
+    rows = server.json("GET", "/audit?queue=jobs")["rows"]
+    assert ["delete_messages", "cancel", "prioritize", "reschedule", "unhold", "hold"] == [
+        row["what"] for row in rows
+    ]
+    assert ("admin", "jobs", 1, f"ids {ids[0]}, {ids[1]}") == (
+        rows[-1]["who"],
+        rows[-1]["queue"],
+        rows[-1]["count"],
+        rows[-1]["detail"],
+    )
+
+
+def test_edit_by_filter_is_guarded(server: Server) -> None:
+    """Where a filter finds more than were seen, nothing is changed."""
+    jobs = server.service.queue("jobs")
+    jobs.publish_many([{"a": 1}, {"a": 1}, {"a": 2}])
+    found = {"filter": {"payload": {"a": 1}}}
+    counted = server.json("POST", "/queues/jobs/messages/count", found["filter"])["count"]
+    path = "/queues/jobs/messages/delete"
+    assert 422 == server.call("POST", path, json=found).status_code
+    problem = server.call("POST", path, json={**found, "at_most": 1}).json()
+    assert ("/problems/too-many-found", 2) == (problem["type"], problem["found"])
+    assert 3 == jobs.messages().count()
+    assert 2 == server.json("POST", path, {**found, "at_most": counted})["changed"]
+
+
+def test_requeue(server: Server) -> None:
+    """Dead letters get a new life: by id, or all that a filter finds."""
+    jobs = server.service.queue("jobs")
+    jobs.publish_many([1, 2, 3])
+    server.json(
+        "POST",
+        "/queues/jobs/reject",
+        {"claims": tokens_of(claimed(server, count=3)), "reason": "broken"},
+    )
+    first = server.json("GET", "/queues/jobs/archive")["messages"][0]
+    path = "/queues/jobs/archive/requeue"
+    assert 1 == server.json("POST", path, {"ids": [first["id"]]})["changed"]
+    rejected = {"filter": {"status": "rejected"}}
+    assert 409 == server.call("POST", path, json={**rejected, "at_most": 1}).status_code
+    assert 2 == server.json("POST", path, {**rejected, "at_most": 2})["changed"]
+    assert (3, 0) == (jobs.stats().ready, jobs.stats().archived)
+
+
+def test_story(server: Server) -> None:
+    """One message shows what happened to it, also once it is finished."""
+    jobs = server.service.queue("jobs")
+    made = jobs.publish(1, max_attempts=1)
+    with pytest.raises(RuntimeError), jobs.receive():
+        raise RuntimeError("boom")
+    story = server.json("GET", f"/queues/jobs/messages/{made.id}")
+    assert (True, "RuntimeError: boom") == (story["archived"], story["message"]["last_error"])
+    assert "Traceback" in story["last_traceback"]
+    assert 404 == server.call("GET", "/queues/jobs/messages/999").status_code
+    assert 422 == server.call("GET", "/queues/jobs/messages/one").status_code
+
+
+def test_masked_fields(make_server: MakeServer) -> None:
+    """Nobody is shown them, and nobody may search by them; consumers get them."""
+    server = make_server(masked=["password", "user.iban"])
+    payload = {"user": {"name": "Ada", "iban": "DE1"}, "list": [{"Password": "x"}]}
+    server.service.create_queue("jobs").publish(payload, headers={"password": "y"})
+    for path in ("", "/1", "?payload_encoding=json"):
+        text = server.call("GET", f"/queues/jobs/messages{path}").text
+        assert "Ada" in text
+        assert not any(secret in text for secret in ("DE1", '"x"', '"y"', '\\"x\\"'))
+    for hidden in ("user.iban", "list.0.password"):
+        query = {"payload": json.dumps({hidden: "DE1"})}
+        assert 403 == server.call("GET", "/queues/jobs/messages", params=query).status_code
+    assert payload == claimed(server)[0]["payload"]
+
+
+def test_rows_of_an_existing_table(server: Server, sqlite_url: str) -> None:
+    """The rows of a table of the user's are claimed and settled like messages."""
+    engine = create_engine(sqlite_url)
+    table = Table(
+        "orders", MetaData(), Column("id", Integer, primary_key=True), Column("item", String)
+    )
+    table.metadata.create_all(engine)
+    engine.dispose()
+    orders = server.service.adopt_queue("orders", table)
+    orders.publish({"item": "tea"})
+    (message,) = server.json("POST", "/queues/orders/claim")["messages"]
+    assert "tea" == message["payload"]["item"]
+    assert {"settled": 1} == server.json(
+        "POST", "/queues/orders/ack", {"claims": [message["claim"]]}
+    )
+    assert "orders" in str(server.json("GET", "/queues/orders")["table"])
+
+
+# -- the rest
+
+
+def test_queues(server: Server) -> None:
+    """Create, change, pause, purge and drop, each with its guard."""
+    body = {"lease": 30, "archive_ttl": {"done": 60}, "dedup_window": None, "priorities": 3}
+    made = server.json("PUT", "/queues/more", body)
+    assert (30.0, {"done": 60.0}, 3) == (made["lease"], made["archive_ttl"], made["priorities"])
+    assert 7.0 == server.json("PUT", "/queues/more", {"lease": 7})["lease"]
+    assert 409 == server.call("PUT", "/queues/more", json={"payload": "text"}).status_code
+    server.json("POST", "/queues/more/pause")
+    assert server.json("GET", "/queues/more")["paused"]
+    server.json("POST", "/queues/more/resume")
+    server.json("POST", "/queues/more/messages", {"payload": 1, "priority": 2})
+    assert 409 == server.call("POST", "/queues/more/purge", json={"confirm": "jobs"}).status_code
+    assert 1 == server.json("POST", "/queues/more/purge", {"confirm": "more"})["count"]
+    assert 409 == server.call("DELETE", "/queues/more?confirm=jobs").status_code
+    server.json("DELETE", "/queues/more?confirm=more")
+    assert ["jobs"] == [queue["name"] for queue in server.json("GET", "/queues")["queues"]]
+    assert 404 == server.call("DELETE", "/queues/more?confirm=more").status_code
+
+
+def test_counts_are_shared(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty who look at once cost one count."""
+    from queue_over_sql.queue import Queue
+
+    counted = []
+    stats = Queue.stats
+
+    def counting(self: Queue) -> Any:
+        counted.append(self.name)
+        return stats(self)
+
+    monkeypatch.setattr(Queue, "stats", counting)
+    asking = [
+        threading.Thread(target=server.json, args=("GET", "/queues/jobs/stats")) for _ in range(20)
+    ]
+    for thread in asking:
+        thread.start()
+    for thread in asking:
+        thread.join(30)
+    assert ["jobs"] == counted
+
+
+def test_schedules(server: Server) -> None:
+    """Look at schedules, whose names may be any text, pause and resume them."""
+    server.service.schedules.add("a/b é", "jobs", {"n": 1}, every=3600, lease=5)
+    path = "/schedules/a%2Fb%20%C3%A9"
+    shown = server.json("GET", path)
+    assert (3600.0, {"lease": 5}, False) == (shown["every"], shown["options"], shown["paused"])
+    assert 3 == len(server.json("GET", f"{path}/upcoming?count=3")["upcoming"])
+    server.json("POST", f"{path}/pause")
+    (paused,) = server.json("GET", "/schedules")["schedules"]
+    assert (True, None) == (paused["paused"], paused["next_at"])
+    server.json("POST", f"{path}/resume")
+    assert 404 == server.call("POST", "/schedules/none/pause").status_code
+
+
+def test_topics(server: Server) -> None:
+    """See where a message would go, and send it there."""
+    topic = server.service.create_topic("events")
+    topic.subscribe("jobs", "orders.*", where={"paid": True})
+    (subscription,) = server.json("GET", "/topics/events/subscriptions")["subscriptions"]
+    assert ("jobs", "orders.*") == (subscription["queue"], subscription["pattern"])
+    for payload, queues in (({"paid": True}, ["jobs"]), ({"paid": False}, [])):
+        body = {"routing_key": "orders.eu", "payload": payload}
+        assert queues == server.json("POST", "/topics/events/route", body)["queues"]
+        done = server.json("POST", "/topics/events/messages", body)["messages"]
+        assert queues == [each["queue"] for each in done]
+    assert 404 == server.call("GET", "/topics/none/subscriptions").status_code
+
+
+def test_audit_pages(server: Server) -> None:
+    """The newest first, page by page, and each row once."""
+    for _ in range(5):
+        server.json("POST", "/queues/jobs/pause")
+    seen, before = [], ""
+    while before is not None:
+        page = server.json("GET", f"/audit?limit=2{before}")
+        seen += [row["id"] for row in page["rows"]]
+        before = None if page["next"] is None else f"&before={page['next']}"
+    assert 5 == len(set(seen))
+    assert sorted(seen, key=int, reverse=True) == seen
+
+
+def test_database_away(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says when to come again, and not where the database is."""
+
+    def away(*_: object, **__: object) -> None:
+        raise DatabaseUnavailable("postgresql://someone@host:5432 cannot be reached")
+
+    monkeypatch.setattr(server.service._parts.connections, "run", away)
+    server.service.queue("jobs")
+    answer = server.call("GET", "/consumers")
+    assert (503, "5", False) == (
+        answer.status_code,
+        answer.headers["retry-after"],
+        "someone" in answer.text,
+    )

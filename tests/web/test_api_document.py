@@ -1,0 +1,86 @@
+"""The API answers whatever comes as its document says, and never with a 5xx."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+import schemathesis
+from schemathesis.config import SchemathesisConfig
+from schemathesis.engine import events, from_schema
+
+from queue_over_sql.web.access import Attempts
+from queue_over_sql.web.api.app import OPERATIONS
+from queue_over_sql.web.settings import Role
+from tests.web.conftest import MakeServer
+
+# Whether a request that fits the schema is done depends on what is there; these ask for more.
+STATE_DECIDES = {"positive_data_acceptance"}
+KNOWN = {"queue": "jobs", "topic": "events", "name": "daily", "id": "1"}
+
+
+@schemathesis.serializer("application/x-ndjson")
+def lines(_: Any, value: Any) -> bytes:
+    """A line of whatever it is."""
+    return json.dumps(value).encode()
+
+
+@schemathesis.hook
+def map_path_parameters(_: Any, given: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Lead three of four requests to what is there."""
+    if not given or len(str(given)) % 4 == 0:
+        return given
+    return {name: KNOWN[name] for name in given}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_document_holds(make_server: MakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made-up requests, good and bad, one by one and in sequences, get what the document says."""
+    monkeypatch.setattr(Attempts, "blocked_for", lambda *_: None)
+    server = make_server(longest_wait=0.01)
+    jobs = server.service.create_queue("jobs", archive="all")
+    server.service.create_topic("events").subscribe("jobs", "#")
+    server.service.schedules.add("daily", "jobs", {"a": 1}, every=3600)
+    jobs.publish_many([{"a": number} for number in range(50)])
+    config = SchemathesisConfig.from_dict(
+        {
+            "headers": server.as_(Role.ADMIN),
+            "generation": {"max-examples": 5, "deterministic": True, "database": "none"},
+        }
+    )
+    schema = schemathesis.openapi.from_asgi("/api/v1/openapi.json", server.app, config=config)
+    wrong, statuses = [], Counter[int]()
+    for event in from_schema(schema).execute():
+        assert not isinstance(event, events.FatalError), event
+        if not isinstance(event, events.ScenarioFinished):
+            continue
+        for interaction in event.recorder.interactions.values():
+            if interaction.response is not None:
+                statuses[interaction.response.status_code] += 1
+        for case_id, checks in event.recorder.checks.items():
+            case = event.recorder.cases[case_id].value
+            wrong += [
+                f"{check.name}: {case.method} {case.path} {case.query} {case.body}: "
+                f"{check.failure_info and check.failure_info.failure.message}"
+                for check in checks
+                if check.failure_info is not None and check.name not in STATE_DECIDES
+            ]
+    assert [] == wrong
+    assert [] == [status for status in statuses if status >= 500]
+    # It has not only been refused.
+    assert statuses[200] + statuses[201] + statuses[204] > 50
+
+
+def test_document_has_every_operation(make_server: MakeServer) -> None:
+    """Each operation is there with its role, under the path that the server is mounted at."""
+    document = make_server().ask("GET", "/api/v1/openapi.json").json()
+    described = {
+        operation["operationId"]: operation["description"]
+        for path in document["paths"].values()
+        for operation in path.values()
+    }
+    assert {each.id for each in OPERATIONS} == set(described)
+    assert all(f"Needs the role {each.role}." in described[each.id] for each in OPERATIONS)
+    assert ("3.1.0", [{"url": "/api/v1"}]) == (document["openapi"], document["servers"])
