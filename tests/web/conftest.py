@@ -86,9 +86,7 @@ def make_server(sqlite_url: str) -> Iterator[MakeServer]:
             if store.prepare() and not store.tokens():
                 tokens = {role: store.add_token(role.value, role)[0] for role in Role}
             app = standalone(service, given)
-            stack.enter_context(
-                portal.wrap_async_context_manager(app.router.lifespan_context(app))
-            )
+            stack.enter_context(portal.wrap_async_context_manager(app.router.lifespan_context(app)))
             transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=(peer, 50_000))
             client = httpx.AsyncClient(transport=transport, base_url=base)
             stack.callback(portal.call, client.aclose)

@@ -51,7 +51,9 @@ def create_queue(call: Call, queue: str, body: shapes.QueueSettings) -> shapes.Q
     return _shown(call.service, _record(call.service, created.name))
 
 
-@operations.add("DELETE", "/queues/{queue}", Role.ADMIN, audited=True, status=204, problems=(404, 409))
+@operations.add(
+    "DELETE", "/queues/{queue}", Role.ADMIN, audited=True, status=204, problems=(404, 409)
+)
 def drop_queue(call: Call, queue: str, query: shapes.Confirmed) -> None:
     """Drop a queue with all its messages and its archive; this cannot be undone."""
     _check_confirmed(query, queue)

@@ -31,7 +31,8 @@ Id: TypeAlias = Annotated[
 ]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=10 * _YEAR, description="Seconds.")]
 Lease: TypeAlias = Annotated[
-    float, Meta(ge=0.001, le=_YEAR, description="Seconds that a claim holds without being extended.")
+    float,
+    Meta(ge=0.001, le=_YEAR, description="Seconds that a claim holds without being extended."),
 ]
 Span: TypeAlias = Annotated[float, Meta(ge=0.001, le=100 * _YEAR, description="Seconds.")]
 Key: TypeAlias = Annotated[str, Meta(min_length=1, max_length=KEY_LENGTH)]
