@@ -260,7 +260,7 @@ def _some(table: Any, *conditions: ColumnElement[bool]) -> Any:
 
 def _number(parts: Sequence[Any]) -> Any:
     together: Any = parts[0] if len(parts) == 1 else union_all(*parts)
-    rows = together.subquery()
+    rows: Any = together.subquery()
     limited: Any = select(rows.c.one).limit(COUNT_LIMIT + 1).subquery()
     counted: Any = select(func.count())
     return counted.select_from(limited).scalar_subquery()

@@ -174,6 +174,7 @@ class WebStore:
         self._settings = settings
         self._tables: WebTables | None = None
         self._written = 0
+        self._last_id = 0
         self.problem: str | None = None
 
     def prepare(self) -> bool:
@@ -326,7 +327,10 @@ class WebStore:
             now = dialect.read_clock(connection)
             taken = True
             while taken:
-                row = {"id": now << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS), "at": now}
+                # Clocks may be coarse: what this process writes stays in its order.
+                made = now << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS)
+                self._last_id = made = max(made, self._last_id + 1)
+                row = {"id": made, "at": now}
                 taken = not ddl.insert_unless_there(connection, dialect, table, values | row)
 
         self._run(write, repeat=False)

@@ -42,6 +42,11 @@ NOT_RUN = {
     ("docs/deployment.md", "systemctl"): "installs units as root; tests/examples checks them",
     ("docs/deployment.md", "kubectl"): "needs a cluster; tests/examples checks the manifests",
     ("docs/observability.md", "scrape_configs"): "configures Prometheus; a test runs one",
+    ("docs/dashboard.md", "pip install"): "installs from a package index",
+    (
+        "docs/dashboard.md",
+        "token add",
+    ): "shows a server that stays; tests/cli/test_serve.py runs it",
     ("docs/health.md", "curl"): "shows a worker that stays; tests/chaos/test_probes.py runs one",
     ("docs/health.md", "health --live"): "asks that worker; tests/cli/test_health.py asks one",
     ("docs/operations.md", "rounds out"): "shows a streaming query; tests/cli runs it",

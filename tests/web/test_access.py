@@ -70,7 +70,7 @@ def logged_in(server: Server, access: Access, token: str) -> tuple[str, str]:
 
 def test_roles(server: Server) -> None:
     """Each role may do what the one before it may, and no more."""
-    wanted = [
+    wanted: list[tuple[str, str, dict[str, Any], Role]] = [
         ("GET", "/queues", {}, Role.VIEWER),
         ("POST", "/queues/jobs/messages", {"json": {"payload": 1}}, Role.OPERATOR),
         ("GET", "/audit", {}, Role.OPERATOR),
@@ -439,8 +439,18 @@ def test_deep_json(server: Server, deep: bytes) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("..", "%2e%2e", "..%2f..%2fetc", "jobs%00", "jobs%0a", "JOBS", "jobs'--", "%2f"),
-        *("a" * 41, "over_sql_queues", "jobs_archive", "%ff", "jobs;drop", "%F0%9F%92%A9"),
+        *(
+            "..",
+            "%2e%2e",
+            "..%2f..%2fetc",
+            "jobs%00",
+            "jobs%0a",
+            "JOBS",
+            "jobs'--",
+            "%2f",
+            "a" * 41,
+        ),
+        *("%ff", "over_sql_queues", "jobs_archive", "jobs;drop", "%F0%9F%92%A9"),
     ],
 )
 def test_path_tricks(server: Server, name: str) -> None:

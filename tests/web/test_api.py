@@ -149,7 +149,7 @@ def test_settle(server: Server) -> None:
     jobs.publish_many(["ack", "nack", "release", "reject", "extend"])
     held = {message["payload"]: message["claim"] for message in claimed(server, count=10)}
     settle = "/queues/jobs/"
-    more = {
+    more: dict[str, dict[str, Any]] = {
         "ack": {},
         "nack": {"error": "bad", "delay": 60},
         "release": {"delay": 60},
@@ -551,10 +551,12 @@ def test_audit_pages(server: Server) -> None:
     for _ in range(5):
         server.json("POST", "/queues/jobs/pause")
     seen, before = [], ""
-    while before is not None:
+    while True:
         page = server.json("GET", f"/audit?limit=2{before}")
         seen += [row["id"] for row in page["rows"]]
-        before = None if page["next"] is None else f"&before={page['next']}"
+        if page["next"] is None:
+            break
+        before = f"&before={page['next']}"
     assert 5 == len(set(seen))
     assert sorted(seen, key=int, reverse=True) == seen
 

@@ -62,8 +62,8 @@ def test_document_holds(make_server: MakeServer, monkeypatch: pytest.MonkeyPatch
         for case_id, checks in event.recorder.checks.items():
             case = event.recorder.cases[case_id].value
             wrong += [
-                f"{check.name}: {case.method} {case.path} {case.query} {case.body}: "
-                f"{check.failure_info and check.failure_info.failure.message}"
+                f"{check.name}: {case.method} {case.path} {case.query!r} {case.body!r}: "
+                f"{check.failure_info.failure.message}"
                 for check in checks
                 if check.failure_info is not None and check.name not in STATE_DECIDES
             ]

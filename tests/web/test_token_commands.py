@@ -1,0 +1,31 @@
+"""The commands of `token`."""
+
+from __future__ import annotations
+
+from queue_over_sql.web.tables import TOKEN_MARK
+from tests.cli.command_line import run, succeed
+
+
+def test_the_life_of_a_token(sqlite_url: str) -> None:
+    """Made, listed and removed; the token is standard output, and is said once."""
+    url = sqlite_url
+    assert 3 == run("token", "list", url=url).exit_code
+    made = succeed("token", "add", "ada", "--role", "operator", "--expires", "90d", url=url)
+    token = made.out.rstrip("\n")
+    assert token.startswith(TOKEN_MARK)
+    assert "shown this once" in made.err
+    record = succeed("token", "add", "bob", "--role", "viewer", "--json", url=url).record
+    assert ("bob", "viewer", None) == (record["name"], record["role"], record["expires_at"])
+    listed = succeed("token", "list", "--json", url=url)
+    assert ["ada", "bob"] == [each["name"] for each in listed.records]
+    assert token not in listed.out
+    assert "Remove the token of ada?" in run("token", "remove", "ada", url=url).err
+    assert succeed("token", "remove", "ada", "--yes", url=url).out.startswith("The token of ada")
+    assert 3 == run("token", "remove", "ada", "--yes", url=url).exit_code
+
+
+def test_wrong_options(sqlite_url: str) -> None:
+    """A role that is none, and a name that is taken or none, are wrong usage."""
+    succeed("token", "add", "ada", "--role", "admin", url=sqlite_url)
+    for arguments in (("ada", "--role", "admin"), ("x y", "--role", "admin"), ("x", "--role", "r")):
+        assert 2 == run("token", "add", *arguments, url=sqlite_url).exit_code
