@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -9,6 +10,7 @@ import typer
 
 from queue_over_sql.cli.options import RUNNING_PANEL, YesOption, confirm, duration
 from queue_over_sql.cli.session import Commands, Session
+from queue_over_sql.cli.signals import ExitCode, stop_on_signals
 from queue_over_sql.cli.values import format_instant
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from queue_over_sql.web.tables import Token, WebStore
 
 _END_SECONDS: Final = 3
+_LOOK_SECONDS: Final = 0.2
 
 COLUMNS: Final = ("name", "role", "created (UTC)", "expires (UTC)")
 NONE_YET: Final = "There is no token yet: queue-over-sql token add NAME --role operator makes one."
@@ -202,7 +205,17 @@ def serve(
             proxy_headers=False,
             timeout_graceful_shutdown=_END_SECONDS,
         )
-        uvicorn.Server(config).run()
+        server = uvicorn.Server(config)
+        # In the main thread it would end this process by the signal.
+        thread = threading.Thread(target=server.run, name="web server")
+        with stop_on_signals() as stop:
+            thread.start()
+            while thread.is_alive() and not stop.asked.wait(_LOOK_SECONDS):
+                pass
+            server.should_exit = True
+            thread.join()
+        if not server.started:
+            raise typer.Exit(ExitCode.FAILED)
 
 
 def fields(token: Token) -> dict[str, Any]:
