@@ -138,7 +138,7 @@ def test_all_languages_drain_one_queue(
     assert store.prepare()
     token, _ = store.add_token("clients", Role.OPERATOR)
     luck = random.Random(17)  # noqa: S311 - chance, not a secret
-    place = web_server.Arguments(database.url, _free_port())
+    place = web_server.Arguments(database.url, free_port())
     address = f"http://127.0.0.1:{place.port}/api/v1"
     server = _serve(crew, place)
     publisher = Publisher(address, token)
@@ -210,7 +210,8 @@ def _all_go_on(clients: Sequence[tuple[tuple[str, ...], Client]], publisher: Pub
         eventually(goes_on, "it goes on")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody has taken."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
