@@ -42,6 +42,8 @@ SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 # Tokens are read again after so many seconds, so that one that was removed elsewhere dies.
 _FRESH_SECONDS: Final = 1.0
 _LONGEST_TOKEN: Final = 512
+# How often it is looked again for tables that could not be made.
+_RETRY_SECONDS: Final = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,19 +108,24 @@ class Access:
         self._tokens = _FreshTokens(store)
         self._wrong = Attempts()
         self._prepared = False
+        self._tried_at = float("-inf")
 
     async def prepare(self) -> None:
         """Make the tables, and see whether the database takes writes; again does nothing.
 
+        Where the tables could not be made, it looks again now and then: somebody may have helped.
+
         Raises:
             DatabaseUnavailable: as its name says; the next call tries again.
         """
-        if not self._prepared:
+        late = time.monotonic() - self._tried_at > _RETRY_SECONDS
+        if not self._prepared or (self.store.problem is not None and late):
+            self._tried_at = time.monotonic()
             await self.threads.run(self._prepare)
 
     def _prepare(self) -> None:
         self.store.prepare()
-        if self.store.problem is not None:
+        if self.store.problem is not None and not self._prepared:
             _log.warning("%s", self.store.problem)
         if not self.read_only and not self.store.takes_writes():
             _log.warning("The database takes no writes, so nothing can be changed here.")
@@ -141,7 +148,9 @@ class Access:
             self._check_local(request)
         if (given := request.headers.get("authorization")) is not None:
             return await self._by_token(given, address)
-        if (cookie := request.cookies.get(COOKIE)) is not None:
+        # Without the tables nobody has a session; whoever needs none may look all the same.
+        cookie = request.cookies.get(COOKIE) if self.store.problem is None else None
+        if cookie is not None:
             known = await self._tokens.by_name(self.threads)
             found = _session_of(cookie, known)
             if found is not None:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from sqlalchemy import Engine
 
@@ -93,7 +93,7 @@ class Publisher(threading.Thread):
         """Publish."""
         try:
             headers = {"Authorization": f"Bearer {self._token}"}
-            with httpx.Client(headers=headers, trust_env=False) as client:
+            with httpx2.Client(headers=headers, trust_env=False) as client:
                 while not self.enough.wait(0.01):
                     self._publish(client, f"http-{len(self.published)}")
         except BaseException as error:  # noqa: BLE001 - the test asks for it
@@ -104,7 +104,7 @@ class Publisher(threading.Thread):
         if self.failure is not None:
             raise self.failure
 
-    def _publish(self, client: httpx.Client, token: str) -> None:
+    def _publish(self, client: httpx2.Client, token: str) -> None:
         while True:
             try:
                 answer = client.post(
@@ -112,7 +112,7 @@ class Publisher(threading.Thread):
                     headers={"Idempotency-Key": token},
                     json={"payload": {"token": token, "claim": '"claim":"x"}]}'}},
                 )
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 time.sleep(0.05)
                 continue
             assert answer.is_success or answer.status_code == 503, answer.text
@@ -138,7 +138,7 @@ def test_all_languages_drain_one_queue(
     assert store.prepare()
     token, _ = store.add_token("clients", Role.OPERATOR)
     luck = random.Random(17)  # noqa: S311 - chance, not a secret
-    place = web_server.Arguments(database.url, _free_port())
+    place = web_server.Arguments(database.url, free_port())
     address = f"http://127.0.0.1:{place.port}/api/v1"
     server = _serve(crew, place)
     publisher = Publisher(address, token)
@@ -210,7 +210,8 @@ def _all_go_on(clients: Sequence[tuple[tuple[str, ...], Client]], publisher: Pub
         eventually(goes_on, "it goes on")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody has taken."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])

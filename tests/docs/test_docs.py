@@ -41,6 +41,10 @@ NOT_RUN = {
     ("docs/deployment.md", "docker compose"): "builds images; tests/examples checks the file",
     ("docs/deployment.md", "systemctl"): "installs units as root; tests/examples checks them",
     ("docs/deployment.md", "kubectl"): "needs a cluster; tests/examples checks the manifests",
+    ("docs/http-api.md", "uvicorn"): "starts a server; tests/web/test_page.py runs the page",
+    ("docs/http-api.md", "/me"): "asks that server",
+    ("docs/http-api.md", "Idempotency-Key"): "asks that server",
+    ("docs/http-api.md", "jq"): "asks that server",
     ("docs/observability.md", "scrape_configs"): "configures Prometheus; a test runs one",
     ("docs/dashboard.md", "pip install"): "installs from a package index",
     (

@@ -13,6 +13,8 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
+from queue_over_sql import NotPermitted
+from queue_over_sql.store import tables as ddl
 from queue_over_sql.web import access as access_module
 from queue_over_sql.web.access import (
     COOKIE,
@@ -161,6 +163,22 @@ def test_wrong_tokens_are_limited(server: Server) -> None:
     assert 429 == answer.status_code
     assert 0 < int(answer.headers["retry-after"]) <= 60
     assert 200 == server.call("GET", "/me").status_code
+
+
+def test_logins_are_limited(server: Server) -> None:
+    """After ten wrong ones not even the right token logs in, from that address."""
+    access = access_of(server)
+
+    def login(token: str, peer: str = "203.0.113.9") -> int:
+        try:
+            server.portal.call(access.login, request_of(headers=OWN, peer=peer), token)
+        except Refused as refused:
+            return refused.status
+        return 200
+
+    right = server.tokens[Role.VIEWER]
+    assert [401] * 10 == [login("qos_guess") for _ in range(10)]
+    assert (429, 429, 200) == (login("qos_guess"), login(right), login(right, "198.51.100.1"))
 
 
 def test_attempts_are_counted_in_bounds() -> None:
@@ -317,6 +335,28 @@ def test_local_mode(make_server: MakeServer) -> None:
     assert 201 == server.ask("POST", PUBLISH, headers=page, json={"payload": 1}).status_code
     assert (403, "other-origin") == server.refused("POST", PUBLISH, json={"payload": 1})
     assert 201 == server.call("POST", "/queues/jobs/messages", json={"payload": 1}).status_code
+
+
+def test_tables_that_are_missing(make_server: MakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the tables nobody logs in, but whoever needs no token looks; and help is noticed."""
+    ensure = ddl.ensure_tables
+
+    def forbidden(connection: Any, tables: Any, dialect: Any) -> None:
+        if "_web_" in tables[0].name:
+            raise NotPermitted("no")
+        ensure(connection, tables, dialect)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ddl, "ensure_tables", forbidden)
+        server = make_server(peer="127.0.0.1", base=LOCAL, open_role=Role.ADMIN)
+        stale = {"Cookie": f"{COOKIE}=a.1.b.c"}
+        assert server.ask("GET", "/api/v1/queues", headers=stale).is_success
+        assert (503, "no-token-table") == server.refused(
+            "GET", "/api/v1/queues", headers={"Authorization": "Bearer qos_x"}
+        )
+        assert (503, "no-token-table") == server.refused("GET", "/api/v1/audit")
+    monkeypatch.setattr(access_module, "_RETRY_SECONDS", -1.0)
+    assert server.ask("GET", "/api/v1/audit").is_success
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import anyio
 import pytest
 from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine
 
@@ -260,6 +261,29 @@ def test_long_poll(server: Server) -> None:
     assert sorted(range(20)) == sorted(message["payload"] for (message,) in answers)
 
 
+def test_waiting_takes_no_thread(make_server: MakeServer) -> None:
+    """With one thread for the database, many wait for messages while others are answered."""
+    server = make_server(threads=1)
+    names = [f"q{number}" for number in range(4)]
+    for name in names:
+        server.service.create_queue(name)
+    answers: list[str] = []
+
+    def wait(name: str) -> None:
+        answer = server.json("POST", f"/queues/{name}/claim", {"wait": 60})
+        answers.extend(message["queue"] for message in answer["messages"])
+
+    waiting = [threading.Thread(target=wait, args=(name,)) for name in names * 5]
+    for thread in waiting:
+        thread.start()
+    for _ in range(5):
+        for name in names:
+            server.json("POST", f"/queues/{name}/messages", {"payload": 1})
+    for thread in waiting:
+        thread.join(30)
+    assert sorted(names * 5) == sorted(answers)
+
+
 def test_hanging_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever hangs up while a claim is under way gets nothing: it is given back, uncounted."""
     jobs = server.service.queue("jobs")
@@ -302,8 +326,6 @@ def test_hanging_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         "client": ("203.0.113.9", 1),
         "server": ("queues.example.org", 80),
     }
-    import anyio
-
     server.portal.call(prepare)
     call = server.portal.start_task_soon(server.app, scope, receive, send)
     assert looking.wait(30)
@@ -466,6 +488,8 @@ def test_rows_of_an_existing_table(server: Server, sqlite_url: str) -> None:
     engine.dispose()
     orders = server.service.adopt_queue("orders", table)
     orders.publish({"item": "tea"})
+    assert 1 == server.json("GET", "/queues/orders/stats")["ready"]
+    server.json("POST", "/queues/orders/messages", {"payload": {"item": "salt"}})
     (message,) = server.json("POST", "/queues/orders/claim")["messages"]
     assert "tea" == message["payload"]["item"]
     assert {"settled": 1} == server.json(

@@ -92,8 +92,8 @@ def standalone(service: QueueService, settings: WebSettings | None = None) -> St
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        await access.prepare()
         try:
+            await access.prepare()
             await threads.run(service.start)
         except QueueError as error:
             _log.warning("The service cannot start, and serves what it can: %s", error)

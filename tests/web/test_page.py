@@ -1,0 +1,93 @@
+"""What docs/http-api.md shows is true: its commands run against the server that it starts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx2
+
+from queue_over_sql import QueueService
+from queue_over_sql.web.api.app import OPERATIONS
+from tests.chaos.test_http_api import free_port
+from tests.docs.samples import blocks, text_of
+from tests.waiting import eventually
+
+PAGE = "docs/http-api.md"
+
+
+def test_page_runs(tmp_path: Path) -> None:
+    """All blocks of the page, in their order, in one shell; nothing is refused."""
+    assert shutil.which("jq")
+    module, *sessions = blocks(PAGE)
+    (tmp_path / "api.py").write_text(module.text)
+    (tmp_path / ".curlrc").write_text("fail-with-body\nsilent\nshow-error\n")
+    command = tmp_path / "queue-over-sql"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m queue_over_sql "$@"\n')
+    command.chmod(0o755)
+    port = str(free_port())
+    first, *others = (block.text.replace("8321", port) for block in sessions)
+    prepare, _, serve = first.strip().rpartition("\n")
+    environment = {
+        **os.environ,
+        "HOME": str(tmp_path),
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "CURL_HOME": str(tmp_path),
+    }
+
+    def shell(text: str) -> str:
+        ended = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", text],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert 0 == ended.returncode, ended.stdout + ended.stderr
+        return ended.stdout
+
+    shell(prepare)
+    assert serve.startswith("python ")
+    assert serve.endswith(" &")
+    with (tmp_path / "log").open("w") as log:
+        server = subprocess.Popen(
+            [sys.executable, *serve.removesuffix("&").split()[1:]],
+            cwd=tmp_path,
+            env=environment,
+            stdout=log,
+            stderr=log,
+        )
+    try:
+
+        def answers() -> bool:
+            assert server.poll() is None, (tmp_path / "log").read_text()
+            try:
+                return httpx2.get(
+                    f"http://127.0.0.1:{port}/api/v1/openapi.json", trust_env=False
+                ).is_success
+            except httpx2.TransportError:
+                return False
+
+        eventually(answers, "the server answers")
+        said = shell("\n".join(others))
+    finally:
+        server.terminate()
+        server.wait(30)
+    assert '"name":"ada","role":"admin"' in said
+    assert said.rstrip().endswith('{"settled":1}')
+    with QueueService(f"sqlite:///{tmp_path}/queues.db") as service:
+        assert 5_003 == service.queue("jobs").stats().ready
+
+
+def test_page_names_all_operations() -> None:
+    """No operation is missing in the table: the last word of each path is there."""
+    page = text_of(PAGE)
+    for operation in OPERATIONS:
+        words = [word for word in operation.path.split("/") if "{" not in word]
+        assert words[-1] in page, operation.path
