@@ -102,9 +102,7 @@ def test_no_token(server: Server) -> None:
 def test_wrong_token(server: Server, given: str) -> None:
     """Nothing that is no token is taken for one; what a proxy asks for is not ours."""
     code = "wrong-token" if given.startswith("Bearer") else "login-needed"
-    assert (401, code) == server.refused(
-        "GET", "/api/v1/queues", headers={"Authorization": given}
-    )
+    assert (401, code) == server.refused("GET", "/api/v1/queues", headers={"Authorization": given})
 
 
 def test_expired_token(server: Server) -> None:
