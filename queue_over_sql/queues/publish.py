@@ -215,13 +215,18 @@ class ObservedPublisher:
         connection: Connection | Session | None,
     ) -> Published:
         """Publish one message; see ``Queue.publish``."""
+        # The shortest way for those who only count: each call costs part of a publish.
         began, observer = time.monotonic(), self._observer
-        with observer.publishing(self._queue, 1) as headers:
-            if headers:
+        if observer.wraps_publishing:
+            with observer.publishing(self._queue, 1) as headers:
                 publication = with_headers(publication, headers)
-            published = self._publisher.publish(publication, on_conflict, connection)
-            if is_new(published):
-                observer.published(self._queue, 1, time.monotonic() - began, [published.id])
+                published = self._publisher.publish(publication, on_conflict, connection)
+                if is_new(published):
+                    observer.published(self._queue, 1, time.monotonic() - began, [published.id])
+            return published
+        published = self._publisher.publish(publication, on_conflict, connection)
+        if is_new(published):
+            observer.published(self._queue, 1, time.monotonic() - began, [published.id])
         return published
 
     def publish_many(

@@ -146,8 +146,9 @@ class Access:
         address = self.address(request)
         if self.settings.open_role is not None:
             self._check_local(request)
-        if (given := request.headers.get("authorization")) is not None:
-            return await self._by_token(given, address)
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            return await self._by_token(given.strip(), address)
         # Without the tables nobody has a session; whoever needs none may look all the same.
         cookie = request.cookies.get(COOKIE) if self.store.problem is None else None
         if cookie is not None:
@@ -316,8 +317,7 @@ class Access:
     # -- inner
 
     async def _by_token(self, given: str, address: str | None) -> Principal:
-        scheme, _, text = given.partition(" ")
-        token = await self._find(text.strip()) if scheme.lower() == "bearer" else None
+        token = await self._find(given)
         if token is not None:
             return Principal(token.name, token.role, address)
         # A right token passes: a program with an old one must not lock its neighbours out.

@@ -254,7 +254,7 @@ def _levels(tables: QueueTables, levels: int) -> list[tuple[ColumnElement[bool],
 
 
 def _some(table: Any, *conditions: ColumnElement[bool]) -> Any:
-    rows = select(literal_column("1").label("one")).select_from(table).where(*conditions)
+    rows: Any = select(literal_column("1").label("one")).select_from(table).where(*conditions)
     return select(rows.limit(COUNT_LIMIT + 1).subquery().c.one)
 
 

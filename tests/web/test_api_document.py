@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import Counter
 from typing import Any
 
+import httpx
 import pytest
 import schemathesis
 from schemathesis.config import SchemathesisConfig
 from schemathesis.engine import events, from_schema
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from queue_over_sql.web.access import Attempts
 from queue_over_sql.web.api.app import OPERATIONS
@@ -84,3 +88,19 @@ def test_document_has_every_operation(make_server: MakeServer) -> None:
     assert {each.id for each in OPERATIONS} == set(described)
     assert all(f"Needs the role {each.role}." in described[each.id] for each in OPERATIONS)
     assert ("3.1.0", [{"url": "/api/v1"}]) == (document["openapi"], document["servers"])
+
+
+def test_mounted_under_another_path(make_server: MakeServer) -> None:
+    """An application of the user's may have it below any path; the document says so."""
+    server = make_server()
+    outer = Starlette(routes=[Mount("/tools", server.app)])
+    transport = httpx.ASGITransport(outer)
+    client = httpx.AsyncClient(transport=transport, base_url="http://example.org/tools/api/v1")
+
+    def ask(path: str) -> httpx.Response:
+        headers = server.as_(Role.VIEWER)
+        return server.portal.call(functools.partial(client.get, path, headers=headers))
+
+    assert [{"url": "/tools/api/v1"}] == ask("/openapi.json").json()["servers"]
+    assert {"queues": [], "unreadable": []} == ask("/queues").json()
+    server.portal.call(client.aclose)

@@ -7,6 +7,7 @@ A function's parameters say what it takes: ``call``, parts of the path by their 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -69,27 +70,27 @@ class Operation:
         """Its name in the document."""
         return self.function.__name__
 
-    @property
+    @functools.cached_property
     def takes(self) -> dict[str, Any]:
         """The types of the function's parameters, and of its result as ``return``."""
         return get_type_hints(self.function, include_extras=True)
 
-    @property
+    @functools.cached_property
     def body(self) -> Any:
         """The class of the body; None without one."""
         return self.takes.get("body")
 
-    @property
+    @functools.cached_property
     def query(self) -> type[msgspec.Struct] | None:
         """The class of the query; None without one."""
         return self.takes.get("query")
 
-    @property
+    @functools.cached_property
     def in_path(self) -> list[str]:
         """The names of the path's parameters."""
         return _PARAMETER.findall(self.path)
 
-    @property
+    @functools.cached_property
     def body_may_be_left_out(self) -> bool:
         """Whether all of its fields have defaults."""
         fields = msgspec.structs.fields(self.body) if isinstance(self.body, type) else ()
