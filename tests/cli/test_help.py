@@ -39,6 +39,7 @@ EXPECTED = [
     "doctor",
     "worker",
     "reaper",
+    "serve",
     "demo",
     "archive export",
     "archive prune",
