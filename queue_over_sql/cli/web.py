@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -10,15 +10,14 @@ import typer
 
 from queue_over_sql.cli.options import RUNNING_PANEL, YesOption, confirm, duration
 from queue_over_sql.cli.session import Commands, Session
-from queue_over_sql.cli.signals import ExitCode, stop_on_signals
+from queue_over_sql.cli.signals import stop_on_signals
 from queue_over_sql.cli.values import format_instant
 
 if TYPE_CHECKING:
     from queue_over_sql import QueueService
     from queue_over_sql.web.tables import Token, WebStore
 
-_END_SECONDS: Final = 3
-_LOOK_SECONDS: Final = 0.2
+_log = logging.getLogger(__name__)
 
 COLUMNS: Final = ("name", "role", "created (UTC)", "expires (UTC)")
 NONE_YET: Final = "There is no token yet: queue-over-sql token add NAME --role operator makes one."
@@ -163,10 +162,9 @@ def serve(
     reverse proxy that says who asks. Serve it to others through a proxy with TLS.
     """
     try:
-        import uvicorn
-
         from queue_over_sql.web.access import check_binding, is_loopback
         from queue_over_sql.web.app import create_app
+        from queue_over_sql.web.server import serving
         from queue_over_sql.web.settings import Role, WebSettings
     except ImportError as error:
         problem = f"it needs the extra web: pip install 'queue_over_sql[web]' ({error})"
@@ -194,28 +192,13 @@ def serve(
             check_binding(host, settings, has_tokens=has_tokens)
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--http") from error
-        config = uvicorn.Config(
-            create_app(service, settings),
-            host=host,
-            port=port,
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=_END_SECONDS,
-        )
-        server = uvicorn.Server(config)
-        # In the main thread it would end this process by the signal.
-        thread = threading.Thread(target=server.run, name="web server")
-        with stop_on_signals() as stop:
-            thread.start()
-            while thread.is_alive() and not stop.asked.wait(_LOOK_SECONDS):
-                pass
-            server.should_exit = True
-            thread.join()
-        if not server.started:
-            raise typer.Exit(ExitCode.FAILED)
+        app = create_app(service, settings)
+        try:
+            with stop_on_signals() as stop, serving(app, host, port) as address:
+                _log.info("The dashboard is at %s", address)
+                stop.asked.wait()
+        except OSError as error:
+            raise typer.BadParameter(f"{http}: {error.strerror}", param_hint="--http") from error
 
 
 def fields(token: Token) -> dict[str, Any]:

@@ -12,17 +12,16 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import httpx2
-import uvicorn
 from sqlalchemy import event, text
 
 from queue_over_sql import QueueService
 from queue_over_sql.service import parts_of
 from queue_over_sql.web.app import create_app
+from queue_over_sql.web.server import serving
 from queue_over_sql.web.settings import Role, WebSettings
 from scripts.benchmarks.ageing import message, parser_of, version_of
 from scripts.benchmarks.harness import TITLES, databases_of, origin_of, read_result
@@ -68,23 +67,6 @@ def fill(service: QueueService, queues: int, messages: int) -> None:
     if parts_of(service).connections.dialect.name == "postgresql":
         with parts_of(service).connections.engine.begin() as connection:
             connection.execute(text("ANALYZE"))
-
-
-@contextmanager
-def served(service: QueueService) -> Iterator[str]:
-    """The dashboard on a free port, and its address."""
-    app = create_app(service, WebSettings(open_role=Role.ADMIN))
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", lifespan="off")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = server.force_exit = True
-        thread.join()
 
 
 def page_times(root: str, id_: int, rounds: int) -> dict[str, list[float]]:
@@ -170,7 +152,8 @@ def measure(engine: str, options: Any) -> dict[str, Any]:
         url = stack.enter_context(databases_of(engine))("dashboard")
         service = stack.enter_context(QueueService(url))
         fill(service, options.queues, options.messages)
-        root = stack.enter_context(served(service))
+        app = create_app(service, WebSettings(open_role=Role.ADMIN))
+        root = stack.enter_context(serving(app))
         (first,) = service.queue(BIG).messages().list(1)
         times = page_times(root, first.id, options.rounds)
         cost = viewers_cost(service, root, options.viewers, options.seconds)

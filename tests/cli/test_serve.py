@@ -15,7 +15,7 @@ from tests.waiting import wait_until
 
 def address_in(log: Path) -> str | None:
     """Where the server says that it listens."""
-    found = re.search(r"running on (http://[0-9.:]+)", log.read_text())
+    found = re.search(r"dashboard is at (http://[0-9.:]+)", log.read_text())
     return found and found[1]
 
 

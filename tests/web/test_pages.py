@@ -19,12 +19,13 @@ from queue_over_sql.observability.history import History
 from queue_over_sql.service import parts_of
 from queue_over_sql.web import snapshot
 from queue_over_sql.web.app import create_app
+from queue_over_sql.web.server import serving
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.snapshot import Snapshots
 from queue_over_sql.web.tables import WebStore
 from tests.contract.existing_tables.users_tables import Invoice, create_invoices
 from tests.waiting import wait_until
-from tests.web.serving import Browser, serving
+from tests.web.browser import Browser
 
 if TYPE_CHECKING:
     from queue_over_sql import Queue, QueueService

@@ -1,40 +1,12 @@
-"""The dashboard behind a real server, and a browser without JavaScript that fills its forms."""
+"""A browser without JavaScript that follows links and fills forms."""
 
 from __future__ import annotations
 
 import html
 import re
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx2
-import uvicorn
-
-from tests.waiting import wait_until
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp
-
-
-@contextmanager
-def serving(app: ASGIApp) -> Iterator[str]:
-    """Serve an application on a free port of this machine; the address of its root."""
-    server = uvicorn.Server(
-        uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", lifespan="off")
-    )
-    thread = threading.Thread(target=server.run, name="web server of a test")
-    thread.start()
-    try:
-        wait_until(lambda: server.started)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        server.force_exit = True
-        thread.join(20)
-    assert not thread.is_alive()
 
 
 class Browser:

@@ -1,0 +1,55 @@
+"""A web server in a thread, for a process that waits for something else."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import uvicorn
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+_END_SECONDS: Final = 3
+
+
+@contextmanager
+def serving(app: ASGIApp, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+    """Serve an application; what is being answered at the end gets three seconds.
+
+    Args:
+        app: the application. Its lifespan is not run: whoever has the service starts and stops it.
+        host: address or name to listen on.
+        port: 0 picks a free one.
+
+    Yields:
+        The address for a browser, such as ``http://127.0.0.1:8080``.
+
+    Raises:
+        OSError: it cannot listen there.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, port), family=family, backlog=128) as listening:
+        config = uvicorn.Config(
+            app,
+            lifespan="off",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=_END_SECONDS,
+        )
+        server = uvicorn.Server(config)
+        # In the main thread it would take the signals, and end the process by them.
+        thread = threading.Thread(target=server.run, args=([listening],), name="web server")
+        thread.start()
+        try:
+            name, number = listening.getsockname()[:2]
+            yield f"http://{f'[{name}]' if ':' in name else name}:{number}"
+        finally:
+            server.should_exit = True
+            thread.join()
