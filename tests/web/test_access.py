@@ -338,7 +338,6 @@ def test_local_mode(make_server: MakeServer) -> None:
 
 def test_tables_that_are_missing(make_server: MakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the tables nobody logs in, but whoever needs no token looks; and help is noticed."""
-
     ensure = ddl.ensure_tables
 
     def forbidden(connection: Any, tables: Any, dialect: Any) -> None:

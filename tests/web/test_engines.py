@@ -42,7 +42,7 @@ def test_life_of_messages(database: TestDatabase, make_server: MakeServer) -> No
     else:
         assert [found["id"]] == [message["id"] for message in by_field["messages"]]
     assert ("bad", {"verb": "nack", "n": 2**60}) == (found["last_error"], found["payload"])
-    every = {"filter": {}}
+    every: dict[str, Any] = {"filter": {}}
     refused = server.call("POST", "/queues/jobs/messages/hold", json={**every, "at_most": 1})
     assert (409, 2) == (refused.status_code, refused.json()["found"])
     assert 0 == server.json("POST", "/queues/jobs/messages/count", {"status": "held"})["count"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import math
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_type_hints
@@ -190,7 +191,7 @@ class Lines:
     async def sent(self, threads: Threads) -> AsyncIterator[str]:
         """Its lines, some at a time."""
         while (page := await threads.run(lambda: next(self._pages, None))) is not None:
-            yield "".join(f"{to_json(plain(each))}\n" for each in page)
+            yield "".join(f"{encoded(each)}\n" for each in page)
 
 
 class Dispatcher:
@@ -223,7 +224,7 @@ class Dispatcher:
             return StreamingResponse(done.sent(api.threads), 200, call.headers, NDJSON)
         if done is None:
             return Response(None, 204, call.headers)
-        return Response(to_json(plain(done)), call.status, call.headers, JSON)
+        return Response(encoded(done), call.status, call.headers, JSON)
 
     def _chosen(self, request: Request) -> Operation:
         method = "GET" if request.method == "HEAD" else request.method
@@ -269,6 +270,22 @@ def answer_to(error: Exception) -> Response:
     """The answer that says what went wrong."""
     problem = problem_of(error)
     return problem.response(headers_of(problem, error))
+
+
+def encoded(value: Any) -> str:
+    """A structure as JSON; numbers that JSON does not have, which others stored, as text."""
+    text = to_json(plain(value))
+    if "Infinity" in text or "NaN" in text:
+        return to_json(_finite(plain(value)))
+    return text
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list) else value
 
 
 def plain(value: Any) -> Any:
