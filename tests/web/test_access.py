@@ -465,7 +465,16 @@ def test_oversize_body(make_server: MakeServer) -> None:
     assert 413 == server.refused("POST", f"{PUBLISH}/stream", headers=line, content=endless())[0]
 
 
-@pytest.mark.parametrize("deep", [b"[" * 200 + b"]" * 200, b'{"a":' * 100_000, b"[" * 1_000_000])
+@pytest.mark.parametrize(
+    "deep",
+    [
+        b"[" * 200 + b"]" * 200,
+        b'{"a":' * 100_000,
+        b"[" * 1_000_000,
+        # A text without an end, of which each quote might be the beginning.
+        b"[" * 101 + b'"' + b'\\"' * 1_000_000 + b"\\",
+    ],
+)
 def test_deep_json(server: Server, deep: bytes) -> None:
     """JSON that is nested without end breaks nothing."""
     headers = {**server.as_(Role.ADMIN), "Content-Type": "application/json"}
