@@ -261,6 +261,21 @@ def test_long_poll(server: Server) -> None:
     assert sorted(range(20)) == sorted(message["payload"] for (message,) in answers)
 
 
+def test_going_down(server: Server) -> None:
+    """A server that is to end answers whoever waits at once, and lets nobody wait any more."""
+    answers: list[list[dict[str, Any]]] = []
+    waiting = [
+        threading.Thread(target=lambda: answers.append(claimed(server, wait=60))) for _ in range(5)
+    ]
+    for thread in waiting:
+        thread.start()
+    server.app.state.end_waits()
+    for thread in waiting:
+        thread.join(30)
+    assert [[]] * 5 == answers
+    assert [] == claimed(server, wait=60)
+
+
 def test_waiting_takes_no_thread(make_server: MakeServer) -> None:
     """With one thread for the database, many wait for messages while others are answered."""
     server = make_server(threads=1)
