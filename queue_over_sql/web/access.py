@@ -488,22 +488,19 @@ class _FreshTokens:
             return self._known
 
 
-def check_binding(
-    host: str, settings: WebSettings, *, has_tokens: bool, trusted: bool = False
-) -> None:
+def check_binding(host: str, settings: WebSettings, *, has_tokens: bool) -> None:
     """Refuse to serve an address that others reach without asking who they are.
 
     Args:
         host: that the server is bound to.
         settings: of the server.
         has_tokens: whether there is a token in the database.
-        trusted: whether the caller takes it upon itself.
 
     Raises:
-        ValueError: others could reach it, and nobody would be asked for a token; the text says
-            what to do.
+        ValueError: others could reach it, and nobody would be asked for a token, or nobody could
+            log in; the text says what to do.
     """
-    if is_loopback(host) or trusted:
+    if is_loopback(host):
         return
     if settings.open_role is not None:
         msg = (

@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import ipaddress
 from collections.abc import Sequence
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -84,7 +84,3 @@ class WebSettings:
     def proxies(self) -> list[Network]:
         """The networks of ``proxy_from``."""
         return [ipaddress.ip_network(text, strict=False) for text in self.proxy_from]
-
-    def replace(self, **changes: object) -> Self:
-        """These settings with some changed."""
-        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
