@@ -74,6 +74,11 @@ class WebSettings:
         if self.proxy_header is not None and not self.proxy_from:
             msg = "proxy_header needs proxy_from: the addresses of the proxy that may set it"
             raise ValueError(msg)
+        if self.proxy_header is not None and self.open_role is not None:
+            msg = (
+                "open_role lets in whoever comes through the proxy of proxy_header: set one of both"
+            )
+            raise ValueError(msg)
         for name in ("session_hours", "max_body_bytes", "threads", "longest_wait"):
             if not getattr(self, name) > 0:
                 msg = f"{name} must be more than zero"
