@@ -42,6 +42,7 @@ SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 # Tokens are read again after so many seconds, so that one that was removed elsewhere dies.
 _FRESH_SECONDS: Final = 1.0
 _LONGEST_TOKEN: Final = 512
+_OF_PROXIES: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 # How often it is looked again for tables that could not be made.
 _RETRY_SECONDS: Final = 10.0
 
@@ -374,6 +375,10 @@ class Access:
         if len(hosts) != 1 or not is_loopback(_host_of(hosts[0])):
             text = "Open it as http://127.0.0.1 or http://localhost: it serves this machine only."
             raise Refused(403, "other-host", text)
+        # A proxy at this machine would let in whoever reaches it.
+        if any(name in request.headers for name in _OF_PROXIES):
+            text = "Without tokens it serves this machine only, and no proxy: ask for tokens."
+            raise Refused(403, "through-a-proxy", text)
 
     def _is_own(self, origin: str, request: HTTPConnection) -> bool:
         if origin in self.settings.origins:
@@ -488,22 +493,19 @@ class _FreshTokens:
             return self._known
 
 
-def check_binding(
-    host: str, settings: WebSettings, *, has_tokens: bool, trusted: bool = False
-) -> None:
+def check_binding(host: str, settings: WebSettings, *, has_tokens: bool) -> None:
     """Refuse to serve an address that others reach without asking who they are.
 
     Args:
         host: that the server is bound to.
         settings: of the server.
         has_tokens: whether there is a token in the database.
-        trusted: whether the caller takes it upon itself.
 
     Raises:
-        ValueError: others could reach it, and nobody would be asked for a token; the text says
-            what to do.
+        ValueError: others could reach it, and nobody would be asked for a token, or nobody could
+            log in; the text says what to do.
     """
-    if is_loopback(host) or trusted:
+    if is_loopback(host):
         return
     if settings.open_role is not None:
         msg = (

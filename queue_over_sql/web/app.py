@@ -38,7 +38,8 @@ _NOT_FOUND: Final = 404
 def create_app(service: QueueService, settings: WebSettings | None = None) -> Starlette:
     """Make the application, which any ASGI server runs and any ASGI program can mount.
 
-    It works on the service, which the caller starts and stops.
+    It works on the service, which the caller starts and stops. A server that is to end calls
+    ``state.end_waits()`` on its event loop, so that no long poll and no event stream keeps it.
 
     Args:
         service: whose queues it shows.
@@ -59,7 +60,8 @@ def create_app(service: QueueService, settings: WebSettings | None = None) -> St
             view.principal = await access.principal(request)
         return await threads.run(lambda: view.refused(status, why))
 
-    return Starlette(
+    api = create_api(service, access, settings)
+    made = Starlette(
         routes=[
             *queues.routes(site),
             *system.routes(site),
@@ -69,11 +71,20 @@ def create_app(service: QueueService, settings: WebSettings | None = None) -> St
             Route("/sign-out", form.sign_out, methods=["POST"], name="sign-out"),
             Route("/events", live.events, methods=["GET"], name="events"),
             Mount("/static", StaticFiles(packages=[("queue_over_sql.web", "static")])),
-            Mount("/api/v1", create_api(service, access, settings)),
+            Mount("/api/v1", api),
         ],
         middleware=[Middleware(Guard, max_body_bytes=settings.max_body_bytes)],
         exception_handlers={HTTPException: not_found},
     )
+    # A redirection would repeat whatever the Host header says.
+    made.router.redirect_slashes = False
+
+    def end_waits() -> None:
+        api.state.end_waits()
+        live.end.set()
+
+    made.state.end_waits = end_waits
+    return made
 
 
 class _Forms:
@@ -200,6 +211,7 @@ class _Live:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._watching = 0
+        self.end = anyio.Event()
 
     async def events(self, request: Request) -> Response:
         view = View(self._site, request, None)
@@ -222,7 +234,7 @@ class _Live:
         self._watching += 1
         try:
             yield "retry: 3000\n\n"
-            while True:
+            while not self.end.is_set():
                 try:
                     # A session may have ended.
                     await access.need(request, Role.VIEWER, writes=False)
@@ -232,6 +244,7 @@ class _Live:
                 now = (seen.queues, seen.consumers, seen.dead_consumers, seen.problem)
                 yield "event: changed\ndata: \n\n" if before not in (None, now) else ": \n\n"
                 before = now
-                await anyio.sleep(_EVENT_SECONDS)
+                with anyio.move_on_after(_EVENT_SECONDS):
+                    await self.end.wait()
         finally:
             self._watching -= 1

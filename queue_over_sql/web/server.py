@@ -16,6 +16,16 @@ if TYPE_CHECKING:
 _END_SECONDS: Final = 3
 
 
+class _Server(uvicorn.Server):
+    """Ends those who wait for messages or events before it waits for what is being answered."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        end_waits = getattr(getattr(self.config.app, "state", None), "end_waits", None)
+        if end_waits is not None:
+            end_waits()
+        await super().shutdown(sockets)
+
+
 @contextmanager
 def serving(app: ASGIApp, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
     """Serve an application; what is being answered at the end gets three seconds.
@@ -43,7 +53,7 @@ def serving(app: ASGIApp, host: str = "127.0.0.1", port: int = 0) -> Iterator[st
             proxy_headers=False,
             timeout_graceful_shutdown=_END_SECONDS,
         )
-        server = uvicorn.Server(config)
+        server = _Server(config)
         # In the main thread it would take the signals, and end the process by them.
         thread = threading.Thread(target=server.run, args=([listening],), name="web server")
         thread.start()

@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import ipaddress
 from collections.abc import Sequence
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -78,6 +78,11 @@ class WebSettings:
         if self.proxy_header is not None and not self.proxy_from:
             msg = "proxy_header needs proxy_from: the addresses of the proxy that may set it"
             raise ValueError(msg)
+        if self.proxy_header is not None and self.open_role is not None:
+            msg = (
+                "open_role lets in whoever comes through the proxy of proxy_header: set one of both"
+            )
+            raise ValueError(msg)
         for name in ("page_size", "session_hours", "max_body_bytes", "threads", "longest_wait"):
             if not getattr(self, name) > 0:
                 msg = f"{name} must be more than zero"
@@ -88,7 +93,3 @@ class WebSettings:
     def proxies(self) -> list[Network]:
         """The networks of ``proxy_from``."""
         return [ipaddress.ip_network(text, strict=False) for text in self.proxy_from]
-
-    def replace(self, **changes: object) -> Self:
-        """These settings with some changed."""
-        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]

@@ -369,6 +369,16 @@ def test_dns_rebinding(make_server: MakeServer, host: str) -> None:
         assert (403, "other-host") == answer
 
 
+def test_local_mode_behind_a_proxy(make_server: MakeServer) -> None:
+    """A proxy at this machine, which may well say that the host is this one, opens it to nobody."""
+    server = make_server(peer="127.0.0.1", base=LOCAL, open_role=Role.ADMIN)
+    for header in ("X-Forwarded-For", "Forwarded", "Via", "X-Real-IP"):
+        answer = server.refused("GET", "/api/v1/queues", headers={header: "203.0.113.9"})
+        assert (403, "through-a-proxy") == answer
+    with pytest.raises(ValueError, match="open_role"):
+        WebSettings(proxy_header="X-User", proxy_from=["127.0.0.1"], open_role=Role.VIEWER)
+
+
 def test_local_mode_is_not_for_others(make_server: MakeServer) -> None:
     """Whoever comes from elsewhere after all is asked for a token."""
     server = make_server(peer="198.51.100.7", base=LOCAL, open_role=Role.ADMIN)
@@ -465,7 +475,16 @@ def test_oversize_body(make_server: MakeServer) -> None:
     assert 413 == server.refused("POST", f"{PUBLISH}/stream", headers=line, content=endless())[0]
 
 
-@pytest.mark.parametrize("deep", [b"[" * 200 + b"]" * 200, b'{"a":' * 100_000, b"[" * 1_000_000])
+@pytest.mark.parametrize(
+    "deep",
+    [
+        b"[" * 200 + b"]" * 200,
+        b'{"a":' * 100_000,
+        b"[" * 1_000_000,
+        # A text without an end, of which each quote might be the beginning.
+        b"[" * 101 + b'"' + b'\\"' * 1_000_000 + b"\\",
+    ],
+)
 def test_deep_json(server: Server, deep: bytes) -> None:
     """JSON that is nested without end breaks nothing."""
     headers = {**server.as_(Role.ADMIN), "Content-Type": "application/json"}

@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
-from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine
+from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, text
 
 from queue_over_sql import DatabaseUnavailable, QueueService
 from queue_over_sql.web.api.clients import HTTP_CLIENTS, ClientQueue
@@ -261,6 +261,21 @@ def test_long_poll(server: Server) -> None:
     assert sorted(range(20)) == sorted(message["payload"] for (message,) in answers)
 
 
+def test_going_down(server: Server) -> None:
+    """A server that is to end answers whoever waits at once, and lets nobody wait any more."""
+    answers: list[list[dict[str, Any]]] = []
+    waiting = [
+        threading.Thread(target=lambda: answers.append(claimed(server, wait=60))) for _ in range(5)
+    ]
+    for thread in waiting:
+        thread.start()
+    server.app.state.end_waits()
+    for thread in waiting:
+        thread.join(30)
+    assert [[]] * 5 == answers
+    assert [] == claimed(server, wait=60)
+
+
 def test_waiting_takes_no_thread(make_server: MakeServer) -> None:
     """With one thread for the database, many wait for messages while others are answered."""
     server = make_server(threads=1)
@@ -461,6 +476,37 @@ def test_story(server: Server) -> None:
     assert "Traceback" in story["last_traceback"]
     assert 404 == server.call("GET", "/queues/jobs/messages/999").status_code
     assert 422 == server.call("GET", "/queues/jobs/messages/one").status_code
+
+
+def test_hostile_rows(server: Server, sqlite_url: str) -> None:
+    """What another client wrote into a row stops that message only, and is valid JSON outside."""
+    jobs = server.service.queue("jobs")
+    jobs.publish_many([1, 2, 3, 4, 5])
+    engine = create_engine(sqlite_url)
+    deep = "[" * 500 + "]" * 500
+    with engine.begin() as connection:
+        for number, column, value in (
+            (1, "scheduled_at", 2**62),
+            (2, "payload", "{not json"),
+            (3, "payload", '{"f": 1e999, "s": "\\ud800"}'),
+            (4, "payload", deep),
+        ):
+            connection.execute(
+                text(f"UPDATE queue_jobs SET {column} = :value WHERE id = :id"),
+                {"value": value, "id": number},
+            )
+    engine.dispose()
+    page = server.json("GET", "/queues/jobs/messages")
+    assert ["1"] == page["unreadable"]
+    assert ["2", "3", "4", "5"] == [message["id"] for message in page["messages"]]
+    assert (deep, "json") == (
+        page["messages"][2]["payload"],
+        page["messages"][2]["payload_encoding"],
+    )
+    strict = server.call("GET", "/queues/jobs/messages/3").text
+    json.loads(strict, parse_constant=pytest.fail)
+    taken = claimed(server, count=10)
+    assert {"3", "4", "5"} == {message["id"] for message in taken}
 
 
 def test_masked_fields(make_server: MakeServer) -> None:

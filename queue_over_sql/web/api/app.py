@@ -53,6 +53,8 @@ OPERATIONS: tuple[Operation, ...] = tuple(
 def create_api(service: QueueService, access: Access, settings: WebSettings) -> Starlette:
     """Make the API, to be mounted at ``/api/v1``.
 
+    A server that is to end calls ``state.end_waits()`` first, so that nobody's long poll keeps it.
+
     Args:
         service: whose queues it serves; it is neither started nor stopped here.
         access: says who asks.
@@ -76,6 +78,7 @@ def create_api(service: QueueService, access: Access, settings: WebSettings) -> 
     made = Starlette(routes=routes, exception_handlers=handlers)
     # A redirection would repeat whatever the Host header says.
     made.router.redirect_slashes = False
+    made.state.end_waits = clients.end_waits
     return made
 
 
@@ -100,12 +103,14 @@ def standalone(service: QueueService, settings: WebSettings | None = None) -> St
         yield
         await threads.run(service.stop)
 
+    api = create_api(service, access, settings)
     made = Starlette(
-        routes=[Mount("/api/v1", create_api(service, access, settings))],
+        routes=[Mount("/api/v1", api)],
         middleware=[Middleware(Guard, max_body_bytes=settings.max_body_bytes)],
         lifespan=lifespan,
     )
     made.router.redirect_slashes = False
+    made.state.end_waits = api.state.end_waits
     return made
 
 

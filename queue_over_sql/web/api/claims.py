@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import anyio
 
+from queue_over_sql.errors import QueueError
 from queue_over_sql.web.api import shapes, showing
 from queue_over_sql.web.api.operations import Call, Operations
 from queue_over_sql.web.api.problems import Problem
@@ -16,6 +18,7 @@ from queue_over_sql.web.settings import Role
 if TYPE_CHECKING:
     from queue_over_sql.message import Message
     from queue_over_sql.queues.settle import Settlements
+    from queue_over_sql.web.api.clients import ClientQueue
 
 operations = Operations("claim and settle")
 
@@ -54,8 +57,23 @@ async def claim(call: Call, queue: str, body: shapes.ClaimRequest) -> shapes.Cla
             await threads.run(lambda: target.give_back(messages))
         messages = []
     as_text = body.payload_encoding == "json"
-    found = [showing.claimed(each, _UNMASKED, as_text=as_text) for each in messages]
-    return shapes.Claimed(messages=found)
+    return shapes.Claimed(
+        messages=await threads.run(lambda: _shown(target, messages, as_text=as_text))
+    )
+
+
+def _shown(
+    target: ClientQueue, messages: list[Message], *, as_text: bool
+) -> list[shapes.ClaimedMessage]:
+    """The messages as clients get them; one whose row cannot be read has failed."""
+    found = []
+    for message in messages:
+        try:
+            found.append(showing.claimed(message, _UNMASKED, as_text=as_text))
+        except QueueError as error:
+            with contextlib.suppress(QueueError):
+                target.nack([message], str(error))
+    return found
 
 
 @operations.add("POST", "/queues/{queue}/ack", Role.OPERATOR, problems=(404, 409))

@@ -242,6 +242,7 @@ class Clients:
         self._queues: dict[str, ClientQueue] = {}
         self._lock = threading.Lock()
         self._news = _News(self._parts)
+        self._ending = False
 
     def queue(self, name: str) -> ClientQueue:
         """A queue by its name.
@@ -265,7 +266,7 @@ class Clients:
         Where it is cancelled nothing stays claimed.
         """
         messages = await self._look(queue, count, lease)
-        if messages or not wait:
+        if messages or not wait or self._ending:
             return messages
         with anyio.move_on_after(wait):
             async with queue.line:
@@ -273,10 +274,15 @@ class Clients:
                 while True:
                     seen = self._news.count
                     messages = await self._look(queue, count, lease)
-                    if messages:
+                    if messages or self._ending:
                         break
                     await self._news.wait(seen, pauses.pause())
         return messages
+
+    def end_waits(self) -> None:
+        """Answer whoever waits for messages at once, from now on: the server is going down."""
+        self._ending = True
+        self._parts.arrivals.announce()
 
     async def _look(self, queue: ClientQueue, count: int, lease: float | None) -> list[Message]:
         # A claim that is under way is always heard: whoever is cancelled gives it back.

@@ -186,15 +186,17 @@ def _page(
 
         def lines() -> Iterator[list[Any]]:
             for part in showing.pages(found, query.limit, query.after):
-                yield [showing.message(each, mask, as_text=as_text) for each in part]
+                yield showing.messages(part, mask, as_text=as_text)[0]
 
         return Lines(lines())
     if query.limit > shapes.MOST_LISTED:
         text = f"limit is at most {shapes.MOST_LISTED} unless NDJSON is asked for."
         raise Problem(422, "not-valid", text)
     messages, more = showing.one_page(found, query.limit, query.after)
+    shown, unreadable = showing.messages(messages, mask, as_text=as_text)
     return shapes.MessagePage(
-        messages=[showing.message(each, mask, as_text=as_text) for each in messages],
+        messages=shown,
+        unreadable=unreadable,
         next=str(messages[-1].id) if more and messages else None,
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import math
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_type_hints
@@ -42,7 +43,10 @@ DEEPEST: Final = 100
 BODY_SECONDS: Final = 60.0
 """How long a body, or a line of NDJSON, may take to come."""
 _PARAMETER: Final = re.compile(r"\{(\w+)(?::path)?\}")
-_TEXTS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+# Texts, of which one without an end goes to the end: so each byte is read once, whatever comes.
+_TEXTS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+# A body that takes longer to read than to hand over is read in a thread.
+_SMALL: Final = 65_536
 _BRACKETS: Final = re.compile(rb"[\[\]{}]")
 
 
@@ -189,8 +193,12 @@ class Lines:
 
     async def sent(self, threads: Threads) -> AsyncIterator[str]:
         """Its lines, some at a time."""
-        while (page := await threads.run(lambda: next(self._pages, None))) is not None:
-            yield "".join(f"{to_json(plain(each))}\n" for each in page)
+        while (text := await threads.run(self._next)) is not None:
+            yield text
+
+    def _next(self) -> str | None:
+        page = next(self._pages, None)
+        return None if page is None else "".join(f"{encoded(each)}\n" for each in page)
 
 
 class Dispatcher:
@@ -218,12 +226,13 @@ class Dispatcher:
         if request.method not in SAFE_METHODS:
             api.access.check_csrf(request, who, request.headers.get(CSRF_HEADER))
         call = Call(api, request, who, operation.status)
-        done = await _audited(call, operation, await _arguments(request, operation))
+        arguments = await _arguments(request, operation, api.threads)
+        done = await _audited(call, operation, arguments)
         if isinstance(done, Lines):
             return StreamingResponse(done.sent(api.threads), 200, call.headers, NDJSON)
         if done is None:
             return Response(None, 204, call.headers)
-        return Response(to_json(plain(done)), call.status, call.headers, JSON)
+        return Response(done, call.status, call.headers, JSON)
 
     def _chosen(self, request: Request) -> Operation:
         method = "GET" if request.method == "HEAD" else request.method
@@ -234,12 +243,12 @@ class Dispatcher:
         return operation
 
 
-async def _arguments(request: Request, operation: Operation) -> dict[str, Any]:
+async def _arguments(request: Request, operation: Operation, threads: Threads) -> dict[str, Any]:
     arguments = dict(request.path_params)
     if operation.query is not None:
         arguments["query"] = read_query(request, operation.query)
     if operation.body is not None:
-        arguments["body"] = await read_body(request, operation)
+        arguments["body"] = await read_body(request, operation, threads)
     elif operation.lines_in:
         check_media_type(request, NDJSON)
     return arguments
@@ -260,15 +269,38 @@ async def _audited(call: Call, operation: Operation, arguments: dict[str, Any]) 
 
 
 async def _called(call: Call, operation: Operation, arguments: dict[str, Any]) -> Any:
-    if inspect.iscoroutinefunction(operation.function):
-        return await operation.function(call, **arguments)
-    return await call.api.threads.run(lambda: operation.function(call, **arguments))
+    """Call the function; what it answers is JSON already, which may take a while to make."""
+    run, function = call.api.threads.run, operation.function
+    if inspect.iscoroutinefunction(function):
+        done = await function(call, **arguments)
+        return await run(lambda: _made(done))
+    return await run(lambda: _made(function(call, **arguments)))
+
+
+def _made(done: Any) -> Any:
+    return done if done is None or isinstance(done, Lines) else encoded(done)
 
 
 def answer_to(error: Exception) -> Response:
     """The answer that says what went wrong."""
     problem = problem_of(error)
     return problem.response(headers_of(problem, error))
+
+
+def encoded(value: Any) -> str:
+    """A structure as JSON; numbers that JSON does not have, which others stored, as text."""
+    text = to_json(plain(value))
+    if "Infinity" in text or "NaN" in text:
+        return to_json(_finite(plain(value)))
+    return text
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list) else value
 
 
 def plain(value: Any) -> Any:
@@ -315,7 +347,7 @@ def check_media_type(request: Request, wanted: str) -> None:
         raise HTTPException(415, f"Send the body with Content-Type: {wanted}.")
 
 
-async def read_body(request: Request, operation: Operation) -> Any:
+async def read_body(request: Request, operation: Operation, threads: Threads) -> Any:
     """Read the body by its class.
 
     Raises:
@@ -328,7 +360,9 @@ async def read_body(request: Request, operation: Operation) -> Any:
     if not body and operation.body_may_be_left_out:
         return operation.body()
     check_media_type(request, JSON)
-    return read_json(body, operation.body)
+    if len(body) <= _SMALL:
+        return read_json(body, operation.body)
+    return await threads.run(lambda: read_json(body, operation.body))
 
 
 def read_json(text: bytes, kind: Any) -> Any:

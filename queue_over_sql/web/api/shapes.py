@@ -266,9 +266,13 @@ class MessageQuery(Taken, kw_only=True):
 
 
 class MessagePage(Given, kw_only=True):
-    """Messages by id; ``next`` is ``after`` of the next page, null at the end."""
+    """Messages by id; ``next`` is ``after`` of the next page, null at the end.
+
+    ``unreadable`` has the ids of rows that hold what this library never writes.
+    """
 
     messages: list[Message]
+    unreadable: list[str]
     next: str | None
 
 

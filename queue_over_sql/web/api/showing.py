@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import UNSET
 
+from queue_over_sql.errors import QueueError
 from queue_over_sql.message import row_of
 from queue_over_sql.queues.json_lines import in_base64, to_json
 from queue_over_sql.web.api import shapes
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from queue_over_sql.topics.topic import Subscription
     from queue_over_sql.web.masking import Mask
 
+_log = logging.getLogger(__name__)
+
 _FACTS: Final = (
     *("key", "kind", "priority", "attempt", "max_attempts", "published_at", "scheduled_at"),
     *("available_at", "claimed_at", "lease_expires_at", "consumer_id", "last_attempt_at"),
@@ -39,6 +43,20 @@ _FIRST_READ, _LARGEST_READ = 20, 500
 def message(found: Message, mask: Mask, *, as_text: bool = False) -> shapes.Message:
     """A message for whoever looks: with masked fields."""
     return shapes.Message(**_message(found, mask, as_text=as_text))
+
+
+def messages(
+    found: list[Message], mask: Mask, *, as_text: bool
+) -> tuple[list[shapes.Message], list[str]]:
+    """Messages for whoever looks, and the ids of those whose rows cannot be read."""
+    shown, unreadable = [], []
+    for each in found:
+        try:
+            shown.append(message(each, mask, as_text=as_text))
+        except QueueError as error:
+            _log.warning("Message %d of queue %s is left out: %s", each.id, each.queue, error)
+            unreadable.append(str(each.id))
+    return shown, unreadable
 
 
 def claimed(found: Message, mask: Mask, *, as_text: bool = False) -> shapes.ClaimedMessage:
