@@ -5,10 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx2
 import pytest
 from rich.console import Console, Group
 from sqlalchemy import Engine, create_engine, inspect, text
@@ -54,6 +57,35 @@ def test_embedded_by_default_and_told_to_people(tmp_path: Path) -> None:
     ended = run("demo", "--folder", str(folder), url="nosuchengine://real", seconds=300)
     assert 0 == ended.exit_code, ended.err
     assert (True, True) == ("kill -9" in ended.err, "each done exactly once" in ended.out)
+
+
+@pytest.mark.chaos
+def test_it_can_be_watched_in_the_dashboard(tmp_path: Path) -> None:
+    """Until a signal, after which nothing of it is left."""
+    folder = _folder_of_files(tmp_path, 60)
+    place = tmp_path / "place"
+    place.mkdir()
+    arguments = command("demo", "--folder", str(folder), "--serve")
+    with subprocess.Popen(
+        arguments, stderr=subprocess.PIPE, text=True, env=environment(TMPDIR=str(place))
+    ) as process:
+        assert process.stderr is not None
+        said: list[str] = []
+        for line in process.stderr:
+            said.append(line)
+            if "stays at" in line:
+                break
+        address = re.search(r"http://[0-9.:]+", "".join(said))
+        assert address is not None, said
+        pages = httpx2.Client(base_url=address[0], trust_env=False)
+        with pages:
+            name = re.search(r"demo_[0-9a-f]{8}", pages.get("/").text)
+            assert name is not None
+            assert 200 == pages.get(f"/queues/{name[0]}").status_code
+        assert [] != list(place.iterdir())
+        process.send_signal(signal.SIGTERM)
+        assert 0 == process.wait(60), process.stderr.read()
+    assert [] == list(place.iterdir())
 
 
 @pytest.mark.chaos

@@ -48,6 +48,12 @@ def demo(
     deadline: Annotated[
         float, duration("Give up and settle the account after this long.", show_default="5m")
     ] = 300.0,
+    serve: Annotated[
+        bool,
+        typer.Option(
+            "--serve", help="Show it in the dashboard, on a free port, until SIGTERM or SIGINT."
+        ),
+    ] = False,
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave the queue, the results table and the logs.")
     ] = False,
@@ -85,6 +91,7 @@ def demo(
         sample=sample,
         consumer_timeout=consumer_timeout,
         deadline=deadline,
+        serve=serve,
         keep=keep,
     )
     if not balanced:

@@ -25,6 +25,7 @@ class Plan:
         deadline: seconds after which the demo gives up and accounts for what is there.
         schema, table_prefix: of the queue's tables; None for the defaults.
         keep: whether tables, queue and logs stay at the end.
+        history: whether servers keep a history, for the dashboard.
     """
 
     url: str
@@ -41,6 +42,7 @@ class Plan:
     schema: str | None = None
     table_prefix: str | None = None
     keep: bool = False
+    history: bool = False
     # A name of its own for each run, so that the demo meets nobody else's tables.
     name: str = dataclasses.field(default_factory=lambda: f"demo_{uuid4().hex[:8]}")
 
@@ -71,6 +73,7 @@ class ServerOrder:
     threads: int
     batch: int
     consumer_timeout: float
+    history: bool = False
 
     @classmethod
     def of(cls, plan: Plan, name: str) -> ServerOrder:
@@ -86,6 +89,7 @@ class ServerOrder:
             threads=plan.threads,
             batch=plan.batch,
             consumer_timeout=plan.consumer_timeout,
+            history=plan.history,
         )
 
     def line(self) -> str:

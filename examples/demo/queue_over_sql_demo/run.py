@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,18 @@ from queue_over_sql_demo.account import Account
 from queue_over_sql_demo.course import DemoError, Progress
 from queue_over_sql_demo.files import NOT_STANDARD, Scan, scan, standard_library
 from queue_over_sql_demo.plan import Plan
-from queue_over_sql_demo.stage import perform, work_folder
+from queue_over_sql_demo.stage import clear_stage, dashboard, perform, work_folder
 from queue_over_sql_demo.view import View, account_table, rates
 
 
 def run(
-    output: Output, connection: Connection, *, folder: Path | None, keep: bool, **options: Any
+    output: Output,
+    connection: Connection,
+    *,
+    folder: Path | None,
+    serve: bool,
+    keep: bool,
+    **options: Any,
 ) -> bool:
     """Run the demo, with `options` of its plan; whether its account balances."""
     with work_folder(keep=keep) as place:
@@ -32,11 +39,22 @@ def run(
             without=NOT_STANDARD if folder is None else frozenset(),
             schema=connection.schema,
             table_prefix=connection.table_prefix,
-            keep=keep,
+            # What is looked at stays until the end.
+            keep=keep or serve,
+            history=serve,
             **options,
         )
-        account, progress = _perform(output, plan, place)
-        _report(output, plan, account, progress)
+        with dashboard(plan) if serve else nullcontext() as address:
+            if address is not None:
+                output.note(f"The dashboard is at {address}")
+            account, progress = _perform(output, plan, place)
+            _report(output, plan, account, progress)
+            if address is not None:
+                output.note(f"The dashboard stays at {address} until Ctrl-C.")
+                with stop_on_signals() as stop:
+                    stop.asked.wait()
+        if serve and not keep:
+            clear_stage(plan)
         if keep:
             _say_what_is_kept(output, plan, place)
     return account.balanced

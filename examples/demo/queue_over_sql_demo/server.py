@@ -15,31 +15,30 @@ from sqlalchemy import Connection
 
 from queue_over_sql import Message, QueueService, Worker
 from queue_over_sql.cli.workers import start_logging
+from queue_over_sql.observability.history import History
 from queue_over_sql_demo.files import digest
 from queue_over_sql_demo.plan import ServerOrder
 from queue_over_sql_demo.results import results_table, write_result
 
 
-def open_service(
-    url: str, schema: str | None, table_prefix: str | None, name: str, timeout: float
-) -> QueueService:
+def open_service(order: ServerOrder) -> QueueService:
     """A service for the demo, whose reaper looks often enough for its short timeout."""
-    prefix: dict[str, Any] = {} if table_prefix is None else {"table_prefix": table_prefix}
+    prefix = order.table_prefix
+    given: dict[str, Any] = {} if prefix is None else {"table_prefix": prefix}
     return QueueService(
-        url,
-        schema=schema,
-        consumer_name=name,
-        consumer_timeout=timeout,
-        reaper_interval=timeout / 6,
-        **prefix,
+        order.url,
+        schema=order.schema,
+        consumer_name=order.name,
+        consumer_timeout=order.consumer_timeout,
+        reaper_interval=order.consumer_timeout / 6,
+        observer=History() if order.history else None,
+        **given,
     )
 
 
 def build_worker(order: ServerOrder) -> Worker:
     """The worker that computes checksums as `order` says."""
-    service = open_service(
-        order.url, order.schema, order.table_prefix, order.name, order.consumer_timeout
-    )
+    service = open_service(order)
     worker = service.worker(concurrency=order.threads, prefetch=order.batch)
     results = results_table(order.results, order.schema)
     folder = Path(order.folder)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import typer
 from sqlalchemy import Table
 
 from queue_over_sql import FixedDelay, Queue, QueueService
@@ -19,7 +20,7 @@ from queue_over_sql_demo.course import Course, Progress
 from queue_over_sql_demo.files import Scan
 from queue_over_sql_demo.fleet import running_servers
 from queue_over_sql_demo.observer import Observer
-from queue_over_sql_demo.plan import Plan
+from queue_over_sql_demo.plan import Plan, ServerOrder
 from queue_over_sql_demo.results import results_table
 from queue_over_sql_demo.server import open_service
 
@@ -47,17 +48,50 @@ class Stage:
 @contextmanager
 def set_stage(plan: Plan) -> Iterator[Stage]:
     """Create the demo's queue and results table; drop both at the end unless told to keep."""
-    service = open_service(plan.url, plan.schema, plan.table_prefix, "demo", plan.consumer_timeout)
+    service = open_service(ServerOrder.of(plan, "demo"))
     results = results_table(plan.results, plan.schema)
     try:
         queue = service.create_queue(plan.name, retry=FixedDelay(0.2))
         parts_of(service).connections.run(results.create)
         yield Stage(service, queue, results)
     finally:
+        service.stop()
         if not plan.keep:
-            connections = parts_of(service).connections
-            connections.run(lambda connection: results.drop(connection, checkfirst=True))
-            service.drop_queue(plan.name)
+            clear_stage(plan)
+
+
+def clear_stage(plan: Plan) -> None:
+    """Drop the demo's queue and results table."""
+    results = results_table(plan.results, plan.schema)
+    with _opened(plan) as service:
+        connections = parts_of(service).connections
+        connections.run(lambda connection: results.drop(connection, checkfirst=True))
+        service.drop_queue(plan.name)
+
+
+@contextmanager
+def dashboard(plan: Plan) -> Iterator[str]:
+    """Serve the dashboard of the demo's database on this machine; its address."""
+    try:
+        from queue_over_sql.web.app import create_app
+        from queue_over_sql.web.server import serving
+        from queue_over_sql.web.settings import Role, WebSettings
+    except ImportError as error:
+        problem = f"it needs the extra web: pip install 'queue_over_sql[web]' ({error})"
+        raise typer.BadParameter(problem, param_hint="--serve") from error
+    with _opened(plan) as service:
+        app = create_app(service, WebSettings(title="demo", open_role=Role.ADMIN))
+        with serving(app) as address:
+            yield address
+
+
+@contextmanager
+def _opened(plan: Plan) -> Iterator[QueueService]:
+    order = ServerOrder.of(plan, "demo")
+    service = open_service(order)
+    try:
+        yield service
+    finally:
         service.stop()
 
 
