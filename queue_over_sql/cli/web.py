@@ -23,7 +23,7 @@ COLUMNS: Final = ("name", "role", "created (UTC)", "expires (UTC)")
 NONE_YET: Final = "There is no token yet: queue-over-sql token add NAME --role operator makes one."
 
 TokenName = Annotated[
-    str, typer.Argument(metavar="NAME", show_default=False, help="Of a person or a program.")
+    str, typer.Argument(metavar="NAME", show_default=False, help="Who will use the token.")
 ]
 
 token_commands = Commands(
@@ -137,7 +137,7 @@ def serve(
             "--proxy-header",
             metavar="NAME",
             show_default=False,
-            help="Believe the reverse proxy at --proxy-from that this header names the user.",
+            help="Take the user's name from this header, in requests from --proxy-from only.",
         ),
     ] = None,
     proxy_from: Annotated[
@@ -152,7 +152,9 @@ def serve(
     proxy_role: Annotated[
         str,
         typer.Option(
-            "--proxy-role", metavar="viewer|operator|admin", help="Role of those it names."
+            "--proxy-role",
+            metavar="viewer|operator|admin",
+            help="Role of users whom the proxy names.",
         ),
     ] = "viewer",
 ) -> None:
@@ -166,18 +168,21 @@ def serve(
         from queue_over_sql.web.app import create_app
         from queue_over_sql.web.server import serving
         from queue_over_sql.web.settings import Role, WebSettings
+        from queue_over_sql.web.tables import WebStore
     except ImportError as error:
-        problem = f"it needs the extra web: pip install 'queue_over_sql[web]' ({error})"
+        problem = f"it needs the extra web: pip install '.[web]' ({error})"
         raise typer.BadParameter(problem, param_hint="serve") from error
     from queue_over_sql.cli.workers import start_logging
     from queue_over_sql.observability.probes import read_address
+    from queue_over_sql.service import parts_of
 
     host, port = read_address(http)
     start_logging("info")
     with session.connect(consumer_name="serve") as service:
         # Leases of clients of the API end by a reaper, and there may be no other.
         service.start()
-        has_tokens = bool(_store(service).tokens())
+        store = WebStore(parts_of(service), WebSettings())
+        has_tokens = store.prepare() and bool(store.tokens())
         is_open = is_loopback(host) and not (tokens or has_tokens or proxy_header)
         settings = WebSettings(
             title=title,

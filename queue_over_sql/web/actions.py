@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 from queue_over_sql.durations import to_timedelta
 from queue_over_sql.web.looks import error_groups
 from queue_over_sql.web.settings import Role
-from queue_over_sql.web.snapshot import COUNT_LIMIT
 
 if TYPE_CHECKING:
     from queue_over_sql import ArchiveSelection, LiveSelection, Queue, QueueService
     from queue_over_sql.store import Edited
 
 _BATCH: Final = 500
+_TOLD: Final = 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +79,7 @@ class Action:
         role: who may do it.
         run: does it.
         question: what to ask first, with ``{n}`` for how many; None where it can be undone.
+        asks_for_all: whether the question is only asked where no messages were chosen.
         count: how many messages it is about, up to a limit; None where that is no question.
         word: the field of ``Asked`` that has to be typed for it.
     """
@@ -89,6 +90,11 @@ class Action:
     question: str | None = None
     count: Callable[[QueueService, Asked], int] | None = None
     word: str | None = None
+    asks_for_all: bool = False
+
+    def asks(self, asked: Asked) -> bool:
+        """Whether there is a question before this."""
+        return self.question is not None and not (self.asks_for_all and asked.ids)
 
 
 def live_of(service: QueueService, asked: Asked) -> LiveSelection:
@@ -137,6 +143,18 @@ def _edited(done: Edited, verb: str) -> str:
     if done.skipped:
         text += f" {messages(done.skipped).capitalize()} stayed as they were: a consumer has them."
     return text
+
+
+def described(asked: Asked) -> str:
+    """Which messages a form means, for the audit."""
+    if asked.ids:
+        more = f" and {len(asked.ids) - _TOLD:,} more" if len(asked.ids) > _TOLD else ""
+        return f"ids {', '.join(map(str, asked.ids[:_TOLD]))}{more}"
+    names = ("status", "key", "kind", "field", "value")
+    told = [f"{name}={asked[name]}" for name in names if asked[name]]
+    if asked["like"]:
+        told.append(f"error as of {asked['like']}")
+    return ", ".join(told) or ("all" if asked["all"] else "")
 
 
 def messages(count: int) -> str:
@@ -217,7 +235,7 @@ def _hold(service: QueueService, asked: Asked) -> Done:
 def _unhold(service: QueueService, asked: Asked) -> Done:
     done = live_of(service, asked).unhold()
     undo = ("hold", _same(asked)) if asked.ids else None
-    return Done(_edited(done, "Let go"), int(done), undo)
+    return Done(_edited(done, "Released from hold"), int(done), undo)
 
 
 def _to_front(service: QueueService, asked: Asked) -> Done:
@@ -282,12 +300,17 @@ def _count_live(service: QueueService, asked: Asked) -> int:
     return live_of(service, asked).count()
 
 
+def _count_unclaimed(service: QueueService, asked: Asked) -> int:
+    queue = asked.queue(service)
+    return sum(queue.messages(status=each).count() for each in ("ready", "delayed", "held"))
+
+
 # -- consumers and schedules
 
 
 def _release_consumer(service: QueueService, asked: Asked) -> Done:
     count = service.release_consumer(asked["consumer"])
-    return Done(f"Gave back {messages(count)} of that consumer.", count)
+    return Done(f"Gave back {messages(count)} of {asked['consumer']}.", count)
 
 
 def _pause_schedule(service: QueueService, asked: Asked) -> Done:
@@ -310,19 +333,26 @@ ACTIONS: Final[Mapping[str, Action]] = {
         "Purge",
         Role.ADMIN,
         _purge,
-        "Remove {n} of {queue} for ever? Messages that a consumer holds stay.",
-        lambda service, asked: min(
-            COUNT_LIMIT + 1, asked.queue(service).messages().count()
-        ),
+        "Remove {n} from {queue} for ever? Claimed messages stay.",
+        _count_unclaimed,
     ),
     "drop": Action(
         "Drop", Role.ADMIN, _drop, "Drop {queue} with all its messages and its archive?",
         word="queue",
     ),
-    "hold": Action("Hold", Role.OPERATOR, _hold),
-    "unhold": Action("Let go", Role.OPERATOR, _unhold),
-    "front": Action("Move to the front", Role.OPERATOR, _to_front),
-    "due": Action("Make due now", Role.OPERATOR, _due_now),
+    "hold": Action(
+        "Hold", Role.OPERATOR, _hold, "Hold {n}? Nobody gets them until they are released.",
+        _count_live, asks_for_all=True,
+    ),
+    "unhold": Action(
+        "Release from hold", Role.OPERATOR, _unhold, "Release {n} from hold?",
+        _count_live, asks_for_all=True,
+    ),
+    "front": Action(
+        "Move to the front", Role.OPERATOR, _to_front,
+        "Move {n} before all others of their priority?", _count_live,
+    ),
+    "due": Action("Make due now", Role.OPERATOR, _due_now, "Make {n} due now?", _count_live),
     "remove": Action("Remove", Role.OPERATOR, _remove, "Remove {n} for ever?", _count_live),
     "cancel": Action(
         "Cancel", Role.OPERATOR, _cancel,

@@ -17,13 +17,13 @@ from starlette.staticfiles import StaticFiles
 from queue_over_sql.errors import QueueError
 from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.web.access import CSRF_FIELD, Access, Refused
-from queue_over_sql.web.actions import ACTIONS, Action, Asked, Done, messages
+from queue_over_sql.web.actions import ACTIONS, Action, Asked, Done, described, messages
 from queue_over_sql.web.api import create_api
 from queue_over_sql.web.guard import Guard
 from queue_over_sql.web.pages import queues, system
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.site import FORM_FIELDS, Site, View
-from queue_over_sql.web.snapshot import COUNT_LIMIT, Snapshots
+from queue_over_sql.web.snapshot import Snapshots
 from queue_over_sql.web.tables import WebStore
 from queue_over_sql.web.threads import Threads
 
@@ -122,6 +122,8 @@ class _Forms:
             self._access.check_csrf(request, principal, _csrf(view))
         except Refused as refusal:
             return self._site.refused(view, refusal)
+        except QueueError as error:
+            return view.failed(error)
         response = RedirectResponse(view.url("sign-in"), 303)
         self._access.end_session(request, response)
         return response
@@ -141,6 +143,8 @@ class _Forms:
         except Refused as error:
             refusal = error
             return await self._access.threads.run(lambda: self._site.refused(view, refusal))
+        except QueueError as error:
+            return view.failed(error)
         asked = view.asked()
         done: list[Done] = []
 
@@ -161,7 +165,7 @@ class _Forms:
                 name,
                 queue=asked["queue"] or None,
                 count=done[0].count,
-                detail=done[0].text,
+                detail=" ".join(filter(None, [done[0].text, described(asked)])),
             )
         return response
 
@@ -174,19 +178,22 @@ def _csrf(view: View) -> str | None:
 def _question(view: View, name: str, action: Action, asked: Asked) -> Response | None:
     """The page that asks before something is done; None where it was confirmed."""
     if view.site.mask.hides(asked["field"]):
-        return view.refused(400, "This field is hidden here, so nobody can choose by it.")
-    if action.question is None:
+        return view.refused(422, "This field is hidden here, so nobody can choose by it.")
+    if action.question is None or not action.asks(asked):
         return None
     count = None if action.count is None else action.count(view.service, asked)
     if count == 0:
-        return view.refused(400, "There is no such message any more.")
+        return view.refused(422, "There is no such message, or there is none any more.")
     confirmed = asked["confirmed"]
     typed = action.word is None or asked["typed"] == asked[action.word]
     if confirmed and typed and (count is None or (confirmed.isdigit() and count <= int(confirmed))):
         return None
-    told = "" if count is None else messages(min(count, COUNT_LIMIT))
-    if count is not None and count > COUNT_LIMIT:
-        told = f"more than {told}"
+    told = "" if count is None else messages(count)
+    why = ""
+    if confirmed and not typed:
+        why = "The name does not match."
+    elif confirmed and count is not None:
+        why = f"It was about {messages(int(confirmed))}." if confirmed.isdigit() else ""
     fields: dict[str, Any] = {
         key: value for key, value in asked.fields.items() if key not in {"confirmed", "typed"}
     }
@@ -200,6 +207,7 @@ def _question(view: View, name: str, action: Action, asked: Asked) -> Response |
         action=action,
         question=question,
         count=count,
+        why=why,
         fields=fields,
         back=view.back(),
     )

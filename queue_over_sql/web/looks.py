@@ -38,7 +38,7 @@ class MessageLook:
     Attributes:
         status: ``ready``, ``delayed``, ``claimed``, ``held``, or how it ended.
         error: the beginning of the last error.
-        holder, round, lease_until: of a claimed one.
+        holder, round, lease_until: of the present or the last claim.
     """
 
     id: int
@@ -85,13 +85,11 @@ class ErrorGroup:
     Attributes:
         error: the beginning of one of their errors.
         ids: the newest first.
-        last_at: when the newest of them ended.
     """
 
     kind: str | None
     error: str
     ids: list[int]
-    last_at: datetime | None
 
 
 def page_of(
@@ -127,7 +125,7 @@ def message_of(queue: Queue, message_id: int) -> MessageLook | None:
     return None
 
 
-def error_groups(queue: Queue, outcome: str | None = None) -> list[ErrorGroup]:
+def error_groups(queue: Queue) -> list[ErrorGroup]:
     """The newest dead letters of a queue, by kind and error; the largest group first.
 
     Errors are alike if they begin alike but for their digits. Of each outcome the newest
@@ -135,18 +133,19 @@ def error_groups(queue: Queue, outcome: str | None = None) -> list[ErrorGroup]:
     """
     table = queue.archive.table
     error = func.substr(cast(table.c.last_error, String), 1, _ERROR_CHARACTERS).label("error")
-    columns = [table.c.id, table.c.kind, error, table.c.finished_at.label("finished_at")]
+    columns = [table.c.id, table.c.kind, error]
     groups: dict[tuple[str | None, str], ErrorGroup] = {}
-    for ended in ("failed", "rejected") if outcome is None else (outcome,):
+    for ended in ("failed", "rejected"):
         selection = queue.archive.messages(status=ended)
         for row in rows_of(selection, columns, limit=GROUP_LIMIT, newest_first=True):
             first = (row.error or "").strip().split("\n", 1)[0]
             alike = "".join("#" if each.isdigit() else each for each in first)
             group = groups.get((row.kind, alike))
             if group is None:
-                at = optional_instant(row.finished_at)
-                group = groups[row.kind, alike] = ErrorGroup(row.kind, first, [], at)
+                group = groups[row.kind, alike] = ErrorGroup(row.kind, first, [])
             group.ids.append(row.id)
+    for group in groups.values():
+        group.ids.sort(reverse=True)
     return sorted(groups.values(), key=lambda group: -len(group.ids))
 
 
@@ -162,7 +161,7 @@ def payload_text(queue: Queue, message: MessageLook, mask: Mask) -> tuple[str, b
     """The payload of a message as text, and whether all of it is there."""
     table = queue.archive.table if message.archived else queue.table
     if "payload" not in table.c:
-        return _row_text(queue, table, message), True
+        return _row_text(queue, table, message, mask), True
     context = core_of(queue).context
     content = context.dialect.read_payload(table.c.payload)
     if not isinstance(content.type, Text) and queue.settings.payload != "bytes":
@@ -174,6 +173,8 @@ def payload_text(queue: Queue, message: MessageLook, mask: Mask) -> tuple[str, b
     found = context.run(lambda c: c.scalar(select(wanted).where(of_it)))
     if isinstance(found, (bytes, memoryview)):
         return _hex(bytes(found), size), whole and size <= _HEX_BYTES
+    if mask and not whole and queue.settings.payload == "json":
+        return f"{size:,} characters: too many to know what is to be hidden.", False
     is_json = queue.settings.payload == "json" and whole
     return (written(found or "", mask) if is_json else visible(found or "")), whole
 
@@ -216,12 +217,13 @@ def _hex(content: bytes, size: int) -> str:
     return f"{size:,} bytes\n{shown}{' …' if size > _HEX_BYTES else ''}"
 
 
-def _row_text(queue: Queue, table: Any, message: MessageLook) -> str:
+def _row_text(queue: Queue, table: Any, message: MessageLook, mask: Mask) -> str:
     context = core_of(queue).context
     own = [column for column in table.c if column.key not in ADDED_COLUMNS]
     row = context.run(lambda c: c.execute(select(*own).where(table.c.id == message.id)).first())
     values = {} if row is None else dict(zip((column.name for column in own), row, strict=True))
-    return visible("\n".join(f"{name}: {str(value)[:2000]}" for name, value in values.items()))
+    shown = mask.apply(values)
+    return visible("\n".join(f"{name}: {str(value)[:2000]}" for name, value in shown.items()))
 
 
 _KEYS: Final = (

@@ -27,10 +27,14 @@ class Mask:
         return self._masked(value, ()) if self else value
 
     def hides(self, path: str) -> bool:
-        """Whether a path leads to, or into, something hidden: to search by it would tell."""
+        """Whether a path leads to, into or around something hidden: to search by it would tell."""
         steps = tuple(step.lower() for step in path.split(".") if not step.isdecimal())
-        inside = any(steps[: len(hidden)] == hidden for hidden in self._paths)
+        inside = bool(steps) and any(self._meet(steps, hidden) for hidden in self._paths)
         return inside or not self._names.isdisjoint(steps)
+
+    @staticmethod
+    def _meet(steps: tuple[str, ...], hidden: tuple[str, ...]) -> bool:
+        return all(one == other for one, other in zip(steps, hidden, strict=False))
 
     def _masked(self, value: Any, path: tuple[str, ...]) -> Any:
         if isinstance(value, list):

@@ -21,19 +21,13 @@ from starlette.datastructures import FormData
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from queue_over_sql.errors import (
-    ClaimLost,
-    DatabaseUnavailable,
-    DuplicateKey,
-    NotPermitted,
-    QueueError,
-    QueueNotFound,
-)
+from queue_over_sql.errors import QueueError
 from queue_over_sql.plots.words import duration_words
 from queue_over_sql.web.access import CSRF_FIELD, Access, Principal, Refused
 from queue_over_sql.web.actions import ACTIONS, Asked, Done
 from queue_over_sql.web.looks import visible
 from queue_over_sql.web.masking import Mask
+from queue_over_sql.web.problems import TITLES, problem_of
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.snapshot import COUNT_LIMIT, Overview, Snapshots
 
@@ -58,17 +52,12 @@ NAVIGATION: Final = {
 }
 """The pages that each page links to: names of routes, and what they are called."""
 
+ROLES: Final = {"audit": Role.OPERATOR}
+"""The roles that pages need where a viewer may not see them."""
+
 FORM_FIELDS: Final = 2_000
 """How many fields a form may have: a page of messages has fewer boxes."""
 
-_STATUS: Final[Mapping[type[QueueError], int]] = {
-    QueueNotFound: 404,
-    NotPermitted: 403,
-    DuplicateKey: 409,
-    ClaimLost: 409,
-    DatabaseUnavailable: 503,
-}
-_FAILED: Final = 500
 _BIGINT: Final = 2**63
 _FLASH: Final = "queue_over_sql_flash"
 _ID: Final = re.compile(r"-?[0-9]{1,19}")
@@ -95,19 +84,20 @@ class Site:
         self.mask = Mask(settings.masked)
         self._templates = _environment()
 
-    def route(self, path: str, name: str, page: Page) -> Route:
-        """A route to a page that every viewer may see."""
+    def route(self, path: str, name: str, page: Page, role: Role = Role.VIEWER) -> Route:
+        """A route to a page that this role may see."""
 
         async def endpoint(request: Request) -> Response:
-            return await self.answer(request, page)
+            return await self.answer(request, page, role)
 
         return Route(path, endpoint, methods=["GET"], name=name)
 
-    async def answer(self, request: Request, page: Page) -> Response:
+    async def answer(self, request: Request, page: Page, role: Role) -> Response:
         """Show a page to whoever may see it; others are asked to sign in."""
         view = View(self, request, None)
         try:
-            view.principal = await self.access.need(request, Role.VIEWER, writes=False)
+            view.principal = await self.access.principal(request)
+            view.principal = await self.access.need(request, role, writes=False)
             return await self.access.threads.run(lambda: self.fill(page, view))
         except Refused as refusal:
             return self.refused(view, refusal)
@@ -119,7 +109,7 @@ class Site:
         try:
             return page(view)
         except (ValueError, TypeError) as error:
-            return view.refused(400, str(error))
+            return view.failed(error)
         except QueueError as error:
             return view.failed(error)
 
@@ -207,7 +197,11 @@ class View:
         }
         flash = self._flash()
         shared = {
-            "navigation": NAVIGATION if principal else {},
+            "navigation": {
+                name: text
+                for name, text in NAVIGATION.items()
+                if principal and principal.role.covers(ROLES.get(name, Role.VIEWER))
+            },
             "here": here,
             "title": self.site.settings.title,
             "principal": principal,
@@ -228,14 +222,12 @@ class View:
 
     def refused(self, status: int, why: str) -> HTMLResponse:
         """A page that says why not."""
-        return self.page("refused.html", "", status, why=why)
+        return self.page("refused.html", "", status, why=why, heading=TITLES.get(status, "Refused"))
 
-    def failed(self, error: QueueError) -> HTMLResponse:
+    def failed(self, error: Exception) -> HTMLResponse:
         """A page that says what failed."""
-        status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), _FAILED)
-        if status == _FAILED:
-            _log.error("A page failed.", exc_info=error)
-        return self.refused(status, str(error))
+        problem = problem_of(error)
+        return self.refused(problem.status, problem.text)
 
     def url(self, route: str, /, **parameters: Any) -> str:
         """The path of a route; parameters that it has no place for become its query."""

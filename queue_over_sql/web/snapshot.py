@@ -17,6 +17,7 @@ from queue_over_sql.observability.history import Minute, read_history
 from queue_over_sql.observability.inspection import Inspection
 from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.store import has_status
+from queue_over_sql.web.problems import problem_of
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection
@@ -157,7 +158,7 @@ class Snapshots:
             self._read_history()
         except QueueError as error:
             before = self._seen or Overview(now)
-            return dataclasses.replace(before, problem=str(error))
+            return dataclasses.replace(before, problem=problem_of(error).text)
         return Overview(now, queues, len(alive), len(dead), self._history)
 
     def _counts(
@@ -169,7 +170,9 @@ class Snapshots:
             try:
                 known.append(self._known(inspection, record))
             except QueueError as error:
-                found[record.name] = QueueCounts(record.name, record.paused, problem=str(error))
+                found[record.name] = QueueCounts(
+                    record.name, record.paused, problem=problem_of(error).text
+                )
         self._tables = {each.record.name: each for each in known}
         for start in range(0, len(known), _AT_ONCE):
             some = known[start : start + _AT_ONCE]
@@ -211,7 +214,7 @@ def _alone(inspection: Inspection, known: _Known) -> QueueCounts:
         with inspection.connection() as connection:
             return _read(connection, [known])[0]
     except QueueError as error:
-        return QueueCounts(record.name, record.paused, problem=str(error))
+        return QueueCounts(record.name, record.paused, problem=problem_of(error).text)
 
 
 def _read(connection: Connection, known: Sequence[_Known]) -> list[QueueCounts]:

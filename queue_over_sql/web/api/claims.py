@@ -11,8 +11,8 @@ import anyio
 from queue_over_sql.errors import QueueError
 from queue_over_sql.web.api import shapes, showing
 from queue_over_sql.web.api.operations import Call, Operations
-from queue_over_sql.web.api.problems import Problem
 from queue_over_sql.web.masking import Mask
+from queue_over_sql.web.problems import Problem
 from queue_over_sql.web.settings import Role
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from queue_over_sql import __version__
 from queue_over_sql.web.access import CSRF_HEADER
 from queue_over_sql.web.api import shapes
 from queue_over_sql.web.api.operations import JSON, Operation
-from queue_over_sql.web.api.problems import PROBLEM
 from queue_over_sql.web.guard import NDJSON
+from queue_over_sql.web.problems import PROBLEM
 
 _REF: Final = "#/components/schemas/{name}"
 _PROBLEMS: Final = {

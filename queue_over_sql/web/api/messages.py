@@ -10,7 +10,7 @@ from queue_over_sql.queue import core_of
 from queue_over_sql.settings import LARGEST
 from queue_over_sql.web.api import shapes, showing
 from queue_over_sql.web.api.operations import Call, Lines, Operations, read_json
-from queue_over_sql.web.api.problems import Problem
+from queue_over_sql.web.problems import Problem
 from queue_over_sql.web.settings import Role
 
 if TYPE_CHECKING:

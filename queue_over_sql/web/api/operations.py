@@ -22,8 +22,8 @@ from starlette.responses import Response, StreamingResponse
 
 from queue_over_sql.queues.json_lines import to_json
 from queue_over_sql.web.access import CSRF_HEADER, SAFE_METHODS, Access, Principal
-from queue_over_sql.web.api.problems import Problem, headers_of, problem_of
 from queue_over_sql.web.guard import NDJSON
+from queue_over_sql.web.problems import Problem, headers_of, problem_of
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.threads import Threads
 

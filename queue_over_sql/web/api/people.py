@@ -9,7 +9,7 @@ from queue_over_sql.web import tables
 from queue_over_sql.web.access import Refused
 from queue_over_sql.web.api import shapes
 from queue_over_sql.web.api.operations import Call, Operations
-from queue_over_sql.web.api.problems import Problem
+from queue_over_sql.web.problems import Problem
 from queue_over_sql.web.settings import Role
 
 operations = Operations("access")

@@ -11,7 +11,7 @@ from queue_over_sql.errors import QueueError
 from queue_over_sql.message import PUBLISH_OPTIONS, Publication
 from queue_over_sql.web.api import shapes, showing
 from queue_over_sql.web.api.operations import Call, Operations, read_json
-from queue_over_sql.web.api.problems import Problem, problem_of
+from queue_over_sql.web.problems import Problem, problem_of
 from queue_over_sql.web.settings import Role
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from queue_over_sql.settings import StoredSettings
 from queue_over_sql.store import registry
 from queue_over_sql.web.api import shapes, showing
 from queue_over_sql.web.api.operations import Call, Operations
-from queue_over_sql.web.api.problems import Problem
+from queue_over_sql.web.problems import Problem
 from queue_over_sql.web.settings import Role
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from queue_over_sql.queues.json_lines import in_base64, to_json
 from queue_over_sql.web.api import shapes
 from queue_over_sql.web.api.clients import token_of
 from queue_over_sql.web.api.operations import check_depth
-from queue_over_sql.web.api.problems import Problem
+from queue_over_sql.web.problems import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,6 +10,8 @@ from queue_over_sql.errors import QueueError
 from queue_over_sql.observability import check_queues
 from queue_over_sql.observability.doctor import diagnose
 from queue_over_sql.topics.routing import pattern_fits
+from queue_over_sql.web.problems import problem_of
+from queue_over_sql.web.site import ROLES
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -28,7 +30,7 @@ def routes(site: Site) -> list[BaseRoute]:
         site.route("/schedules", "schedules", schedules),
         site.route("/topics", "topics", topics),
         site.route("/health", "health", health),
-        site.route("/audit", "audit", audit),
+        site.route("/audit", "audit", audit, ROLES["audit"]),
     ]
 
 
@@ -62,7 +64,7 @@ def health(view: View) -> Response:
     try:
         findings, problem = diagnose(view.service), None
     except QueueError as error:
-        findings, problem = [], str(error)
+        findings, problem = [], problem_of(error).text
     checks = check_queues(view.service)
     return view.page(
         "health.html",

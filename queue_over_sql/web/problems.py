@@ -55,7 +55,7 @@ _TEXT: Final[Mapping[type[Exception], str]] = {
 }
 """What is said instead of the error's own text, which has addresses, logins or SQL in it."""
 _RETRY_SECONDS: Final = 5
-_TITLES: Final = {
+TITLES: Final[Mapping[int, str]] = {
     400: "Not readable",
     401: "Login needed",
     403: "Not allowed",
@@ -69,6 +69,7 @@ _TITLES: Final = {
     500: "Internal error",
     503: "Unavailable",
 }
+"""What each status is called."""
 
 
 class Problem(Exception):
@@ -112,7 +113,7 @@ def problem_of(error: Exception) -> Problem:
     if isinstance(error, Refused):
         return Problem(error.status, error.code, error.text)
     if isinstance(error, HTTPException):
-        title = _TITLES.get(error.status_code, "Refused")
+        title = TITLES.get(error.status_code, "Refused")
         return Problem(error.status_code, title.lower().replace(" ", "-"), error.detail)
     if isinstance(error, msgspec.ValidationError):
         return Problem(422, "not-valid", f"{error}.")
