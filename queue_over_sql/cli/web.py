@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from queue_over_sql import QueueError
 from queue_over_sql.cli.options import RUNNING_PANEL, YesOption, confirm, duration
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import stop_on_signals
@@ -180,7 +181,11 @@ def serve(
     start_logging("info")
     with session.connect(consumer_name="serve") as service:
         # Leases of clients of the API end by a reaper, and there may be no other.
-        service.start()
+        try:
+            service.start()
+        except QueueError as error:
+            # A database that takes no writes can be looked at.
+            _log.warning("This server runs no reaper: %s", error)
         store = WebStore(parts_of(service), WebSettings())
         has_tokens = store.prepare() and bool(store.tokens())
         is_open = is_loopback(host) and not (tokens or has_tokens or proxy_header)

@@ -53,7 +53,7 @@ def has_status(tables: QueueTables, status: Status) -> ColumnElement[bool]:
         Status.READY: and_(unclaimed, columns.available_at <= now),
         Status.DELAYED: and_(unclaimed, columns.available_at > now),
         Status.HELD: and_(unclaimed, columns.available_at.is_(None)),
-        Status.CLAIMED: columns.consumer_id.is_not(None),
+        Status.CLAIMED: tables.dialect.is_claimed(tables.live),
     }[status]
 
 

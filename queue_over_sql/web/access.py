@@ -159,7 +159,12 @@ class Access:
                 token, session = found
                 csrf = _signed(token.token_hash.encode(), "csrf", session)
                 return Principal(token.name, token.role, address, "session", csrf)
-        return self._by_proxy(request, address) or self._by_place(address)
+        by_proxy = self._by_proxy(request, address)
+        if by_proxy is not None or self.settings.open_role is None:
+            return by_proxy
+        # From the first token on everybody needs one; without their table there is none.
+        has_tokens = self.store.problem is None and await self._tokens.by_name(self.threads)
+        return None if has_tokens else self._by_place(address)
 
     async def need(self, request: HTTPConnection, role: Role, *, writes: bool) -> Principal:
         """Who asks, if they may do it.
@@ -252,9 +257,9 @@ class Access:
             self._check_local(request)
         self.check_same_origin(request)
         address = self.address(request)
-        self._check_rate(address)
         token = await self._find(given.strip())
         if token is None:
+            self._check_rate(address)
             self._wrong.count(address)
             raise Refused(401, "wrong-token", "There is no such token, or it has expired.")
         seconds = self.settings.session_hours * 3600
@@ -391,9 +396,9 @@ class Access:
         return len(hosts) == 1 and _with_port(place, scheme) == _with_port(hosts[0], scheme)
 
     def _is_secure(self, request: HTTPConnection) -> bool:
-        return request.url.scheme == "https" or any(
-            origin.startswith("https://") for origin in self.settings.origins
-        )
+        # The page may have come by TLS that a proxy ended.
+        origins = [*self.settings.origins, *request.headers.getlist("origin")]
+        return request.url.scheme == "https" or any(o.startswith("https://") for o in origins)
 
     def _is_proxy(self, address: str | None) -> bool:
         if not self._proxies or address is None:

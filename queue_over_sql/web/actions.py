@@ -13,7 +13,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.durations import to_timedelta
+from queue_over_sql.errors import QueueError
+from queue_over_sql.message import Status
+from queue_over_sql.queues.selection import rows_of
 from queue_over_sql.web.looks import error_groups
+from queue_over_sql.web.problems import problem_of
 from queue_over_sql.web.settings import Role
 
 if TYPE_CHECKING:
@@ -125,6 +129,9 @@ def filters_of(fields: Mapping[str, str]) -> dict[str, Any]:
     for name in ("status", "key", "kind"):
         if fields.get(name):
             found[name] = fields[name]
+    if fields.get("value") and not fields.get("field"):
+        msg = "Say which field of the payload has this value."
+        raise ValueError(msg)
     if fields.get("field"):
         found["payload"] = {fields["field"]: _value(fields.get("value", ""))}
     return found
@@ -160,12 +167,6 @@ def described(asked: Asked) -> str:
 def messages(count: int) -> str:
     """``1 message``, ``2,000 messages``."""
     return f"{count:,} message{'' if count == 1 else 's'}"
-
-
-def _same(asked: Asked) -> dict[str, str]:
-    names = ("queue", "status", "key", "kind", "field", "value")
-    fields = {name: asked[name] for name in names if asked[name]}
-    return fields | ({"ids": ",".join(map(str, asked.ids))} if asked.ids else {})
 
 
 # -- queues
@@ -227,15 +228,32 @@ def _form_value(value: Any) -> str:
 
 
 def _hold(service: QueueService, asked: Asked) -> Done:
+    ready = _chosen_that_are(service, asked, Status.READY)
     done = live_of(service, asked).hold()
-    undo = ("unhold", _same(asked)) if asked.ids else None
+    # What waits for a retry would be due at once where that is undone.
+    undo = _undo("unhold", asked, ready) if len(ready) == int(done) else None
     return Done(_edited(done, "Held"), int(done), undo)
 
 
 def _unhold(service: QueueService, asked: Asked) -> Done:
+    held = _chosen_that_are(service, asked, Status.HELD)
     done = live_of(service, asked).unhold()
-    undo = ("hold", _same(asked)) if asked.ids else None
+    undo = _undo("hold", asked, held) if len(held) == int(done) else None
     return Done(_edited(done, "Released from hold"), int(done), undo)
+
+
+def _chosen_that_are(service: QueueService, asked: Asked, status: Status) -> list[int]:
+    """The chosen messages of a status: those that an act will change."""
+    if not asked.ids:
+        return []
+    queue = asked.queue(service)
+    key = queue.table.c.id
+    found = queue.messages(status=status.value, where=key.in_(asked.ids))
+    return [row.id for row in rows_of(found, [key], limit=len(asked.ids))]
+
+
+def _undo(action: str, asked: Asked, ids: Sequence[int]) -> tuple[str, dict[str, str]] | None:
+    return (action, {"queue": asked["queue"], "ids": ",".join(map(str, ids))}) if ids else None
 
 
 def _to_front(service: QueueService, asked: Asked) -> Done:
@@ -264,8 +282,20 @@ def _cancel(service: QueueService, asked: Asked) -> Done:
 
 def _redrive(service: QueueService, asked: Asked) -> Done:
     sent = 0
-    for selection in _archived(service, asked):
-        sent += selection.requeue()
+
+    def note(count: int) -> None:
+        nonlocal sent
+        sent = before + count
+
+    try:
+        for selection in _archived(service, asked):
+            before = sent
+            selection.requeue(progress=note)
+    except QueueError as error:
+        if not sent:
+            raise
+        # The audit is to have those that were sent.
+        return Done(f"Sent {messages(sent)} again, but not all: {problem_of(error).text}", sent)
     return Done(f"Sent {messages(sent)} again.", sent)
 
 

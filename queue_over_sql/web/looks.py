@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import String, Text, cast, func, select
+from sqlalchemy import String, Text, cast, func, null, select
 
 from queue_over_sql.durations import optional_instant
 from queue_over_sql.message import Status
@@ -133,7 +133,8 @@ def error_groups(queue: Queue) -> list[ErrorGroup]:
     """
     table = queue.archive.table
     error = func.substr(cast(table.c.last_error, String), 1, _ERROR_CHARACTERS).label("error")
-    columns = [table.c.id, table.c.kind, error]
+    kind = table.c.kind if _has_payloads(queue) else null().label("kind")
+    columns = [table.c.id, kind, error]
     groups: dict[tuple[str | None, str], ErrorGroup] = {}
     for ended in ("failed", "rejected"):
         selection = queue.archive.messages(status=ended)
@@ -149,6 +150,11 @@ def error_groups(queue: Queue) -> list[ErrorGroup]:
     return sorted(groups.values(), key=lambda group: -len(group.ids))
 
 
+def _has_payloads(queue: Queue) -> bool:
+    # A column of that name in a table of the user's is none of ours.
+    return core_of(queue).context.tables.has_payloads
+
+
 def error_text(queue: Queue, message: MessageLook) -> str | None:
     """The whole last error of a message."""
     table = queue.archive.table if message.archived else queue.table
@@ -160,7 +166,7 @@ def error_text(queue: Queue, message: MessageLook) -> str | None:
 def payload_text(queue: Queue, message: MessageLook, mask: Mask) -> tuple[str, bool]:
     """The payload of a message as text, and whether all of it is there."""
     table = queue.archive.table if message.archived else queue.table
-    if "payload" not in table.c:
+    if not _has_payloads(queue):
         return _row_text(queue, table, message, mask), True
     context = core_of(queue).context
     content = context.dialect.read_payload(table.c.payload)

@@ -33,8 +33,9 @@ class WebSettings:
         page_size: how many messages a page lists.
         read_only: nothing can be changed by anybody. It is also so where the database takes no
             writes.
-        open_role: the role of whoever comes without a token, from this machine alone; None where
-            each needs one. Only for a server that is bound to a loopback address.
+        open_role: the role of whoever comes without a token, from this machine alone, as long as
+            the database has no token; None where each needs one. Only for a server that is bound to
+            a loopback address.
         proxy_header: the header in which a reverse proxy says who asks; None to believe none.
         proxy_role: the role of those whom the proxy names.
         proxy_role_header: the header in which the proxy says the role; it wins over ``proxy_role``.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from starlette.datastructures import FormData
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
@@ -296,7 +296,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=_shown,
     )
-    environment.filters |= {"count": count, "when": when, "duration": duration_words}
+    environment.filters |= {"count": count, "when": when, "duration": duration_words, "raw": raw}
     return environment
 
 
@@ -305,6 +305,11 @@ def _shown(value: Any) -> Any:
     if value is None:
         return ""
     return visible(value) if type(value) is str else value
+
+
+def raw(text: object) -> Markup:
+    """A text as it is, for the value of a form's field, which is sent back as it stands there."""
+    return escape(str(text))
 
 
 def count(number: int) -> str:

@@ -83,7 +83,7 @@ def make_server(sqlite_url: str) -> Iterator[MakeServer]:
             given = WebSettings(**settings)
             store = WebStore(parts_of(service), given)
             tokens = {}
-            if store.prepare() and not store.tokens():
+            if given.open_role is None and store.prepare() and not store.tokens():
                 tokens = {role: store.add_token(role.value, role)[0] for role in Role}
             app = standalone(service, given)
             stack.enter_context(portal.wrap_async_context_manager(app.router.lifespan_context(app)))

@@ -37,8 +37,9 @@ def test_life_of_messages(database: TestDatabase, make_server: MakeServer) -> No
     (found,) = answer.json()["messages"]
     fields = {"payload": '{"verb": "nack"}'}
     by_field = server.call("GET", "/queues/jobs/messages", params=fields).json()
-    if database.engine == "h2":
-        assert "/problems/unsupported-by-engine" == by_field["type"]
+    if "type" in by_field:
+        # An older H2 cannot look into JSON.
+        assert ("h2", "/problems/unsupported-by-engine") == (database.engine, by_field["type"])
     else:
         assert [found["id"]] == [message["id"] for message in by_field["messages"]]
     assert ("bad", {"verb": "nack", "n": 2**60}) == (found["last_error"], found["payload"])

@@ -332,8 +332,12 @@ def test_it_can_be_mounted(open_site: Open, jobs: Queue) -> None:
     )
 
 
-def test_browsers_hear_of_changes(open_site: Open, jobs: Queue) -> None:
+def test_browsers_hear_of_changes(
+    open_site: Open, jobs: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By an event, after which they fetch what is live."""
+    # On a slow machine looks would become rare.
+    monkeypatch.setattr(snapshot, "_SHARE", 1.0)
     browser = open_site()
     root, lines = browser.root, list[str]()
 

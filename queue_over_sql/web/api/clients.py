@@ -25,6 +25,7 @@ from sqlalchemy import select
 
 from queue_over_sql.backoff import look_pauses
 from queue_over_sql.consumer import Consumer, Identity
+from queue_over_sql.durations import to_microseconds
 from queue_over_sql.errors import ClaimLost, QueueError, ServiceClosed
 from queue_over_sql.message import Claim, Message, MessageRow, claim_of
 from queue_over_sql.queue import core_of
@@ -182,7 +183,7 @@ class ClientQueue:
         c = self.context.tables.live.c
         wanted = (
             *(c.id, c.consumer_round, c.attempt_count, c.max_attempts),
-            *(c.claimed_at, c.lease_expires_at),
+            *(c.claimed_at, c.lease_us),
         )
         ids = sorted({stamp[0] for stamp in stamps})
         mine = select(*wanted).where(c.id.in_(ids), c.consumer_id == HTTP_CLIENTS)
@@ -191,7 +192,9 @@ class ClientQueue:
         return {stamp: message for stamp, message in found.items() if stamp in stamps}
 
     def _message(self, message_id: int, number: int, *facts: Any) -> Message:
-        attempt, most, claimed_at, until = facts
+        attempt, most, claimed_at, lease = facts
+        # Not the present one: an extension without a length would add to that of the one before.
+        lease = lease or to_microseconds(self.context.settings.lease, "lease")
         row = MessageRow(
             id=message_id,
             message_key=None,
@@ -208,7 +211,7 @@ class ClientQueue:
             consumer_id=HTTP_CLIENTS,
             consumer_round=number,
             claimed_at=claimed_at,
-            lease_expires_at=until,
+            lease_expires_at=None if claimed_at is None else claimed_at + lease,
             last_attempt_at=None,
             last_error=None,
             columns={},

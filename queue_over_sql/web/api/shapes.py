@@ -239,7 +239,9 @@ class Extend(Taken, kw_only=True):
     """Claims that are to hold for longer, counted from now."""
 
     claims: ClaimTokens
-    lease: Annotated[Lease | None, Meta(description="As at the claim by default.")] = None
+    lease: Annotated[
+        Lease | None, Meta(description="The message's own or the queue's by default.")
+    ] = None
 
 
 class Settled(Given, kw_only=True):

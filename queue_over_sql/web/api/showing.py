@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -84,8 +85,8 @@ def _payload(found: Message, mask: Mask, *, as_text: bool) -> tuple[Any, Any]:
         return in_base64(payload), "base64"
     stored = row_of(found).payload
     if isinstance(payload, str) and payload is stored:
-        # Of a queue of text, or one that could not be read.
-        return payload, UNSET
+        # Of a queue of text, or one that could not be read, and so cannot be masked.
+        return (_masked_text(payload, mask) if mask else payload), UNSET
     if isinstance(stored, str):
         try:
             check_depth(stored.encode("utf-8", "replace"))
@@ -93,6 +94,15 @@ def _payload(found: Message, mask: Mask, *, as_text: bool) -> tuple[Any, Any]:
             return (stored if not mask else "…"), "json"
     shown = mask.apply(payload)
     return (to_json(shown), "json") if as_text else (shown, UNSET)
+
+
+def _masked_text(text: str, mask: Mask) -> str:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return "…" if text.lstrip()[:1] in {"{", "["} else text
+    shown = mask.apply(value)
+    return text if shown == value else to_json(shown)
 
 
 def pages(

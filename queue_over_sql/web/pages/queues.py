@@ -129,7 +129,7 @@ def message(view: View) -> Response:
         whole=whole,
         headers=looks.headers_text(found, known, view.site.mask),
         error=looks.error_text(found, known),
-        traceback=found.last_traceback(known.id),
+        traceback=found.last_traceback(known.id) if known.id >= 0 else None,
         holder=holder,
     )
 
