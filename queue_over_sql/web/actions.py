@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from queue_over_sql.durations import to_timedelta
 from queue_over_sql.errors import QueueError
 from queue_over_sql.message import Status
+from queue_over_sql.queue import core_of
 from queue_over_sql.queues.selection import rows_of
 from queue_over_sql.web.looks import error_groups
 from queue_over_sql.web.problems import problem_of
@@ -117,6 +118,33 @@ def archive_of(service: QueueService, asked: Asked) -> ArchiveSelection:
     if asked.ids:
         return archive.messages(where=archive.table.c.id.in_(asked.ids))
     return archive.messages(**filters_of(asked.fields))
+
+
+def at_most(
+    service: QueueService, asked: Asked, act: Callable[[Mapping[str, Any]], Edited]
+) -> Edited:
+    """Change messages, but none where more match by now than were confirmed.
+
+    Args:
+        service: of the queue.
+        asked: what the form says.
+        act: changes them; it gets the arguments of an edit, such as its transaction.
+
+    Raises:
+        ValueError: more match.
+    """
+    confirmed = asked["confirmed"]
+    if asked.ids or not confirmed.isdecimal():
+        return act({})
+    core = core_of(asked.queue(service))
+    with core.context.connections.transaction() as connection:
+        done = act({"connection": connection})
+        found = int(done) + done.skipped
+        if found > int(confirmed):
+            msg = f"There are {messages(found)} by now, and not {confirmed}: nothing was changed."
+            raise ValueError(msg)
+    core.announce()
+    return done
 
 
 def filters_of(fields: Mapping[str, str]) -> dict[str, Any]:
@@ -229,7 +257,8 @@ def _form_value(value: Any) -> str:
 
 def _hold(service: QueueService, asked: Asked) -> Done:
     ready = _chosen_that_are(service, asked, Status.READY)
-    done = live_of(service, asked).hold()
+    found = live_of(service, asked)
+    done = at_most(service, asked, lambda how: found.hold(**how))
     # What waits for a retry would be due at once where that is undone.
     undo = _undo("unhold", asked, ready) if len(ready) == int(done) else None
     return Done(_edited(done, "Held"), int(done), undo)
@@ -237,7 +266,8 @@ def _hold(service: QueueService, asked: Asked) -> Done:
 
 def _unhold(service: QueueService, asked: Asked) -> Done:
     held = _chosen_that_are(service, asked, Status.HELD)
-    done = live_of(service, asked).unhold()
+    found = live_of(service, asked)
+    done = at_most(service, asked, lambda how: found.unhold(**how))
     undo = _undo("hold", asked, held) if len(held) == int(done) else None
     return Done(_edited(done, "Released from hold"), int(done), undo)
 
@@ -257,17 +287,20 @@ def _undo(action: str, asked: Asked, ids: Sequence[int]) -> tuple[str, dict[str,
 
 
 def _to_front(service: QueueService, asked: Asked) -> Done:
-    done = live_of(service, asked).prioritize(front=True)
+    found = live_of(service, asked)
+    done = at_most(service, asked, lambda how: found.prioritize(front=True, **how))
     return Done(_edited(done, "Moved to the front"), int(done))
 
 
 def _due_now(service: QueueService, asked: Asked) -> Done:
-    done = live_of(service, asked).reschedule(delay=0)
+    found = live_of(service, asked)
+    done = at_most(service, asked, lambda how: found.reschedule(delay=0, **how))
     return Done(_edited(done, "Made due"), int(done))
 
 
 def _remove(service: QueueService, asked: Asked) -> Done:
-    done = live_of(service, asked).remove()
+    found = live_of(service, asked)
+    done = at_most(service, asked, lambda how: found.remove(**how))
     return Done(_edited(done, "Removed"), int(done))
 
 
@@ -300,7 +333,9 @@ def _redrive(service: QueueService, asked: Asked) -> Done:
 
 
 def _remove_archived(service: QueueService, asked: Asked) -> Done:
-    removed = sum(each.remove() for each in _archived(service, asked))
+    removed = 0
+    for found in _archived(service, asked):
+        removed += at_most(service, asked, lambda how: found.remove(**how))  # noqa: B023 - at once
     return Done(f"Removed {messages(removed)} from the archive.", removed)
 
 
