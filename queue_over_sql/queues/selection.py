@@ -51,11 +51,6 @@ class Selection:
 
     _archived: ClassVar[bool]
 
-    @property
-    def archived(self) -> bool:
-        """Whether they are finished messages."""
-        return self._archived
-
     def __init__(
         self,
         context: QueueContext,

@@ -14,11 +14,11 @@ from sqlalchemy import String, Text, cast, func, null, select
 from queue_over_sql.durations import optional_instant
 from queue_over_sql.message import Status
 from queue_over_sql.queue import core_of
-from queue_over_sql.queues.selection import rows_of
+from queue_over_sql.queues.selection import ArchiveSelection, rows_of
 from queue_over_sql.schema.existing import ADDED_COLUMNS
 
 if TYPE_CHECKING:
-    from queue_over_sql import ArchiveSelection, LiveSelection, Queue
+    from queue_over_sql import LiveSelection, Queue
     from queue_over_sql.web.masking import Mask
 
 PAYLOAD_LIMIT: Final = 200_000
@@ -101,7 +101,8 @@ def page_of(
     newest_first: bool,
 ) -> Page:
     """A page of messages without their payloads, by id."""
-    table = queue.archive.table if selection.archived else queue.table
+    archived = isinstance(selection, ArchiveSelection)
+    table = queue.archive.table if archived else queue.table
     columns, now = _columns(table), core_of(queue).context.dialect.now().label("now")
     rows = rows_of(
         selection, [*columns, now], limit=limit + 1, after=after, newest_first=newest_first
