@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import schemathesis
 from schemathesis.config import SchemathesisConfig
@@ -94,10 +94,10 @@ def test_mounted_under_another_path(make_server: MakeServer) -> None:
     """An application of the user's may have it below any path; the document says so."""
     server = make_server()
     outer = Starlette(routes=[Mount("/tools", server.app)])
-    transport = httpx.ASGITransport(outer)
-    client = httpx.AsyncClient(transport=transport, base_url="http://example.org/tools/api/v1")
+    transport = httpx2.ASGITransport(outer)
+    client = httpx2.AsyncClient(transport=transport, base_url="http://example.org/tools/api/v1")
 
-    def ask(path: str) -> httpx.Response:
+    def ask(path: str) -> httpx2.Response:
         headers = server.as_(Role.VIEWER)
         return server.portal.call(functools.partial(client.get, path, headers=headers))
 
