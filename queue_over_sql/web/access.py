@@ -599,7 +599,6 @@ def _new_session(token: Token, until: datetime) -> str:
 
 
 def _session_of(cookie: str, known: dict[str, Token]) -> tuple[Token, str] | None:
-    """The token that a session was made from, and what its forms are signed with."""
     body, _, signature = cookie.rpartition(".")
     name, _, rest = body.partition(".")
     ends = rest.partition(".")[0]

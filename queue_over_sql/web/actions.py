@@ -273,7 +273,6 @@ def _unhold(service: QueueService, asked: Asked) -> Done:
 
 
 def _chosen_that_are(service: QueueService, asked: Asked, status: Status) -> list[int]:
-    """The chosen messages of a status: those that an act will change."""
     if not asked.ids:
         return []
     queue = asked.queue(service)

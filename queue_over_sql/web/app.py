@@ -176,7 +176,6 @@ def _csrf(view: View) -> str | None:
 
 
 def _question(view: View, name: str, action: Action, asked: Asked) -> Response | None:
-    """The page that asks before something is done; None where it was confirmed."""
     if view.site.mask.hides(asked["field"]):
         return view.refused(422, "This field is hidden here, so nobody can choose by it.")
     if action.question is None or not action.asks(asked):

@@ -218,7 +218,6 @@ def _alone(inspection: Inspection, known: _Known) -> QueueCounts:
 
 
 def _read(connection: Connection, known: Sequence[_Known]) -> list[QueueCounts]:
-    """The counts of some queues, by one statement."""
     parts: list[Any] = [
         select(literal_column(str(place)).label("place"), *each.columns)
         for place, each in enumerate(known)
@@ -235,7 +234,6 @@ def _read(connection: Connection, known: Sequence[_Known]) -> list[QueueCounts]:
 
 
 def _columns(tables: QueueTables, levels: int) -> list[Any]:
-    """A number for each status and outcome, of at most one more than the limit; and the age."""
     found: list[Any] = []
     for status in Status:
         conditions = (has_status(tables, status), *tables.live_only())

@@ -65,7 +65,6 @@ async def claim(call: Call, queue: str, body: shapes.ClaimRequest) -> shapes.Cla
 def _shown(
     target: ClientQueue, messages: list[Message], *, as_text: bool
 ) -> list[shapes.ClaimedMessage]:
-    """The messages as clients get them; one whose row cannot be read has failed."""
     found = []
     for message in messages:
         try:

@@ -179,7 +179,6 @@ class ClientQueue:
             _log.warning("Messages of queue %s wait for their leases: %s", self.queue.name, error)
 
     def _held(self, stamps: set[tuple[int, int]]) -> dict[tuple[int, int], Message]:
-        """The messages that these claims hold, without their payloads."""
         c = self.context.tables.live.c
         wanted = (
             *(c.id, c.consumer_round, c.attempt_count, c.max_attempts),

@@ -269,7 +269,6 @@ async def _audited(call: Call, operation: Operation, arguments: dict[str, Any]) 
 
 
 async def _called(call: Call, operation: Operation, arguments: dict[str, Any]) -> Any:
-    """Call the function; what it answers is JSON already, which may take a while to make."""
     run, function = call.api.threads.run, operation.function
     if inspect.iscoroutinefunction(function):
         done = await function(call, **arguments)
