@@ -275,6 +275,28 @@ def test_settings_are_changed_and_changed_back(open_site: Open, jobs: Queue) -> 
     browser.press("Change", 422, lease="soon", max_attempts="7", archive="all")
 
 
+def test_charts_show_what_services_recorded(
+    open_site: Open, make_service: MakeService, jobs: Queue
+) -> None:
+    """Rates on the overview, and plots of an hour, a day and a week."""
+    recording = make_service(observer=History())
+    recording.create_queue("idle")
+    queue = recording.queue("jobs")
+    queue.publish({"n": 1})
+    queue.ack(queue.consume(4))
+    queue.consume(1)[0].nack("again")
+    recording.stop()
+    browser = open_site()
+    assert "No activity was recorded" in browser.get("/queues/idle")
+    for span in ("hour", "day", "week"):
+        browser.get(f"/queues/jobs?span={span}")
+        assert "4 done" in browser.text()
+        assert "Handling time" in browser.text()
+    browser.get("/queues/jobs?span=year", 422)
+    assert jobs.name in browser.get("/")
+    assert "4 done in the last hour" in browser.text()
+
+
 def test_a_viewer_changes_nothing(open_site: Open, service: QueueService, jobs: Queue) -> None:
     """No button is there, and a form of their own is refused."""
     store = WebStore(parts_of(service), WebSettings())

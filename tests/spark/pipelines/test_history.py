@@ -20,7 +20,8 @@ from queue_over_sql.spark.pipelines.archives import Part
 from queue_over_sql.spark.pipelines.history import Export, ExportReport, export_history, history_of
 from queue_over_sql.testing.plugin import TestDatabase
 
-pytestmark = pytest.mark.full
+# One of each in the default tier, the others in the full one.
+pytestmark = pytest.mark.default_on()
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -111,6 +112,7 @@ def test_what_is_committed_during_the_export_is_added(
     engine.dispose()
 
 
+@pytest.mark.default_on("sqlite")
 @pytest.mark.engines("sqlite")
 def test_pruning_takes_exactly_what_was_exported(
     spark: SparkSession,

@@ -16,7 +16,8 @@ from queue_over_sql.spark.pipelines.load import LoadProgress, load
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.refusals import refused
 
-pytestmark = pytest.mark.full
+# One of each in the default tier, the others in the full one.
+pytestmark = pytest.mark.default_on()
 
 ENGINES = pytest.mark.engines("sqlite", "postgresql")
 
@@ -67,6 +68,7 @@ def test_messages_without_a_key_are_counted(
 
 
 @ENGINES
+@pytest.mark.default_on("sqlite")
 def test_rows_that_can_be_no_message_are_kept_apart_with_the_reason(
     spark: SparkSession, database: TestDatabase, queue: Queue, tmp_path: Path
 ) -> None:

@@ -15,7 +15,8 @@ from queue_over_sql.queue import Queue
 from queue_over_sql.spark.pipelines.process import _Batches, process
 from queue_over_sql.testing.plugin import TestDatabase
 
-pytestmark = pytest.mark.full
+# One of each in the default tier, the others in the full one.
+pytestmark = pytest.mark.default_on()
 
 
 def doubled(messages: DataFrame) -> DataFrame:
@@ -78,6 +79,7 @@ def _publish(queue: Queue, *numbers: int) -> list[int]:
     return [2 * number for number in numbers]
 
 
+@pytest.mark.default_on("sqlite")
 @pytest.mark.engines("sqlite", "postgresql")
 def test_into_files_and_a_queue(pipeline: Pipeline) -> None:
     """Several batches, and a second start: each message once in the files and in the queue."""

@@ -21,7 +21,8 @@ from queue_over_sql.spark.pipelines.report import ReportFiles, report
 from queue_over_sql.testing.plugin import TestDatabase
 from tests.spark.pipelines.histories import NOON, finished, write_history
 
-pytestmark = pytest.mark.full
+# One of each in the default tier, the others in the full one.
+pytestmark = pytest.mark.default_on()
 
 HOSTILE = (
     "</title></style><script>alert(1)</script>",
@@ -78,6 +79,7 @@ def made(
     return report(spark, folder / "made", history=folder / "history", title=HOSTILE[0])
 
 
+@pytest.mark.default_on("sqlite")
 def test_what_happened_per_hour(spark: SparkSession, made: ReportFiles) -> None:
     """Counts, retries and percentiles of each queue and hour are those of its messages."""
     noon, later = NOON, NOON + timedelta(hours=1)
@@ -126,6 +128,7 @@ def test_who_did_the_work(spark: SparkSession, made: ReportFiles) -> None:
     assert {"worker-False": (6, 0.429), "worker-1": (6, 0.429), "worker-True": (2, 0.143)} == shares
 
 
+@pytest.mark.default_on("sqlite")
 def test_the_page_is_safe_and_alone(made: ReportFiles) -> None:
     """Texts of others never become markup, and nothing on the page asks the network."""
     page = Path(made.page).read_text(encoding="utf-8")
