@@ -41,7 +41,8 @@ def handle(message):
         return
     # Each of two has what the other wants.
     with locks[message.payload]:
-        while not (Path("begun-0").exists() and Path("begun-1").exists()):
+        Path(f"locked-{message.payload}").touch()
+        while not (Path("locked-0").exists() and Path("locked-1").exists()):
             time.sleep(0.01)
         with locks[1 - message.payload]:
             pass
