@@ -177,7 +177,19 @@ class Access:
         Raises:
             Refused: nobody known asks (401), or they may not (403), or nothing may be changed.
         """
-        found = await self.principal(request)
+        return self.check(await self.principal(request), role, writes=writes)
+
+    def check(self, found: Principal | None, role: Role, *, writes: bool) -> Principal:
+        """Refuse whoever is not known or may not do it.
+
+        Args:
+            found: who asks.
+            role: that is needed.
+            writes: whether it changes anything.
+
+        Raises:
+            Refused: as in ``need``.
+        """
         if found is None:
             raise Refused(401, "login-needed", "Send a token: Authorization: Bearer TOKEN.")
         if not found.role.covers(role):

@@ -85,7 +85,7 @@ class Action:
         run: does it.
         question: what to ask first, with ``{n}`` for how many; None where it can be undone.
         asks_for_all: whether the question is only asked where no messages were chosen.
-        count: how many messages it is about, up to a limit; None where that is no question.
+        count: how many messages it is about; None where that is no question.
         word: the field of ``Asked`` that has to be typed for it.
     """
 
@@ -305,7 +305,7 @@ def _remove(service: QueueService, asked: Asked) -> Done:
 
 def _cancel(service: QueueService, asked: Asked) -> Done:
     queue = asked.queue(service)
-    ended = sum(queue.cancel(each, asked["reason"] or None) for each in asked.ids)
+    ended = sum(map(queue.cancel, asked.ids))
     return Done(f"Cancelled {messages(ended)}.", ended)
 
 

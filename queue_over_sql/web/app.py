@@ -139,7 +139,7 @@ class _Forms:
             view.principal = await self._access.need(request, Role.VIEWER, writes=False)
             view.form = await request.form(max_files=0, max_fields=FORM_FIELDS)
             self._access.check_csrf(request, view.principal, _csrf(view))
-            await self._access.need(request, action.role, writes=True)
+            self._access.check(view.principal, action.role, writes=True)
         except Refused as error:
             refusal = error
             return await self._access.threads.run(lambda: self._site.refused(view, refusal))

@@ -97,7 +97,7 @@ class Site:
         view = View(self, request, None)
         try:
             view.principal = await self.access.principal(request)
-            view.principal = await self.access.need(request, role, writes=False)
+            self.access.check(view.principal, role, writes=False)
             return await self.access.threads.run(lambda: self.fill(page, view))
         except Refused as refusal:
             return self.refused(view, refusal)
@@ -257,7 +257,7 @@ class View:
 
     def done(self, done: Done, response: Response) -> None:
         """Have the next page say what was done."""
-        content = {"text": done.text[:500], "good": True, "undo": done.undo}
+        content = {"text": done.text[:500], "undo": done.undo}
         text = base64.urlsafe_b64encode(json.dumps(content).encode()).decode()
         if len(text) > 3000:  # noqa: PLR2004 - browsers keep cookies of 4 kB
             content["undo"] = None
