@@ -225,7 +225,7 @@ class AsyncWorker(Proxy[Worker]):
 
         return decorate
 
-    async def run(self, *, signals: bool = False) -> None:
+    async def run(self, *, signals: bool = False, until_empty: bool = False) -> None:
         """Handle messages until ``stop()`` or ``abort()``; starts the service where needed.
 
         When the task of this call is cancelled, handlers are cancelled, and what was being handled
@@ -236,6 +236,7 @@ class AsyncWorker(Proxy[Worker]):
                 worker. The first one drains: handlers that run are waited for, what was only
                 claimed is released. A second one cancels the handlers. It needs a loop in the main
                 thread; in any other, and by default, signals mean what they meant before.
+            until_empty: return once no handler has a message that is due; see ``Worker.run``.
 
         Raises:
             ValueError: there is no handler.
@@ -243,7 +244,7 @@ class AsyncWorker(Proxy[Worker]):
             DatabaseUnavailable: the database cannot be reached at the start. Once running, the
                 worker waits for a database that goes away.
         """
-        await run(self._sync.run, signals=signals)
+        await run(self._sync.run, signals=signals, until_empty=until_empty)
 
     def stop(self) -> None:
         """Let handlers that run finish, then end ``run()``; to be called in the event loop.

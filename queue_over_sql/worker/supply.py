@@ -68,6 +68,17 @@ class Threads(Protocol):
     def draining(self) -> bool:
         """Whether they begin no more messages."""
 
+    @property
+    def ended_calls(self) -> int:
+        """How many calls have ended, where the worker runs until its queues are empty."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether the worker runs until its queues are empty, and has nothing in hand."""
+
+    def end_if_empty(self) -> None:
+        """Drain where all queues are empty; have those looked at that may not be."""
+
     def insist(self, act: Callable[[], None]) -> None:
         """Do it, however often the database goes away."""
 
@@ -138,6 +149,8 @@ class Supply:
         self._most_ahead = 0
         # The count of arrivals before a look that found nothing, and when to look again.
         self._seen: int | None = None
+        # How many calls had ended before that look.
+        self._seen_after = 0
         self._pauses, self._look_at = look_pauses(*bounds), 0.0
         self._idle = self._stirred = self._ended = self._over = False
         self._backoff = Backoff(FIRST_RECONNECT, LAST_RECONNECT)
@@ -159,6 +172,20 @@ class Supply:
     def is_ahead(self) -> bool:
         """Whether it has messages at hand before a thread is free for them."""
         return bool(self._ready) and self._ahead() > 0
+
+    @property
+    def has_any(self) -> bool:
+        """Whether it has messages in hand, or claims some."""
+        return bool(self._ready or self._calls or self._finished or self._acking or self.asked)
+
+    @property
+    def found_nothing(self) -> bool:
+        """Whether its queue was empty when it looked last, and no call has ended since."""
+        return self._seen is not None and not self._is_outdated
+
+    @property
+    def _is_outdated(self) -> bool:
+        return self._seen_after != self._threads.ended_calls
 
     @property
     def found(self) -> bool:
@@ -316,6 +343,7 @@ class Supply:
         ripe = draining or self._each or now >= self._finished_at + ACK_SECONDS
         if self.asked or (ripe and self._finished):
             self._exchange()
+            self._threads.end_if_empty()
         elif not self._ended:
             self.waiting = True
             try:
@@ -343,7 +371,7 @@ class Supply:
 
     def looks(self) -> bool:
         """Whether the queue may have messages, as far as is known."""
-        if self._seen is None:
+        if self._seen is None or (self._threads.idle and self._is_outdated):
             return True
         return self._seen != self._parts.arrivals.count or time.monotonic() >= self._look_at
 
@@ -365,6 +393,7 @@ class Supply:
 
     def _exchange(self) -> None:
         asked, seen = self.asked, self._parts.arrivals.count
+        ended_calls = self._threads.ended_calls
         spare: list[Message] = []
         try:
             if asked:
@@ -373,6 +402,7 @@ class Supply:
             if asked:
                 self._backoff.reset()
                 self._note_look(found, seen)
+                self._seen_after = ended_calls
             if self._prefetch is None and any(_is_last_try(message) for message in found):
                 # None of those that no thread waits for may lose its last try to a kill.
                 self._most_ahead = 0

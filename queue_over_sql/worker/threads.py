@@ -75,6 +75,12 @@ class HandlerThreads:
         self._draining = draining
         self._each = each
         self.calls = Calls(parts.connections.runtime)
+        self.until_empty = False
+        """Whether the worker ends once its queues are empty."""
+        self.emptied = False
+        """Whether it ends for that."""
+        self.ended_calls = 0
+        """How many calls have ended, where the worker runs until its queues are empty."""
         self.failure: QueueError | None = None
         """Why the worker ends: none of its threads is left."""
         self._places: list[_Place] = []
@@ -142,11 +148,16 @@ class HandlerThreads:
     ) -> None:
         """Go on without a thread whose call was abandoned; called from another one."""
         start = self._parts.connections.runtime.start
+
+        def settle_and_note() -> None:
+            settle()
+            self._note_ended_call()
+
         supply.abandon(taken)
         self.called_at.pop(id(taken), None)
         with self._filled:
             self._settling = [each for each in self._settling if each.is_alive()]
-            self._settling.append(start("queue-over-sql-timed-out", settle))
+            self._settling.append(start("queue-over-sql-timed-out", settle_and_note))
             if place.back is taken:
                 return
             left = 1 + sum(each.left for each in self._places)
@@ -202,6 +213,7 @@ class HandlerThreads:
         finally:
             self.called_at.pop(id(taken), None)
             supply.ended(taken, finished, run.unbegun if run is not None else ())
+            self._note_ended_call()
         if self._each and finished:
             with self._being_free():
                 supply.await_acks(finished, HORIZON_SECONDS)
@@ -255,6 +267,31 @@ class HandlerThreads:
         finally:
             with self._filled:
                 self.free -= 1
+
+    def _note_ended_call(self) -> None:
+        if self.until_empty:
+            with self._filled:
+                self.ended_calls += 1
+
+    @property
+    def idle(self) -> bool:
+        """Whether the worker runs until its queues are empty, and has nothing in hand."""
+        return (
+            self.until_empty
+            and not any(supply.has_any for supply in self.supplies)
+            and not any(each.is_alive() for each in self._settling)
+        )
+
+    def end_if_empty(self) -> None:
+        """Drain where all queues are empty; have those looked at that may not be."""
+        if self.draining or not self.idle:
+            return
+        unknown = [supply for supply in self.supplies if not supply.found_nothing]
+        for supply in unknown:
+            supply.stir()
+        if not unknown:
+            self.emptied = True
+            self.drain()
 
     @property
     def share(self) -> float:

@@ -80,10 +80,15 @@ class Worker:
         runtime = self._runtime = parts.connections.runtime
         self.middleware = check_middleware(middleware, asynchronous=runtime is not THREADS)
         """What is wrapped around each handler, the outermost first."""
-        self._keeper = LeaseKeeper(runtime)
-        self._draining = runtime.event()
-        self._aborting = runtime.event()
-        self._threads = HandlerThreads(parts, self._draining, self._concurrency, each=self._each)
+        self._make_ready()
+
+    def _make_ready(self) -> None:
+        self._keeper = LeaseKeeper(self._runtime)
+        self._draining = self._runtime.event()
+        self._aborting = self._runtime.event()
+        self._threads = HandlerThreads(
+            self._parts, self._draining, self._concurrency, each=self._each
+        )
 
     def handle(
         self,
@@ -178,7 +183,7 @@ class Worker:
 
         return register
 
-    def run(self, *, signals: bool = False) -> None:
+    def run(self, *, signals: bool = False, until_empty: bool = False) -> None:
         """Handle messages until ``stop()`` or ``abort()``; starts the service where needed.
 
         Args:
@@ -187,6 +192,10 @@ class Worker:
                 are waited for, what was only claimed is released. A second one stops at once;
                 what was being handled comes back. It needs the main thread; in any other, and by
                 default, signals mean what they meant before.
+            until_empty: return once no handler has a message that is due, for jobs of cron and
+                for tests. A retry whose delay has passed by then is handled, too, and so is what
+                handlers publish meanwhile. Messages that are due later stay in the queue, as
+                those that are held, paused, or claimed by others do. The worker may run again.
 
         Raises:
             ValueError: there is no handler.
@@ -199,10 +208,13 @@ class Worker:
         if not self._handlers:
             msg = "this worker has no handler: add one with @worker.handle('queue')"
             raise ValueError(msg)
+        self._threads.until_empty = check_flag("until_empty", until_empty)
         with self._runtime.on_signals(_SIGNALS if signals else (), self._on_signal):
             self._begin()
             if not self._draining.is_set():
                 self._run_threads()
+        if self._threads.emptied:
+            self._make_ready()
 
     def _begin(self) -> None:
         """Get ready, beside this thread, which has to hear of signals even in a silent network."""
@@ -349,6 +361,11 @@ def _seconds(argument: str, given: Duration | str | None) -> float | None:
             msg = f"{argument}: {error}"
             raise ValueError(msg) from error
     return to_timedelta(given, argument).total_seconds()
+
+
+def handlers_of(worker: Worker) -> tuple[ServiceParts, list[Handler]]:
+    """The handlers of a worker and the parts of its service, for ``queue_over_sql.testing``."""
+    return worker._parts, worker._handlers  # noqa: SLF001 - its own module
 
 
 def vital_parts(worker: Worker) -> tuple[ServiceParts, HandlerThreads, Turn]:

@@ -17,13 +17,13 @@ class HandlerFailed(Exception):
 
 
 @contextmanager
-def running(worker: Worker) -> Iterator[threading.Thread]:
-    """Run the worker in a thread, and stop and join it at the end."""
+def running(worker: Worker, *, until_empty: bool = False) -> Iterator[threading.Thread]:
+    """Run the worker in a thread; at the end stop it, or let it end by itself, and join it."""
     failures: list[BaseException] = []
 
     def run() -> None:
         try:
-            worker.run()
+            worker.run(until_empty=until_empty)
         except BaseException as error:  # noqa: BLE001 - handed to the test below
             failures.append(error)
 
@@ -32,7 +32,8 @@ def running(worker: Worker) -> Iterator[threading.Thread]:
     try:
         yield thread
     finally:
-        worker.stop()
-        thread.join(10)
+        if not until_empty:
+            worker.stop()
+        thread.join(60)
     assert not thread.is_alive()
     assert failures == []

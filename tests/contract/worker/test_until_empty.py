@@ -1,0 +1,86 @@
+"""A worker that runs until its queues are empty."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from queue_over_sql import FixedDelay
+from tests.contract.queue_state import counts, payloads
+from tests.contract.worker.running_worker import HandlerFailed, running
+
+if TYPE_CHECKING:
+    from queue_over_sql import Message, Queue
+    from queue_over_sql.testing.plugin import MakeService
+    from queue_over_sql.worker.worker import Worker
+
+pytestmark = pytest.mark.driver_decides
+
+
+def test_it_ends_when_nothing_is_due(
+    make_service: MakeService, worker: Worker, outside: Queue
+) -> None:
+    """What handlers publish and retries that are due are handled before; what is due later stays.
+
+    A queue that was found empty is looked at again: its message came through another service.
+    """
+    service = make_service()
+    later = service.create_queue("later", retry=FixedDelay(3600))
+    seen: list[object] = []
+
+    @worker.handle("later")
+    def fail(message: Message) -> None:
+        seen.append(message.payload)
+        raise HandlerFailed
+
+    @worker.handle("jobs")
+    def work(message: Message) -> None:
+        seen.append(message.payload)
+        if message.payload == "fails once" and message.attempt == 1:
+            raise HandlerFailed
+        if message.payload == "publishes":
+            later.publish("published")
+
+    outside.publish_many(["fails once", *range(20)])
+    outside.publish("publishes")
+    outside.publish("in an hour", delay=3600)
+    with running(worker, until_empty=True):
+        pass
+    assert 2 == seen.count("fails once")
+    assert {*range(20), "fails once", "publishes", "published"} == set(seen)
+    assert ["in an hour"] == payloads(outside.messages().list())
+    assert 1 == later.stats().delayed
+
+
+def test_it_may_run_again_and_ends_at_once_where_there_is_nothing(
+    worker: Worker, outside: Queue
+) -> None:
+    """A second run handles what came in between; stop() ends such a run, too, and for good."""
+    seen: list[object] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    @worker.handle("jobs", transactional=True)
+    def work(message: Message, connection: object) -> None:
+        del connection
+        seen.append(message.payload)
+        if message.payload == "last":
+            begun.set()
+            assert go_on.wait(10)
+
+    for number in range(3):
+        with running(worker, until_empty=True):
+            pass
+        assert list(range(number)) == seen
+        outside.publish(number)
+    outside.publish("last")
+    with running(worker, until_empty=True):
+        assert begun.wait(10)
+        worker.stop()
+        outside.publish("not begun")
+        go_on.set()
+    assert (1, 0, 0) == counts(outside)
+    with running(worker, until_empty=True):
+        pass
+    assert "not begun" not in seen
