@@ -333,6 +333,10 @@ class StatementCache:
                 self._compiled.move_to_end(key)
         return statement
 
+    def forget(self) -> None:
+        """Compile each statement anew at its next use."""
+        self._compiled.clear()
+
     def bind_converter(self, kind: TypeEngine[Any]) -> Callable[[Any], Any] | None:
         """What turns a Python value of this type into the driver's; None where nothing must."""
         return kind.dialect_impl(self._dialect).bind_processor(self._dialect)

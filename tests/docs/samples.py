@@ -137,7 +137,7 @@ def run(steps: Sequence[Block], folder: Path) -> list[str]:
     work, tools, plan = folder / "work", folder / "tools", folder / "plan.json"
     work.mkdir()
     tools.mkdir()
-    _provide_command(tools)
+    _provide_commands(tools)
     plan.write_text(json.dumps([_step(block) for block in steps]))
     path = os.pathsep.join([str(tools), os.environ.get("PATH", "")])
     try:
@@ -167,8 +167,9 @@ def _step(block: Block) -> dict[str, object]:
     return {**asdict(block), "text": "\n".join(kept) + "\n", "file": block.marked("file")}
 
 
-def _provide_command(folder: Path) -> None:
-    """Put ``queue-over-sql`` of this interpreter and this working tree on the PATH."""
-    command = folder / "queue-over-sql"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m queue_over_sql "$@"\n')
-    command.chmod(0o755)
+def _provide_commands(folder: Path) -> None:
+    """Put ``queue-over-sql`` and pytest of this interpreter and working tree on the PATH."""
+    for name, module in (("queue-over-sql", "queue_over_sql"), ("pytest", "pytest")):
+        command = folder / name
+        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
+        command.chmod(0o755)

@@ -1,0 +1,124 @@
+"""The database's clock as the services of a test see it, which the test moves forward."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import BigInteger, bindparam
+from sqlalchemy.types import TypeDecorator
+
+from queue_over_sql.durations import instant, to_microseconds
+from queue_over_sql.queue import core_of
+from queue_over_sql.service import parts_of
+from queue_over_sql.store import consumers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from sqlalchemy import ColumnElement
+
+    from queue_over_sql.catalog import ServiceParts
+    from queue_over_sql.durations import Duration
+    from queue_over_sql.service import QueueService
+
+
+class Clock:
+    """Moves the database's clock forward for some services, so that tests need not sleep.
+
+    What goes by the database's clock follows: delays and instants of messages, leases, retries,
+    dedup windows, schedules, the archive's limits of age, and consumers that missed their
+    heartbeat. It works on every engine. The server itself keeps its time, so these do not follow:
+    other services, the functions of the SQL API, and SQL of your own. Neither does what Python
+    measures: ``wait=``, the ``timeout`` of handlers and requests, and the pauses of workers.
+
+    Args:
+        service: whose clock it is.
+        others: services of the same test that share it.
+    """
+
+    def __init__(self, service: QueueService, *others: QueueService) -> None:
+        self._services = (service, *others)
+        self.microseconds = 0
+        """How far it is ahead of the database."""
+
+    def advance(self, by: Duration) -> None:
+        """Move the clock forward, and do what is due then, by one pass of each service's reaper.
+
+        The pass gives back messages whose lease has ended, and publishes what schedules have due.
+        The services stay alive as consumers, as if they had sent their heartbeats meanwhile.
+
+        Args:
+            by: how far, in seconds or as a ``timedelta``.
+
+        Raises:
+            TypeError, ValueError: it is no duration above zero, or a service has another clock.
+            DatabaseUnavailable: the database cannot be reached.
+        """
+        ahead = to_microseconds(by, "by")
+        for service in self._services:
+            self._install(parts_of(service))
+            _outlive(parts_of(service), ahead)
+        self.microseconds += ahead
+        for service in self._services:
+            parts = parts_of(service)
+            parts.consumer.heartbeat()
+            service.reap()
+            for queue in parts.catalog.opened:
+                core_of(queue).announce()
+
+    def now(self) -> datetime:
+        """The time that the services see, for ``at=``.
+
+        Raises:
+            DatabaseUnavailable: the database cannot be reached.
+        """
+        parts = parts_of(self._services[0])
+        self._install(parts)
+        return instant(parts.connections.run(parts.connections.dialect.read_clock))
+
+    def _install(self, parts: ServiceParts) -> None:
+        dialect: Any = parts.connections.dialect
+        if isinstance(dialect.now, _Shifted):
+            if dialect.now.clock is not self:
+                msg = "the service has another Clock: give that one to all that move it"
+                raise ValueError(msg)
+            return
+        vars(dialect)["now"] = _Shifted(self, dialect.now)
+        for queue in parts.catalog.opened:
+            core_of(queue).context.sql.forget()
+
+
+class _Shifted:
+    """What ``now`` of a dialect is then: the server's clock, and how far the test's is ahead."""
+
+    def __init__(self, clock: Clock, now: Callable[[], ColumnElement[int]]) -> None:
+        self.clock = clock
+        # A parameter whose value is asked for at each run of a statement.
+        ahead = bindparam("p_clock_ahead", 0, _Ahead(clock))
+        self._expression: ColumnElement[int] = now() + ahead
+
+    def __call__(self) -> ColumnElement[int]:
+        return self._expression
+
+
+class _Ahead(TypeDecorator[int]):
+    impl = BigInteger
+    cache_ok = True
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        # Part of what SQLAlchemy keeps compiled statements by, as it has no underscore.
+        self.clock = clock
+
+    def process_bind_param(self, value: int | None, dialect: object) -> int:
+        del value, dialect
+        return self.clock.microseconds
+
+
+def _outlive(parts: ServiceParts, microseconds: int) -> None:
+    consumer, connections, system = parts.consumer, parts.connections, parts.system()
+    me = consumer.consumer_id
+    if me is not None:
+        until = consumer.timeout_us + microseconds
+        connections.run(lambda c: consumers.renew(c, system, connections.dialect, me, until))

@@ -1,0 +1,131 @@
+"""Run handlers in the test's own thread, and look at what was published."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from queue_over_sql.settings import check_whole
+from queue_over_sql.worker.handlers import Handler, HandlerRun
+from queue_over_sql.worker.worker import handlers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from sqlalchemy import ColumnElement
+
+    from queue_over_sql.catalog import ServiceParts
+    from queue_over_sql.message import Message
+    from queue_over_sql.queue import Queue
+    from queue_over_sql.worker.worker import Worker
+
+_PAGE = 500
+
+
+def drain(worker: Worker, *, limit: int | None = None) -> int:
+    """Run the handlers of a worker in this thread until no message is due, and raise their errors.
+
+    Messages go through the database as in production: they are claimed, decoded, and acked in the
+    handler's transaction where it is transactional. Messages that handlers publish are handled,
+    too. What is due later stays in the queue.
+
+    An error of a handler is raised here once its message was nacked. The messages behind it stay
+    for the next call. The handler's ``timeout`` is not enforced.
+
+    Args:
+        worker: with its handlers; it need not run.
+        limit: stop after so many messages. Needed where handlers publish or release without end.
+
+    Returns:
+        How many messages were handled.
+
+    Raises:
+        ValueError: the worker has no handler, or ``limit`` is not above zero.
+        QueueNotFound: a handler's queue does not exist.
+        BaseException: whatever a handler raised.
+    """
+    most = None if limit is None else check_whole("limit", limit)
+    parts, handlers = handlers_of(worker)
+    if not handlers:
+        msg = "this worker has no handler: add one with @worker.handle('queue')"
+        raise ValueError(msg)
+    runs = [_HandlerRun(handler, parts) for handler in handlers]
+    handled = before = 0
+    try:
+        while most is None or handled < most:
+            for run in runs:
+                while most is None or handled < most:
+                    messages = run.claim(most and most - handled)
+                    if not messages:
+                        break
+                    handled += len(messages)
+                    run.handle_all(messages)
+            if handled == before:
+                break
+            before = handled
+    finally:
+        for run in runs:
+            run.close()
+    return handled
+
+
+class _HandlerRun(HandlerRun):
+    """A handler whose failure is kept, to be raised after its message is settled."""
+
+    def __init__(self, handler: Handler, parts: ServiceParts) -> None:
+        queue = parts.queue(handler.queue)
+        super().__init__(handler, queue, parts.connections, _once, draining=lambda: False)
+        self._failure: BaseException | None = None
+
+    def claim(self, most: int | None) -> list[Message]:
+        """The messages of the next call; at most so many."""
+        size = self._handler.batch or 1
+        count = size if most is None else min(size, most)
+        return self.queue.consume(count, where=self._handler.where)
+
+    def handle_all(self, messages: list[Message]) -> None:
+        """Call the handler and settle; raises what it raised."""
+        self._failure = None
+        finished = self.handle(messages)
+        if finished:
+            self.queue.ack(finished)
+        if self._failure is not None:
+            raise self._failure
+
+    def _failed(self, messages: Sequence[Message], error: BaseException) -> None:
+        super()._failed(messages, error)
+        self._failure = error
+
+
+def _once(act: Callable[[], None]) -> None:
+    act()
+
+
+def published(
+    queue: Queue,
+    *,
+    where: ColumnElement[bool] | None = None,
+    payload: Mapping[str, Any] | None = None,
+    key: str | None = None,
+    kind: str | None = None,
+) -> list[Message]:
+    """Return the messages that were published to a queue and are not finished, in that order.
+
+    They are not claimed. Those that are due later are among them.
+
+    Args:
+        queue: that was published to.
+        where: only messages that match an SQLAlchemy condition on the queue's ``table``.
+        payload: only those with these fields; see ``Queue.messages``.
+        key: only the one with this key.
+        kind: only those of this type.
+
+    Raises:
+        ValueError: there is no such path into the payload.
+        UnsupportedByEngine: this database cannot look into JSON.
+    """
+    selected = queue.messages(where=where, payload=payload, key=key, kind=kind)
+    found = page = selected.list(_PAGE)
+    while len(page) == _PAGE:
+        page = selected.list(_PAGE, page[-1].id)
+        found = found + page
+    return found

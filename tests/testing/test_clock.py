@@ -1,0 +1,82 @@
+"""A clock that tests move: what goes by the database's time follows it, on every engine."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import create_engine
+
+from queue_over_sql import ClaimLost, FixedDelay, QueueService
+from queue_over_sql.testing import Clock
+from tests.contract.queue_state import counts, payloads
+
+if TYPE_CHECKING:
+    from queue_over_sql import Queue
+    from queue_over_sql.testing.plugin import MakeService, TestDatabase
+
+
+def test_time_passes_without_waiting(database: TestDatabase, make_service: MakeService) -> None:
+    """Delays, leases, retries, windows of keys, schedules and ages in the archive follow.
+
+    So do statements that were compiled before, publishes on the caller's own connection, and
+    another service of the clock. The services stay alive as consumers.
+    """
+    service, other = make_service(), make_service()
+    queue = service.create_queue(
+        "jobs", retry=FixedDelay(600), lease=300, dedup_window=600, archive="all", archive_ttl=7200
+    )
+    there = other.queue("jobs")
+    queue.publish("delayed", delay=600)
+    assert [] == queue.consume()
+    clock = Clock(service, other)
+    began = clock.now()
+    clock.advance(601)
+    [message] = there.consume()
+    assert timedelta(seconds=601) <= clock.now() - began < timedelta(seconds=661)
+    message.nack()
+    assert [] == queue.consume()
+
+    clock.advance(601)
+    [retried] = queue.consume()
+    assert 2 == retried.attempt
+    clock.advance(timedelta(seconds=301))
+    [lost] = there.consume()
+    assert 3 == lost.attempt
+    with pytest.raises(ClaimLost):
+        retried.ack()
+    lost.ack()
+
+    engine = create_engine(database.url)
+    with engine.begin() as connection:
+        queue.publish("mine", delay=60, key="k", connection=connection)
+    engine.dispose()
+    assert [] == queue.consume()
+    clock.advance(61)
+    queue.ack(queue.consume())
+    assert "skipped" == queue.publish("again", key="k", on_conflict="skip").outcome
+    clock.advance(601)
+    assert "created" == queue.publish("again", key="k", on_conflict="skip").outcome
+    assert ["again"] == payloads(queue.consume(2))
+    assert 2 == counts(queue)[2]
+    clock.advance(7201)
+    assert 0 == counts(queue)[2]
+    assert {True} == {each.consumer_id is not None for each in (service, other)}
+
+
+def test_schedules_publish_what_falls_due(service: QueueService, queue: Queue) -> None:
+    """One pass of the reaper is part of each move; a service has one clock at most."""
+    clock = Clock(service)
+    service.schedules.add("daily", queue, "report", cron="0 6 * * *", missed="all")
+    assert [] == queue.consume()
+    clock.advance(timedelta(days=1))
+    with queue.receive() as message:
+        assert message is not None
+    assert [] == queue.consume()
+    clock.advance(timedelta(days=2))
+    assert ["report"] * 2 == payloads(queue.consume(5))
+    with pytest.raises(ValueError, match="another Clock"):
+        Clock(service).advance(1)
+    with pytest.raises(ValueError, match="by"):
+        clock.advance(0)
