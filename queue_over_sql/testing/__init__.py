@@ -9,6 +9,8 @@ Modules
         top-level ``conftest.py`` with ``pytest_plugins = ["queue_over_sql.testing.fixtures"]``.
     ``queue_over_sql.testing.plugin``
         pytest fixtures that run a test on every engine, for who tests queues themselves.
+    ``queue_over_sql.testing.contract``
+        what every engine must keep, as cases of pytest for an engine of your own.
     ``queue_over_sql.testing.servers``
         private database servers, from local programs or containers.
 """

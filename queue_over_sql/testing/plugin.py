@@ -12,6 +12,8 @@ Fixtures
         drops them, too.
     ``service``, ``make_service``, ``queue``
         services on that database, stopped when the test ends, and a queue named ``jobs``.
+    ``engine``
+        an SQLAlchemy engine of the test's own on that database.
     ``server``
         a server of this test alone, to be stopped and killed; once for each server engine.
 
@@ -46,8 +48,12 @@ from queue_over_sql.testing.servers.process import folder_variable, numbers
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from sqlalchemy import Engine
+
     from queue_over_sql.queue import Queue
     from queue_over_sql.service import QueueService
+
+pytest.register_assert_rewrite("queue_over_sql.testing.contract")
 
 _EMBEDDED = "sqlite"
 _selected = pytest.StashKey[tuple[str, ...]]()
@@ -277,6 +283,16 @@ def make_service(database: TestDatabase) -> Iterator[MakeService]:
             return service
 
         yield make
+
+
+@pytest.fixture
+def engine(database: TestDatabase) -> Iterator[Engine]:
+    """An engine of the test's own on that database."""
+    from sqlalchemy import create_engine
+
+    own = create_engine(database.url)
+    yield own
+    own.dispose()
 
 
 @pytest.fixture

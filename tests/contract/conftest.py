@@ -36,7 +36,10 @@ _bridge = pytest.StashKey[Bridge]()
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run tests of services on both faces."""
     if "face" in metafunc.fixturenames:
-        only_threads = metafunc.definition.get_closest_marker("threads")
+        named = getattr(metafunc.cls, "only_threads", ())
+        only_threads = (
+            metafunc.definition.get_closest_marker("threads") or metafunc.function.__name__ in named
+        )
         metafunc.parametrize("face", FACES[:1] if only_threads else FACES)
 
 

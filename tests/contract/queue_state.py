@@ -3,104 +3,55 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sqlalchemy import (
-    Column,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    func,
-    insert,
-    select,
-    table,
-    update,
+from sqlalchemy import func, select, table
+
+from queue_over_sql.testing.contract.state import (
+    STATE_COLUMNS,
+    add_effect,
+    archived,
+    counts,
+    effect_count,
+    effects,
+    ids,
+    live_rows,
+    payloads,
+    set_columns,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from sqlalchemy import Connection, Engine
-    from sqlalchemy.orm import Session
 
     from queue_over_sql import Message, Queue
 
+__all__ = [
+    "ARGUMENT_ERRORS",
+    "STATE_COLUMNS",
+    "add_effect",
+    "archived",
+    "close",
+    "counts",
+    "effect_count",
+    "effects",
+    "finished",
+    "has_json_paths",
+    "ids",
+    "isolates_snapshots",
+    "live_rows",
+    "outcomes",
+    "payloads",
+    "row_count",
+    "set_columns",
+]
+
 ARGUMENT_ERRORS = (ValueError, TypeError)
 """What a verb raises for an argument that can never be right."""
-
-STATE_COLUMNS = (
-    "id",
-    "priority",
-    "available_at",
-    "attempt_count",
-    "consumer_id",
-    "consumer_round",
-    "claimed_at",
-    "lease_expires_at",
-    "last_attempt_at",
-)
-"""All of a live row that a claim or a settle may change, large texts left out."""
-
-effects = Table(
-    "effects",
-    MetaData(),
-    Column("id", Integer, primary_key=True, autoincrement=False),
-    Column("note", String(100)),
-)
-"""A table of the user's own, for effects that commit together with the queue's."""
-
-
-def live_rows(engine: Engine, queue: Queue) -> list[tuple[Any, ...]]:
-    """The committed live rows as another connection sees them, by id."""
-    columns = [queue.table.c[name] for name in STATE_COLUMNS]
-    with engine.connect() as connection:
-        found = connection.execute(select(*columns).order_by(queue.table.c.id))
-        return [tuple(row) for row in found]
-
-
-def set_columns(engine: Engine, queue: Queue, message_id: int, **values: object) -> None:
-    """Change a live row behind the library's back."""
-    change = update(queue.table).where(queue.table.c.id == message_id).values(**values)
-    with engine.begin() as connection:
-        connection.execute(change)
-
-
-def counts(queue: Queue) -> tuple[int, int, int]:
-    """``(ready, claimed, archived)``: where the messages are."""
-    stats = queue.stats()
-    return stats.ready, stats.claimed, stats.archived
-
-
-def ids(messages: Iterable[Message]) -> list[int]:
-    """The ids of messages, in their order."""
-    return [message.id for message in messages]
-
-
-def payloads(messages: Iterable[Message]) -> list[Any]:
-    """The payloads of messages, in their order."""
-    return [message.payload for message in messages]
-
-
-def archived(queue: Queue) -> list[Message]:
-    """The messages of the archive, by id."""
-    return list(queue.archive.messages().list())
 
 
 def outcomes(queue: Queue) -> list[str]:
     """The outcomes in the archive, by id."""
     return [str(message.outcome) for message in archived(queue)]
-
-
-def add_effect(connection: Connection | Session, number: int, note: str = "") -> None:
-    """Write one effect on the caller's own transaction."""
-    connection.execute(insert(effects).values(id=number, note=note))
-
-
-def effect_count(engine: Engine) -> int:
-    """How many effects are committed."""
-    with engine.connect() as connection:
-        return int(connection.execute(select(func.count()).select_from(effects)).scalar_one())
 
 
 def isolates_snapshots(connection: Connection) -> bool:

@@ -1,8 +1,8 @@
 """Mistakes that other queues of this design made: each has a test of its own.
 
 Those of the second queue's indexes (``test_create_queues``), of unordered batches and shared
-instances (``test_claim``), of deleting what another holds (``test_fence``) and of the heartbeat's
-unit (``test_liveness``) stand there.
+instances, of deleting what another holds (``test_contract``) and of the heartbeat's unit
+(``test_liveness``) stand there.
 """
 
 from __future__ import annotations

@@ -28,81 +28,6 @@ pytestmark = pytest.mark.driver_decides
 same_statements = pytest.mark.threads("the claim is that of the tests on both faces")
 
 
-def lease_of(message: Message) -> timedelta:
-    """How long the claim holds."""
-    assert message.lease_expires_at is not None
-    assert message.claimed_at is not None
-    return message.lease_expires_at - message.claimed_at
-
-
-def test_messages_come_oldest_first(queue: Queue) -> None:
-    """One by one and in batches, the oldest come first; of nothing there is an empty list."""
-    assert queue.consume(10) == []
-    queue.publish_many(list(range(12)))
-    assert payloads(queue.consume()) == [0]
-    assert payloads(queue.consume(4)) == [1, 2, 3, 4]
-    assert payloads(queue.consume(100)) == list(range(5, 12))
-    assert queue.consume() == []
-    assert counts(queue) == (0, 12, 0)
-
-
-@same_statements
-def test_order_is_by_due_time_before_id(queue: Queue, engine: Engine) -> None:
-    """A message whose due time was moved ahead comes ahead, also within a batch."""
-    first, second, third = queue.publish_many(["a", "b", "c"])
-    listed = {message.id: message for message in queue.messages().list()}
-    assert listed[first.id].available_at == listed[first.id].scheduled_at
-    set_columns(engine, queue, third.id, available_at=1_000)
-    set_columns(engine, queue, second.id, available_at=2_000)
-    assert payloads(queue.consume(3)) == ["c", "b", "a"]
-
-
-@same_statements
-def test_urgent_messages_come_first(service: QueueService) -> None:
-    """Priority goes before age; age decides within a priority; what is not due blocks nothing."""
-    queue = service.create_queue("levels", priorities=3)
-    queue.publish("urgent but later", priority=0, delay=600)
-    for number, level in enumerate([2, 1, 0, 1, 0, 2]):
-        queue.publish(number, priority=level)
-    assert payloads(queue.consume(3)) == [2, 4, 1]
-    assert payloads(queue.consume(4)) == [3, 0, 5]
-
-
-def test_a_claim_is_stamped(service: QueueService, queue: Queue) -> None:
-    """The message says who holds it, since when, until when, and for which attempt."""
-    queue.publish("x")
-    (message,) = queue.consume(lease=60)
-    assert service.consumer_id is not None
-    assert service.consumer_id == message.consumer_id
-    assert timedelta(seconds=60) == lease_of(message)
-    message.nack(delay=0)
-    (again,) = consume_exactly(queue, 1)
-    assert (1, 2) == (message.attempt, again.attempt)
-
-
-@same_statements
-def test_rounds_rise_with_every_claim(queue: Queue) -> None:
-    """A batch shares its round; the next claim has a higher one."""
-    queue.publish_many(list(range(5)))
-    first, second, third = queue.consume(2), queue.consume(2), queue.consume(1)
-    rounds = [[message.consumer_round or 0 for message in some] for some in (first, second, third)]
-    assert rounds[0][0] == rounds[0][1]
-    assert rounds[1][0] == rounds[1][1]
-    assert rounds[0][0] < rounds[1][0] < rounds[2][0]
-
-
-@same_statements
-def test_the_closest_lease_wins(service: QueueService) -> None:
-    """The consume call's lease goes over the message's, and that over the queue's."""
-    queue = service.create_queue("leases", lease=40)
-    queue.publish("own", lease=20)
-    queue.publish("own", lease=timedelta(seconds=20))
-    queue.publish("none")
-    claimed = [*queue.consume(), *queue.consume(lease=10), *queue.consume()]
-    found = [lease_of(message) for message in claimed]
-    assert found == [timedelta(seconds=seconds) for seconds in (20, 10, 40)]
-
-
 @pytest.mark.engines("sqlite")
 @pytest.mark.threads("Python refuses it")
 def test_a_count_or_a_lease_of_nothing_is_refused(queue: Queue) -> None:
@@ -116,70 +41,6 @@ def test_a_count_or_a_lease_of_nothing_is_refused(queue: Queue) -> None:
         with refused(lease, *ARGUMENT_ERRORS):
             queue.consume(lease=lease)
     assert queue.stats().ready == 1
-
-
-@same_statements
-def test_a_held_message_is_not_delivered(queue: Queue, engine: Engine) -> None:
-    """A message without a due time is held."""
-    held, _ = queue.publish_many(["held", "free"])
-    set_columns(engine, queue, held.id, available_at=None)
-    assert payloads(queue.consume(2)) == ["free"]
-    assert queue.stats().held == 1
-
-
-@same_statements
-def test_a_pause_stops_delivery_everywhere(make_service: MakeService) -> None:
-    """A paused queue gives no message, to any service, until resumed; what is in work goes on."""
-    here, there = make_service().create_queue("jobs"), make_service().queue("jobs")
-    here.publish_many(["in work", "before"])
-    in_work, before = there.consume(2)
-    before.release()
-    here.pause()
-    in_work.ack()
-    here.publish("during")
-    assert (here.consume(5), there.consume(5)) == ([], [])
-    assert there.stats().ready == 2
-    there.resume()
-    assert payloads(consume_exactly(here, 2)) == ["before", "during"]
-
-
-@same_statements
-def test_where_chooses_among_the_ready(queue: Queue) -> None:
-    """An SQL expression over the queue's table narrows the claim, oldest first."""
-    for number, kind in enumerate(["a", "b", "a", "b"]):
-        queue.publish(number, kind=kind)
-    assert payloads(queue.consume(5, where=queue.table.c.kind == "b")) == [1, 3]
-    assert payloads(queue.consume(5)) == [0, 2]
-
-
-@same_statements
-def test_waiting_ends_when_a_message_comes(queue: Queue) -> None:
-    """A publish in the same process ends it; without one it ends empty after its time."""
-    assert queue.consume(wait=0.01) == []
-    assert queue.consume(wait=timedelta(milliseconds=10)) == []
-    later = threading.Timer(0.05, queue.publish, args=("hello",))
-    later.start()
-    try:
-        assert payloads(queue.consume(wait=30)) == ["hello"]
-    finally:
-        later.join()
-
-
-def test_two_services_never_share_a_message(make_service: MakeService) -> None:
-    """Every message goes to exactly one of several consumers."""
-    services = [make_service() for _ in range(3)]
-    services[0].create_queue("jobs").publish_many(list(range(90)))
-
-    def drain(service: QueueService) -> list[int]:
-        queue, mine = service.queue("jobs"), list[int]()
-        while batch := queue.consume(7):
-            mine.extend(ids(batch))
-        return mine
-
-    with ThreadPoolExecutor(3) as pool:
-        taken = [one for some in pool.map(drain, services) for one in some]
-    taken += ids(services[0].queue("jobs").consume(90))
-    assert (90, 90) == (len(taken), len(set(taken)))
 
 
 @pytest.mark.default_on("sqlite", "postgresql")
@@ -220,16 +81,6 @@ def test_a_hundred_waiting_threads_get_a_message_each(queue: Queue) -> None:
         started.wait(30)
         queue.publish_many(range(100))
         assert list(range(100)) == sorted(payload for each in taken for payload in each.result())
-
-
-@same_statements
-def test_late_and_back_dated_messages_are_found(queue: Queue, engine: Engine) -> None:
-    """A message that appears behind what was claimed last is delivered all the same."""
-    late, *_ = queue.publish_many(list(range(8)))
-    set_columns(engine, queue, late.id, available_at=None)
-    assert payloads(queue.consume(3)) == [1, 2, 3]
-    set_columns(engine, queue, late.id, available_at=1_000)
-    assert sorted(payloads(consume_exactly(queue, 5))) == [0, 4, 5, 6, 7]
 
 
 @same_statements

@@ -15,7 +15,6 @@ from queue_over_sql import (
 )
 from tests.contract.queue_state import ARGUMENT_ERRORS, payloads
 from tests.refusals import refused
-from tests.waiting import consume_exactly
 
 if TYPE_CHECKING:
     from queue_over_sql import Queue, QueueService
@@ -24,26 +23,6 @@ pytestmark = pytest.mark.driver_decides
 
 of_one_statement = pytest.mark.threads("the statement is that of the tests on both faces")
 in_python = pytest.mark.threads("Python decides it")
-
-
-def test_a_published_message_comes_back_as_given(queue: Queue) -> None:
-    """Every option of publish is seen by the consumer; what is not given is empty."""
-    before = datetime.now(UTC)
-    published = queue.publish(
-        {"to": "ann"}, key="k1", kind="email", headers={"trace": "t1"}, max_attempts=9
-    )
-    (message,) = queue.consume()
-    assert (published.id, "created") == (message.id, published.outcome)
-    assert {"to": "ann"} == message.payload
-    assert ("k1", "email", {"trace": "t1"}) == (message.key, message.kind, message.headers)
-    assert (0, 1, 9) == (message.priority, message.attempt, message.max_attempts)
-    assert abs(message.published_at - before) < timedelta(minutes=1)
-    assert message.published_at.utcoffset() == timedelta(0)
-    assert message.scheduled_at == message.published_at
-    queue.publish("bare")
-    (bare,) = queue.consume()
-    assert (bare.key, bare.kind, bare.last_error) == (None, None, None)
-    assert not bare.headers
 
 
 @of_one_statement
@@ -56,29 +35,6 @@ def test_the_longest_key_kind_and_headers_are_stored_whole(queue: Queue) -> None
 
 
 @of_one_statement
-def test_a_delayed_message_is_not_due_yet(queue: Queue) -> None:
-    """A delay in seconds or as timedelta keeps the message back."""
-    delays: list[float | timedelta] = [60, 60.0, timedelta(minutes=1)]
-    for delay in delays:
-        queue.publish("later", delay=delay)
-    assert queue.consume() == []
-    assert (0, 3) == (queue.stats().ready, queue.stats().delayed)
-    for listed in queue.messages().list():
-        assert listed.scheduled_at - listed.published_at == timedelta(minutes=1)
-
-
-@of_one_statement
-def test_a_delayed_message_comes_when_due(queue: Queue) -> None:
-    """Once due it is delivered, in the order of the due times."""
-    due = datetime.now(UTC) + timedelta(milliseconds=50)
-    queue.publish("second", at=due + timedelta(milliseconds=1))
-    queue.publish("first", at=due)
-    assert payloads(consume_exactly(queue, 2)) == ["first", "second"]
-    queue.publish("delayed", delay=0.05)
-    assert payloads(consume_exactly(queue, 1)) == ["delayed"]
-
-
-@of_one_statement
 def test_at_sets_the_instant(queue: Queue) -> None:
     """To the microsecond; what was due long ago goes first, what is due in 2100 stays."""
     at = datetime(2100, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -88,20 +44,6 @@ def test_at_sets_the_instant(queue: Queue) -> None:
     queue.publish("now")
     queue.publish("due long ago", at=datetime.now(UTC) - timedelta(hours=1))
     assert payloads(queue.consume(3)) == ["due long ago", "now"]
-
-
-def test_publish_many_answers_in_order(queue: Queue) -> None:
-    """Payloads and Publications mix; answers and ids stand in the order of the items."""
-    first, second = queue.publish(1), queue.publish(2)
-    queue.ack(queue.consume(2))
-    published = queue.publish_many(["plain", Publication("keyed", key="k"), {"a": 1}])
-    assert ["created"] * 3 == [one.outcome for one in published]
-    published_ids = [one.id for one in (first, second, *published)]
-    assert sorted(set(published_ids)) == published_ids
-    messages = queue.consume(10)
-    assert [one.id for one in published] == [message.id for message in messages]
-    assert payloads(messages) == ["plain", "keyed", {"a": 1}]
-    assert [message.key for message in messages] == [None, "k", None]
 
 
 @of_one_statement

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import datetime
 from decimal import Decimal
-from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,119 +15,19 @@ from queue_over_sql import (
     ClaimLost,
     DatabaseUnavailable,
     DuplicateKey,
-    Message,
     PayloadInvalid,
     Publication,
     Queue,
     QueueService,
 )
-from tests.contract.caller_transactions import OPENERS, Caller, opened
-from tests.contract.queue_state import add_effect, counts, effect_count, ids, live_rows, payloads
+from queue_over_sql.testing.contract.settling import TRANSACTION_VERBS
+from tests.contract.queue_state import add_effect, counts, ids, payloads
 from tests.waiting import consume_exactly
 
 if TYPE_CHECKING:
     from queue_over_sql.testing.plugin import TestDatabase
 
 pytestmark = pytest.mark.driver_decides
-
-Verb = Callable[[Queue, list[Message], Caller], object]
-
-VERBS: dict[str, Verb] = {
-    "ack": lambda _, messages, caller: messages[0].ack(connection=caller),
-    "nack": lambda _, messages, caller: messages[0].nack("no", delay=0, connection=caller),
-    "release": lambda _, messages, caller: messages[0].release(connection=caller),
-    "reject": lambda _, messages, caller: messages[0].reject("no", connection=caller),
-    "extend": lambda _, messages, caller: messages[0].extend(lease=900, connection=caller),
-    "batch ack": lambda queue, messages, caller: queue.ack(messages, connection=caller),
-    "batch nack": lambda queue, messages, caller: queue.nack(
-        messages, error="no", delay=0, connection=caller
-    ),
-    "batch release": lambda queue, messages, caller: queue.release(messages, connection=caller),
-    "batch reject": lambda queue, messages, caller: queue.reject(messages, "no", connection=caller),
-    "batch extend": lambda queue, messages, caller: queue.extend(
-        messages, lease=900, connection=caller
-    ),
-}
-
-
-def state(queue: Queue, engine: Engine) -> Any:
-    """All that a settle in the caller's transaction may change."""
-    return live_rows(engine, queue), queue.stats().archived, effect_count(engine)
-
-
-def test_a_publish_follows_the_callers_transaction(queue: Queue, effects_engine: Engine) -> None:
-    """It is seen when the caller commits, not before, and never after a rollback."""
-    for number, opener in enumerate(OPENERS.values()):
-        first_id = 0
-        with opened(opener, effects_engine) as caller:
-            for end in (caller.rollback, caller.commit):
-                add_effect(caller, number)
-                first_id = queue.publish("one", connection=caller).id
-                queue.publish_many(["two", Publication("three", key="k")], connection=caller)
-                assert (queue.stats().ready, effect_count(effects_engine)) == (0, number)
-                end()
-        messages = consume_exactly(queue, 3)
-        assert payloads(messages) == ["one", "two", "three"]
-        assert first_id == messages[0].id
-        assert effect_count(effects_engine) == number + 1
-        queue.ack(messages)
-
-
-def test_a_settle_follows_the_callers_transaction(queue: Queue, effects_engine: Engine) -> None:
-    """It acts when the caller commits; after a rollback the claim stands as before."""
-    acts = zip(VERBS.items(), cycle(OPENERS.values()))
-    for number, ((name, verb), opener) in enumerate(acts):
-        queue.publish("x")
-        messages = queue.consume()
-        before = state(queue, effects_engine)
-        with opened(opener, effects_engine) as caller:
-            for end in (caller.rollback, caller.commit):
-                assert before == state(queue, effects_engine), name
-                add_effect(caller, number)
-                verb(queue, messages, caller)
-                assert before == state(queue, effects_engine), name
-                end()
-        assert before[0] != live_rows(effects_engine, queue), name
-        assert effect_count(effects_engine) == number + 1
-        queue.purge(claimed=True)
-
-
-def test_a_duplicate_key_leaves_the_transaction_usable(
-    queue: Queue, effects_engine: Engine
-) -> None:
-    """After DuplicateKey the caller goes on and commits what it did before and after."""
-    first = queue.publish("first", key="k")
-    for number, opener in enumerate(OPENERS.values()):
-        with opened(opener, effects_engine) as caller:
-            add_effect(caller, 2 * number)
-            with pytest.raises(DuplicateKey) as caught:
-                queue.publish("second", key="k", connection=caller)
-            with pytest.raises(DuplicateKey):
-                queue.publish_many(["plain", Publication("third", key="k")], connection=caller)
-            add_effect(caller, 2 * number + 1)
-            queue.publish("other", connection=caller)
-            caller.commit()
-        assert first.id == caught.value.id
-    assert effect_count(effects_engine) == 4
-    assert payloads(consume_exactly(queue, 3)) == ["first", "other", "other"]
-    assert queue.stats().ready == 0
-
-
-def test_a_lost_claim_leaves_the_transaction_usable(queue: Queue, effects_engine: Engine) -> None:
-    """After ClaimLost the caller goes on and commits what it did before and after."""
-    queue.publish_many(["lost", "other"])
-    messages = queue.consume()
-    queue.delete(messages[0].id)
-    with opened(OPENERS["connection"], effects_engine) as caller:
-        for number, verb in enumerate(VERBS.values()):
-            add_effect(caller, number)
-            with pytest.raises(ClaimLost) as caught:
-                verb(queue, messages, caller)
-            assert ids(messages) == ids(caught.value.messages)
-        add_effect(caller, len(VERBS))
-        caller.commit()
-    assert effect_count(effects_engine) == len(VERBS) + 1
-    assert counts(queue) == (1, 0, 0)
 
 
 @pytest.mark.threads("the caller's engine here is a synchronous one")
@@ -154,7 +52,7 @@ def test_the_callers_connection_may_have_another_driver(database: TestDatabase) 
 def assert_works_through(queue: Queue, engine: Engine) -> None:
     """Publish, settle, edit, send again and take in transactions of this engine."""
     mine: dict[str, Any] = {"price": Decimal("1.50"), "sold": datetime(2020, 1, 2, 3, 4, 5)}  # noqa: DTZ001
-    for verb in VERBS.values():
+    for verb in TRANSACTION_VERBS.values():
         with engine.begin() as caller:
             queue.publish({"100 %": ":x %s $1"}, **mine, connection=caller)
         with engine.begin() as caller:
