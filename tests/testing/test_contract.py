@@ -30,7 +30,7 @@ class TestMyEngine(QueueContract):
 
 
 def test_the_contract_runs_on_a_database_of_the_projects_own(tmp_path: Path) -> None:
-    """A project gives it a database by one fixture, and gets the cases once, with strict markers."""
+    """A project gives it a database by one fixture, and gets each case once."""
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_mine.py").write_text(CASES)
     chosen = "oldest_first or follows_the_callers or another_claimed"
