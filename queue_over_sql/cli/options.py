@@ -39,6 +39,10 @@ QueueName = Annotated[str, argument("QUEUE", "Name of the queue.")]
 YesOption = Annotated[
     bool, typer.Option("--yes", "-y", help="Do not ask; needed where nobody can be asked.")
 ]
+CreateFileOption = Annotated[
+    bool,
+    typer.Option("--create", help="Make the file of a SQLite or H2 database that is not there."),
+]
 AllOption = Annotated[
     bool,
     typer.Option(

@@ -14,6 +14,7 @@ from queue_over_sql.cli.filters import sql_condition
 from queue_over_sql.cli.options import (
     NO_QUEUE,
     QUEUES_PANEL,
+    CreateFileOption,
     LeaseOption,
     MaxAttemptsOption,
     PrioritiesOption,
@@ -181,6 +182,7 @@ def create(
         int | None, number("Size limit of a payload.", show_default="1048576 for a new queue")
     ] = None,
     column: Annotated[list[str] | None, typer.Option(metavar="NAME:TYPE", help=COLUMN_HELP)] = None,
+    create_file: CreateFileOption = False,
 ) -> None:
     """Create a queue, or change the settings of one that is there.
 
@@ -206,7 +208,7 @@ def create(
         settings["archive_limit"] = _by_outcome(archive_limit, "--archive-limit", _number)
     if dedup_window is not None:
         settings["dedup_window"] = _read(dedup_window, "--dedup-window", _window)
-    with session.connect(creates=True, retry_policies=named_by_path(policy)) as service:
+    with session.connect(creates=create_file, retry_policies=named_by_path(policy)) as service:
         made = service.create_queue(queue, **settings)
         session.output.record(
             {"queue": made.name, **describe(made)}, human=f"Queue {made.name} is ready."

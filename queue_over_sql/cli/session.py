@@ -170,7 +170,7 @@ class Session(typer.Context):
     def service(self, *, creates: bool = False, **options: Any) -> QueueService:
         """A service on the given database; `options` go to `QueueService`. Not started.
 
-        Only a command that `creates` something makes the file of an embedded database.
+        Only a command that `creates` makes the file of an embedded database.
         """
         if not creates:
             insist_on_file(read_url(self.url))

@@ -9,6 +9,7 @@ import typer
 from queue_over_sql import Published
 from queue_over_sql.cli.lines import LineFormat, LineReader
 from queue_over_sql.cli.options import (
+    CreateFileOption,
     DelayOption,
     HeaderOption,
     KeyOption,
@@ -48,9 +49,9 @@ subscriptions = Commands(PANEL)
 
 
 @commands.add("create")
-def create(session: Session, *, topic: TopicName) -> None:
+def create(session: Session, *, topic: TopicName, create_file: CreateFileOption = False) -> None:
     """Create a topic; safe to run from every server at every start."""
-    with session.connect(creates=True) as service:
+    with session.connect(creates=create_file) as service:
         service.create_topic(topic)
     session.output.record({"topic": topic}, human=f"Topic {topic} is ready.")
 

@@ -248,8 +248,8 @@ def insist_on_file(url: URL) -> None:
     if (file := _missing_file(url)) is not None:
         msg = (
             f"The database {shown_url(url)} cannot be reached: there is no file {file} on this "
-            "host. Mind the path and the folder of this process; the first queue makes the file "
-            "(queue-over-sql create)."
+            "host. Check the path and the folder of this process. To make the file, run: "
+            "queue-over-sql create NAME --create"
         )
         raise DatabaseUnavailable(msg)
 

@@ -85,7 +85,7 @@ def test_an_unreachable_server_is_code_4_and_hides_the_password(scheme: str) -> 
 
 def test_a_file_that_cannot_be_opened_is_an_error_in_words(tmp_path: Path) -> None:
     """A SQLite file in a folder that is not there."""
-    ended = run("create", "jobs", url=f"sqlite:///{tmp_path / 'missing' / 'queues.db'}")
+    ended = run("create", "jobs", "--create", url=f"sqlite:///{tmp_path / 'missing' / 'queues.db'}")
     assert (True, False) == (ended.exit_code in {1, 4}, "Traceback" in ended.err)
 
 
@@ -102,6 +102,8 @@ def test_only_what_creates_makes_the_file_of_a_database(tmp_path: Path) -> None:
         "schedule list",
         "archive prune jobs",
         "reaper",
+        "create jobs",
+        "topic create news",
     ):
         ended = run(*arguments.split(), url=f"sqlite:///{file}")
         told = (str(file) in ended.err, "queue-over-sql create" in ended.err)
@@ -109,7 +111,7 @@ def test_only_what_creates_makes_the_file_of_a_database(tmp_path: Path) -> None:
         assert not file.exists(), arguments
     for number, create in enumerate(("create jobs", "topic create news")):
         url = f"sqlite:///{tmp_path / f'{number}.db'}"
-        succeed(*create.split(), url=url)
+        succeed(*create.split(), "--create", url=url)
         assert run("list", url=url).exit_code in {0, 3}, create
 
 
@@ -123,7 +125,7 @@ def test_the_file_of_h2_is_not_made_by_looking_either(
     ended = run("list", url=url)
     assert (4, True) == (ended.exit_code, str(tmp_path / "queues.mv.db") in ended.err)
     assert [] == list(tmp_path.iterdir())
-    succeed("create", "jobs", url=url)
+    succeed("create", "jobs", "--create", url=url)
     assert ["jobs"] == [record["queue"] for record in succeed("list", "--json", url=url).records]
 
 
