@@ -10,6 +10,7 @@ import typer
 from rich.text import Text
 
 from queue_over_sql import AdoptedQueue, EffectiveSettings, Outcome, Queue
+from queue_over_sql.cli.edit import removed_how
 from queue_over_sql.cli.filters import sql_condition
 from queue_over_sql.cli.options import (
     NO_QUEUE,
@@ -309,7 +310,11 @@ def purge(
 ) -> None:
     """Remove the messages of a queue: ready, delayed and held ones. The archive stays."""
     with session.queue(queue) as purged:
-        confirm(f"Remove the messages of queue {queue} for ever?", yes=yes)
+        if not yes:
+            stats = purged.stats()
+            found = stats.live if claimed else stats.live - stats.claimed
+            how = removed_how(purged)
+            confirm(f"Remove {counted(found, 'message')} of queue {queue}{how}?", yes=not found)
         count = purged.purge(claimed=claimed)
     session.output.record(
         {"queue": queue, "removed": count},

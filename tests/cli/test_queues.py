@@ -168,10 +168,13 @@ def test_list_for_people(sqlite_url: str) -> None:
 def test_purge_keeps_claimed_messages_unless_told(
     database: TestDatabase, make_service: MakeService
 ) -> None:
-    """Purge removes what nobody holds; --claimed removes the rest, too."""
+    """Purge removes what nobody holds; --claimed removes the rest, too. It asks with the number."""
     queue = make_service().create_queue("jobs")
     queue.publish_many([1, 2, 3])
     queue.consume()
+    for number, options in (("2", ()), ("3", ("--claimed",))):
+        asked = run("purge", "jobs", *options, url=database.url, stdin="n\n")
+        assert f"Remove {number} messages of queue jobs for ever? [y/N]" in asked.err
     first = succeed("purge", "jobs", "--yes", "--json", url=database.url)
     second = succeed("purge", "jobs", "--yes", "--claimed", "--json", url=database.url)
     assert (2, 1) == (first.record["removed"], second.record["removed"])
