@@ -260,19 +260,19 @@ def read_taken_rows(
 ) -> list[MessageRow]:
     """As ``read_rows``, of messages that are delivered without a claim."""
     tables: QueueTables = sql.subject
-    converters = sql.own_converters(connection.dialect) if tables.own_columns else ()
+    if not tables.own_columns:
+        rest = (_NO_COLUMNS, *_TAKEN)
+        return [_as_row((*_delivered(row), *rest)) for row in rows]
+    converters = sql.own_converters(connection.dialect)
     return [
-        MessageRow._make(
-            (
-                *row[:_ATTEMPT],
-                row[_ATTEMPT] + 1,
-                *row[_ATTEMPT + 1 : _CORE],
-                _own_values(tables, row, converters) if converters else _NO_COLUMNS,
-                *_TAKEN,
-            )
-        )
-        for row in rows
+        _as_row((*_delivered(row), _own_values(tables, row, converters), *_TAKEN)) for row in rows
     ]
+
+
+def _delivered(row: Sequence[Any]) -> list[Any]:
+    values = list(row[:_CORE])
+    values[_ATTEMPT] += 1
+    return values
 
 
 def read_archive_rows(
@@ -305,13 +305,15 @@ def stamped_row(
     )
 
 
+# A row without the look at its length that ``_make`` takes.
+_as_row: Callable[[tuple[Any, ...]], MessageRow] = functools.partial(tuple.__new__, MessageRow)
 _NO_COLUMNS: dict[str, Any] = {}
 _NOT_ARCHIVED = (None, None, False)
 _TAKEN = (None, None, True)
 
 
 def _message_row(values: Sequence[Any], columns: dict[str, Any]) -> MessageRow:
-    return MessageRow._make((*values[:_CORE], columns, *_NOT_ARCHIVED))
+    return _as_row((*values[:_CORE], columns, *_NOT_ARCHIVED))
 
 
 def _own_values(tables: QueueTables, row: Sequence[Any], converters: Converters) -> dict[str, Any]:

@@ -250,7 +250,7 @@ class Claimer:
         connection: Connection,
         count: int,
         *,
-        decode: Callable[[MessageRow], Message | Disposition],
+        decode: store.DecodeTaken,
         done: Disposition,
         where: Where | None,
     ) -> list[Message]:

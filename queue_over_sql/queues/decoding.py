@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from types import MappingProxyType
@@ -75,6 +76,8 @@ class Decoder:
 
     def messages(self, rows: Sequence[MessageRow]) -> list[Message]:
         """The messages of claimed rows; those that cannot be decoded are given back on the spot."""
+        with contextlib.suppress(*UNDECODABLE):
+            return decoded_rows(self._context, rows, self._settler)
         messages = []
         for row in rows:
             try:
@@ -89,12 +92,20 @@ class Decoder:
         settings = self._context.settings
         return Disposition(settings.archive == "all", settings.dedup_us)
 
-    def taken(self, row: MessageRow, now: int) -> Message | Disposition:
-        """The message of a taken row; buried or set aside where it is unreadable."""
-        try:
-            return decoded(self._context, row, self._settler)
-        except UNDECODABLE as error:
-            return self._disposition(row, now, error)
+    def taken(
+        self, rows: Sequence[MessageRow], now: int
+    ) -> tuple[list[Message], dict[Disposition, list[MessageRow]]]:
+        """The messages of taken rows, and what becomes of the rows that cannot be decoded."""
+        with contextlib.suppress(*UNDECODABLE):
+            return decoded_rows(self._context, rows, self._settler), {}
+        messages: list[Message] = []
+        unreadable: dict[Disposition, list[MessageRow]] = {}
+        for row in rows:
+            try:
+                messages.append(decoded(self._context, row, self._settler))
+            except UNDECODABLE as error:
+                unreadable.setdefault(self._disposition(row, now, error), []).append(row)
+        return messages, unreadable
 
     def _disposition(self, row: MessageRow, now: int, error: Exception) -> Disposition:
         settings = self._context.settings
@@ -145,6 +156,34 @@ def decoded(context: QueueContext, row: MessageRow, settler: Settler) -> Message
     if context.kinds is not None and row.kind is not None:
         message.payload = context.kinds.decode(row.kind, message.payload)
     return message
+
+
+def decoded_rows(
+    context: QueueContext, rows: Sequence[MessageRow], settler: Settler
+) -> list[Message]:
+    """Turn rows into messages, as ``decoded`` does; quicker for queues of plain JSON.
+
+    Raises:
+        UnfitPayload: see ``decoded``.
+        ValueError: see ``decoded``.
+    """
+    settings, tables = context.known_settings, context.tables
+    plain = context.kinds is None and tables.has_payloads and not tables.own_columns
+    if plain and settings.payload == "json":
+        read, name, most = payloads.READ_JSON, context.name, settings.max_attempts
+        with contextlib.suppress(*payloads.NOT_QUICK):
+            return [
+                Message(
+                    row,
+                    queue=name,
+                    settler=settler,
+                    payload=read(row.payload),
+                    headers={} if row.headers is None else payloads.decode_headers(row.headers),
+                    queue_max_attempts=most,
+                )
+                for row in rows
+            ]
+    return [decoded(context, row, settler) for row in rows]
 
 
 def _read_payload(payload_type: str, stored: Any) -> Any:

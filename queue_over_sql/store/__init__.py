@@ -21,6 +21,7 @@ from queue_over_sql.store.archive import archive_span as archive_span
 from queue_over_sql.store.archive import last_to_prune as last_to_prune
 from queue_over_sql.store.archive import prune_archive as prune_archive
 from queue_over_sql.store.archive import remove_exported as remove_exported
+from queue_over_sql.store.claim import DecodeTaken as DecodeTaken
 from queue_over_sql.store.claim import Disposition as Disposition
 from queue_over_sql.store.claim import anything_to_claim as anything_to_claim
 from queue_over_sql.store.claim import cancel_message as cancel_message

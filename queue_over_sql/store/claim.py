@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from queue_over_sql.dialects.requests import Settlement, read_taken_rows
 from queue_over_sql.dialects.statements import archive, claim, settle
@@ -87,12 +87,18 @@ class Disposition:
     outcome: str = Outcome.FAILED
 
 
+DecodeTaken: TypeAlias = (
+    "Callable[[Sequence[MessageRow]], tuple[list[Message], dict[Disposition, list[MessageRow]]]]"
+)
+"""Makes messages of taken rows, and says what becomes of the rows that cannot be decoded."""
+
+
 def take(
     connection: Connection,
     sql: StatementCache,
     values: Mapping[str, Any],
     *,
-    decode: Callable[[MessageRow], Message | Disposition],
+    decode: DecodeTaken,
     done: Disposition,
     where: Where | None,
 ) -> tuple[int, list[Message]]:
@@ -102,7 +108,7 @@ def take(
         connection: of the caller.
         sql: the queue's statements.
         values: of the level, and how many.
-        decode: makes the message of a row, or says what becomes of one that cannot be read.
+        decode: of the rows that were found.
         done: what becomes of the others.
         where: only messages that match.
 
@@ -112,16 +118,12 @@ def take(
     sql.subject.dialect.lock_for_writing(connection, sql)
     found = sql.get(claim.pick_rows, where).run(connection, values).all()
     rows = sorted(read_taken_rows(connection, sql, found), key=AGE)
-    messages: list[Message] = []
-    handed_out: list[MessageRow] = []
-    unreadable: dict[Disposition, list[MessageRow]] = {}
-    for row in rows:
-        decoded = decode(row)
-        if isinstance(decoded, Disposition):
-            unreadable.setdefault(decoded, []).append(row)
-        else:
-            messages.append(decoded)
-            handed_out.append(row)
+    messages, unreadable = decode(rows)
+    if unreadable:
+        aside = {row.id for same in unreadable.values() for row in same}
+        handed_out = [row for row in rows if row.id not in aside]
+    else:
+        handed_out = rows
     if handed_out:
         end_locked(connection, sql, [(done, handed_out)])
     end_locked(connection, sql, unreadable.items())
