@@ -84,6 +84,21 @@ def parse_seconds(text: str) -> float:
     return sum(float(number) * UNITS[unit] for number, unit in parts)
 
 
+def exact_duration(seconds: float) -> str:
+    """Write a duration as ``parse_seconds`` reads it, to the millisecond: ``30d``, ``1h30m``."""
+    left, parts = round(seconds * 1000), []
+    for unit, length in (
+        ("d", 86_400_000),
+        ("h", 3_600_000),
+        ("m", 60_000),
+        ("s", 1000),
+        ("ms", 1),
+    ):
+        count, left = divmod(left, length)
+        parts += [f"{count}{unit}"] if count else []
+    return "".join(parts) or "0s"
+
+
 def to_microseconds(value: Duration, argument: str, *, zero: bool = False) -> int:
     """Read a duration as whole microseconds; errors as in ``to_timedelta``."""
     return to_timedelta(value, argument, zero=zero) // MICROSECOND

@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from queue_over_sql import QueueService
-from queue_over_sql.cli.values import counted
+from queue_over_sql.plots.words import counted
 from queue_over_sql.spark import export_history, history_of, load, report, session
 from queue_over_sql_demo.files import NOT_STANDARD, scan, standard_library
 

@@ -24,7 +24,7 @@ from queue_over_sql.cli.filters import (
 from queue_over_sql.cli.options import MESSAGES_PANEL, AllOption, QueueName, YesOption, argument
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Commands, Session
-from queue_over_sql.cli.values import counted
+from queue_over_sql.plots.words import counted
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.json_lines import message_fields, to_json
 from queue_over_sql.queues.selection import plain_pages

@@ -21,12 +21,8 @@ from queue_over_sql.cli.options import (
 from queue_over_sql.cli.output import build_table
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import stop_on_signals
-from queue_over_sql.cli.values import (
-    counted,
-    format_age,
-    format_bytes,
-    format_duration,
-)
+from queue_over_sql.cli.values import format_age, format_bytes, format_duration
+from queue_over_sql.plots.words import counted
 
 DURABLE_COLUMNS: Final = (
     *("durable", "queue", "#epoch", "#rounds out", "#messages out", "…owner", "#last seen"),

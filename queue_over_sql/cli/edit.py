@@ -40,13 +40,9 @@ from queue_over_sql.cli.options import (
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode
-from queue_over_sql.cli.values import (
-    counted,
-    exact_duration,
-    format_instant,
-    parse_duration,
-    parse_instant,
-)
+from queue_over_sql.cli.values import format_instant, parse_duration, parse_instant
+from queue_over_sql.durations import exact_duration
+from queue_over_sql.plots.words import counted
 
 
 def insist_on_choice(filters: Filters, *, everything: bool) -> None:

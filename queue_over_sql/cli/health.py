@@ -13,7 +13,7 @@ from queue_over_sql import DatabaseUnavailable, QueueError
 from queue_over_sql.cli.options import MONITORING_PANEL, duration
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode, stop_on_signals
-from queue_over_sql.cli.values import counted
+from queue_over_sql.plots.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,8 +17,9 @@ import typer
 
 from queue_over_sql import Message, Publication
 from queue_over_sql.cli.output import Output
-from queue_over_sql.cli.values import counted, parse_duration, parse_instant
+from queue_over_sql.cli.values import parse_duration, parse_instant
 from queue_over_sql.message import PUBLISH_OPTIONS
+from queue_over_sql.plots.words import counted
 from queue_over_sql.queues.json_lines import (
     DELIVERY_FIELDS,
     ENCODING_FIELD,

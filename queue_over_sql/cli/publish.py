@@ -50,8 +50,8 @@ from queue_over_sql.cli.options import (
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Commands, Session, in_words
 from queue_over_sql.cli.signals import ExitCode
-from queue_over_sql.cli.values import counted
 from queue_over_sql.message import PUBLISH_OPTIONS
+from queue_over_sql.plots.words import counted
 from queue_over_sql.queues.json_lines import message_fields
 from queue_over_sql.service import parts_of
 

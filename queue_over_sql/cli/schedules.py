@@ -27,7 +27,8 @@ from queue_over_sql.cli.options import (
 )
 from queue_over_sql.cli.publish import argument_format, read_argument, wrong_columns_told
 from queue_over_sql.cli.session import Commands, Session
-from queue_over_sql.cli.values import exact_duration, format_instant
+from queue_over_sql.cli.values import format_instant
+from queue_over_sql.durations import exact_duration
 from queue_over_sql.queues.json_lines import ENCODING_FIELD, in_base64, to_json
 from queue_over_sql.schedules.calendar import zone_named
 

@@ -17,7 +17,7 @@ from queue_over_sql.cli.spark import (
     spark_session,
     steps_shown,
 )
-from queue_over_sql.cli.values import counted
+from queue_over_sql.plots.words import counted
 
 commands = Commands(PANEL)
 

@@ -11,7 +11,8 @@ from queue_over_sql.cli.options import QueueName, argument
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.cli.spark import PANEL, ConfOption, MasterOption, spark_session
-from queue_over_sql.cli.values import counted, parse_texts
+from queue_over_sql.cli.values import parse_texts
+from queue_over_sql.plots.words import counted
 
 if TYPE_CHECKING:
     from queue_over_sql.spark.pipelines.load import LoadReport

@@ -24,7 +24,8 @@ from queue_over_sql.cli.spark import (
     load_function,
     spark_session,
 )
-from queue_over_sql.cli.values import counted, parse_texts
+from queue_over_sql.cli.values import parse_texts
+from queue_over_sql.plots.words import counted
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

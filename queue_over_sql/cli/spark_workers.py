@@ -18,7 +18,8 @@ from queue_over_sql.cli.spark import (
     load_function,
     spark_session,
 )
-from queue_over_sql.cli.values import counted, format_duration, parse_duration
+from queue_over_sql.cli.values import format_duration, parse_duration
+from queue_over_sql.plots.words import counted
 
 if TYPE_CHECKING:
     from rich.progress import Progress

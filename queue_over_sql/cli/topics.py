@@ -23,7 +23,8 @@ from queue_over_sql.cli.options import (
 )
 from queue_over_sql.cli.publish import read_argument
 from queue_over_sql.cli.session import Commands, Session
-from queue_over_sql.cli.values import counted, format_instant, parse_pairs
+from queue_over_sql.cli.values import format_instant, parse_pairs
+from queue_over_sql.plots.words import counted
 from queue_over_sql.queues.json_lines import to_json
 
 PANEL: Final = "Topics"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 import os
 import re
 import sys
@@ -18,6 +17,7 @@ from sqlalchemy.types import TypeEngine
 
 from queue_over_sql import Delays, ExponentialBackoff, FixedDelay, NoRetry, RetryPolicy
 from queue_over_sql.durations import parse_seconds
+from queue_over_sql.payloads.codec import json_or_text
 
 SHOWN_WITH_TENTHS = 10
 DURATION_HELP = "Seconds, or with units: 250ms, 90s, 1h30m, 7d."
@@ -73,10 +73,7 @@ def _split_pair(pair: str, option: str) -> tuple[str, str]:
 
 def _parse_pair(pair: str, option: str) -> tuple[str, Any]:
     name, value = _split_pair(pair, option)
-    try:
-        return name, json.loads(value)
-    except json.JSONDecodeError:
-        return name, value
+    return name, json_or_text(value)
 
 
 def format_duration(seconds: float | None) -> str:
@@ -95,21 +92,6 @@ def format_duration(seconds: float | None) -> str:
     return f"{minutes}m {whole_seconds:02d}s" if minutes else f"{whole_seconds}s"
 
 
-def exact_duration(seconds: float) -> str:
-    """A duration as `parse_duration` reads it, to the millisecond: ``30d``, ``1h30m``."""
-    left, parts = round(seconds * 1000), []
-    for unit, length in (
-        ("d", 86_400_000),
-        ("h", 3_600_000),
-        ("m", 60_000),
-        ("s", 1000),
-        ("ms", 1),
-    ):
-        count, left = divmod(left, length)
-        parts += [f"{count}{unit}"] if count else []
-    return "".join(parts) or "0s"
-
-
 def format_instant(at: datetime | None) -> str:
     """An instant for people, in UTC, to the second; empty for none."""
     return "" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
@@ -123,11 +105,6 @@ def format_age(since: datetime) -> str:
 def format_bytes(size: int | None) -> str:
     """A size for people, in MiB; nothing where there is none."""
     return "" if size is None else f"{size / 2**20:,.1f} MiB"
-
-
-def counted(count: int, noun: str, nouns: str | None = None) -> str:
-    """A number and its noun: ``1 line``, ``1,200 lines``; ``nouns`` where an s is not enough."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {nouns or f'{noun}s'}"
 
 
 def import_object(path: str, default: str) -> object:

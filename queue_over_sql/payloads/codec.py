@@ -227,6 +227,14 @@ def printable(text: str | None) -> str | None:
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
 
+def json_or_text(text: str) -> Any:
+    """A value as people type it: what the JSON says where it is some, else the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
 def plain(value: Any) -> Any:
     """A text or number as itself, without what its subclass adds.
 

@@ -36,6 +36,11 @@ def count_words(count: float) -> str:
     return f"{count:,.0f}" if count >= _SMALL or count == int(count) else f"{count:.1f}"
 
 
+def counted(count: int, noun: str, nouns: str | None = None) -> str:
+    """A number and its noun: ``1 line``, ``1,200 lines``; ``nouns`` where an s is not enough."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {nouns or f'{noun}s'}"
+
+
 def short_count(count: float) -> str:
     """A number beside an axis: ``12k``, ``3.4M``."""
     for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
