@@ -8,6 +8,7 @@ checked when they were idle and dropped when they broke.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import logging
 import os
@@ -74,6 +75,9 @@ _RETRY_SECONDS = 30.0
 _RECONNECTS = 2
 
 
+# How many seconds a statement that only reads may last, for whoever runs in this context.
+_limit: contextvars.ContextVar[float | None] = contextvars.ContextVar("limit", default=None)
+
 # What drivers raise of their own for a number or a text that they cannot send.
 _UNSENDABLE = (OverflowError, UnicodeEncodeError)
 
@@ -131,6 +135,8 @@ class Connections:
         self._same_database: weakref.WeakSet[Pool] = weakref.WeakSet()
         self._pid = os.getpid()
         self._breaks = 0
+        # Connections that are in a transaction of ``run`` now.
+        self._begun: set[Connection] = set()
 
     @property
     def engine(self) -> Engine:
@@ -225,6 +231,23 @@ class Connections:
                 raise _not_sent(error) from error
             # Jitter keeps writers that met once from meeting again in step.
             self.runtime.sleep(random.uniform(0.0001, 0.001 * min(tries + 1, 10)))  # noqa: S311
+
+    @staticmethod
+    @contextlib.contextmanager
+    def limited(seconds: float) -> Iterator[None]:
+        """Let each act of this context that is not atomic read for so long, and write nothing.
+
+        Beyond that ``run`` raises ``DatabaseUnavailable``, whose cause is of ``CANCELLED``.
+        """
+        before = _limit.set(seconds)
+        try:
+            yield
+        finally:
+            _limit.reset(before)
+
+    def is_begun(self, connection: object) -> bool:
+        """Whether this is the connection of an atomic act of ``run``, which is not over yet."""
+        return connection in self._begun
 
     @contextlib.contextmanager
     def transaction(self, kept: KeptConnection | None = None) -> Iterator[Connection]:
@@ -380,7 +403,10 @@ class Connections:
                     # It was opened while the others were closed, and nobody else would close it.
                     self._drop(session)
                 self._check_open()
-                result = self._in_transaction(session, act) if atomic else act(session.connection)
+                if atomic:
+                    result = self._in_transaction(session, act)
+                else:
+                    result = self._in_time(session.connection, act)
                 session.used_at = time.monotonic()
             except QueueError:
                 raise
@@ -407,6 +433,7 @@ class Connections:
         dialect, connection = self.dialect, session.connection
         try:
             dialect.begin(connection)
+            self._begun.add(connection)
             result = act(connection)
             dialect.commit(connection)
         except BaseException:
@@ -415,7 +442,16 @@ class Connections:
             except SQLAlchemyError:
                 self._drop(session)
             raise
+        finally:
+            self._begun.discard(connection)
         return result
+
+    def _in_time(self, connection: Connection, act: Callable[[Connection], T]) -> T:
+        seconds = _limit.get()
+        if seconds is None or self.is_begun(connection):
+            return act(connection)
+        with self.dialect.checkup.bounded(connection, seconds):
+            return act(connection)
 
     def _forked(self) -> None:
         """After a fork the parent's connections are not ours to use or to close."""

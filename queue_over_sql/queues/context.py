@@ -152,11 +152,14 @@ class QueueContext:
     ) -> T:
         """Run an act inside the caller's own transaction; the errors are those of ``callers``.
 
-        With ``news`` others are told of new messages when that transaction commits.
+        With ``news`` others are told of new messages when that transaction commits. An act that
+        ``run`` has begun does so itself, and meets its errors as they are.
 
         Raises:
             QueueNotFound, QueueSchemaMismatch: as of ``run``.
         """
+        if isinstance(connection, Connection) and self.connections.is_begun(connection):
+            return act(connection)
         try:
             with callers(connection, self.connections, self.tables.live, atomic=atomic) as target:
                 result = act(target)

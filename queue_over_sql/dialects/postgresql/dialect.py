@@ -35,6 +35,7 @@ from sqlalchemy import (
     true,
 )
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.types import TypeEngine
 
 from queue_over_sql.dialects.at_once import AtOnceDialect, RoundsAtOnce, claim_at_once
@@ -256,7 +257,9 @@ class PostgreSQLDialect(AtOnceDialect):
         try:
             yield
         finally:
-            run_text(connection, _BY_INDEX)
+            # In a transaction that has failed nothing can be set; its end undoes what was.
+            with contextlib.suppress(SQLAlchemyError):
+                run_text(connection, _BY_INDEX)
 
     def _plans_by_index(self, connection: Connection) -> bool:
         return not self.pooler.shares_sessions and _prepares(connection)
