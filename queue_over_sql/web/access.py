@@ -22,7 +22,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from queue_over_sql.errors import QueueError
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.tables import Token, WebStore, hash_of, utc_now
 from queue_over_sql.web.threads import Threads
@@ -122,7 +121,7 @@ class Access:
         late = time.monotonic() - self._tried_at > _RETRY_SECONDS
         if not self._prepared or (self.store.problem is not None and late):
             self._tried_at = time.monotonic()
-            await self.threads.run(self._prepare)
+            await self.threads.run_quick(self._prepare)
 
     def _prepare(self) -> None:
         self.store.prepare()
@@ -301,37 +300,6 @@ class Access:
         """Read the tokens again now: one was added or removed."""
         self._tokens.forget()
 
-    # -- audit
-
-    async def audit(
-        self,
-        principal: Principal,
-        what: str,
-        *,
-        queue: str | None = None,
-        count: int | None = None,
-        detail: str | None = None,
-    ) -> None:
-        """Write down what somebody did; where that fails the log has it."""
-        role, address = principal.role.value, principal.address
-        try:
-            await self.threads.run(
-                lambda: self.store.write_audit(
-                    principal.name,
-                    role,
-                    what,
-                    queue=queue,
-                    count=count,
-                    address=address,
-                    detail=detail,
-                )
-            )
-        except QueueError as error:
-            _log.warning(
-                "Not in the audit: %s (%s, %s) did %s to queue %s, count %s, %s: %s",
-                *(principal.name, role, address, what, queue, count, detail, error),
-            )
-
     # -- inner
 
     async def _by_token(self, given: str, address: str | None) -> Principal:
@@ -495,11 +463,10 @@ class _FreshTokens:
         return {token.name: token for token in await self._fresh(threads)}
 
     async def _fresh(self, threads: Threads) -> list[Token]:
-        if self._store.problem is not None:
-            raise Refused(503, "no-token-table", self._store.problem)
+        insist_on_tables(self._store)
         if time.monotonic() - self._read_at <= _FRESH_SECONDS:
             return self._known
-        return await threads.run(self._read)
+        return await threads.run_quick(self._read)
 
     def _read(self) -> list[Token]:
         with self._lock:
@@ -508,6 +475,17 @@ class _FreshTokens:
                 self._known = self._store.tokens()
                 self._read_at = began
             return self._known
+
+
+def insist_on_tables(store: WebStore) -> WebStore:
+    """Let the tables of tokens and of the audit pass.
+
+    Raises:
+        Refused: they are missing; the text says who can make them.
+    """
+    if store.problem is not None:
+        raise Refused(503, "no-token-table", store.problem)
+    return store
 
 
 def check_binding(host: str, settings: WebSettings, *, has_tokens: bool) -> None:

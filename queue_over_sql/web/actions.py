@@ -1,32 +1,31 @@
-"""What can be done on the pages: the verbs of the command line, with the same guards.
+"""Actions: the buttons of the pages, each with its act, its question, and what takes it back.
 
 What cannot be undone is asked about first, with the number of messages it is about. What can be
-undone offers that. All of it is written to the audit table.
+undone offers that.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from queue_over_sql.durations import to_timedelta
-from queue_over_sql.errors import QueueError
 from queue_over_sql.message import Status
-from queue_over_sql.queue import core_of
+from queue_over_sql.payloads.codec import json_or_text
+from queue_over_sql.plots.words import counted
 from queue_over_sql.queues.selection import rows_of
-from queue_over_sql.web.looks import error_groups
-from queue_over_sql.web.problems import problem_of
+from queue_over_sql.web.acts import ACTS, Chosen, Done
 from queue_over_sql.web.settings import Role
 
 if TYPE_CHECKING:
-    from queue_over_sql import ArchiveSelection, LiveSelection, Queue, QueueService
-    from queue_over_sql.store import Edited
+    from queue_over_sql import Queue, QueueService
 
-_BATCH: Final = 500
-_TOLD: Final = 20
+NO_SUCH_MESSAGE: Final = "There is no such message, or there is none any more."
+
+Do: TypeAlias = Callable[..., Done]
+"""Does an act, by its name in ``ACTS`` and its arguments, for whoever asks, to a form's queue."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,33 +44,42 @@ class Asked:
     def __getitem__(self, name: str) -> str:
         return self.fields.get(name, "")
 
-    def insist_on_choice(self) -> None:
-        """Refuse a form that names neither messages nor all of them.
-
-        Raises:
-            ValueError: it is one.
-        """
-        if not (self.ids or self["all"]):
-            msg = "No message was chosen."
-            raise ValueError(msg)
-
     def queue(self, service: QueueService) -> Queue:
         """The queue it is about."""
         return service.queue(self["queue"])
 
+    @property
+    def confirmed(self) -> int | None:
+        """How many messages were confirmed; None where that was not asked."""
+        given = self["confirmed"]
+        return int(given) if given.isascii() and given.isdecimal() and len(given) < 20 else None  # noqa: PLR2004 - digits of a BIGINT
+
+    def chosen(self) -> Chosen:
+        """The messages that it means.
+
+        Raises:
+            ValueError: it names neither messages nor all of them.
+        """
+        if self.ids:
+            return Chosen(self.ids)
+        if self["like"]:
+            return Chosen(like=int(self["like"]), at_most=self.confirmed)
+        if not self["all"]:
+            msg = "No message was chosen."
+            raise ValueError(msg)
+        return Chosen(filters=filters_of(self.fields), at_most=self.confirmed)
+
 
 @dataclasses.dataclass(frozen=True)
-class Done:
-    """What was done.
+class Told:
+    """What is told of an action that was done.
 
     Attributes:
         text: a sentence for the page.
-        count: of messages, or None.
         undo: the name and the fields of the action that takes it back.
     """
 
     text: str
-    count: int | None = None
     undo: tuple[str, dict[str, str]] | None = None
 
 
@@ -81,70 +89,36 @@ class Action:
 
     Attributes:
         title: what its button says.
-        role: who may do it.
-        run: does it.
+        act: the name of what it does, in ``ACTS``.
+        run: has it done.
         question: what to ask first, with ``{n}`` for how many; None where it can be undone.
-        asks_for_all: whether the question is only asked where no messages were chosen.
         count: how many messages it is about; None where that is no question.
         word: the field of ``Asked`` that has to be typed for it.
+        asks_for_all: whether the question is only asked where no messages were chosen.
     """
 
     title: str
-    role: Role
-    run: Callable[[QueueService, Asked], Done]
+    act: str
+    run: Callable[[QueueService, Asked, Do], Told]
     question: str | None = None
     count: Callable[[QueueService, Asked], int] | None = None
     word: str | None = None
     asks_for_all: bool = False
 
+    @property
+    def role(self) -> Role:
+        """Who may do it."""
+        return ACTS[self.act].role
+
     def asks(self, asked: Asked) -> bool:
         """Whether there is a question before this."""
         return self.question is not None and not (self.asks_for_all and asked.ids)
 
-
-def live_of(service: QueueService, asked: Asked) -> LiveSelection:
-    """The live messages that a form means: those chosen, or all that match its filters."""
-    asked.insist_on_choice()
-    queue = asked.queue(service)
-    if asked.ids:
-        return queue.messages(where=queue.table.c.id.in_(asked.ids))
-    return queue.messages(**filters_of(asked.fields))
-
-
-def archive_of(service: QueueService, asked: Asked) -> ArchiveSelection:
-    """The archived messages that a form means, likewise."""
-    asked.insist_on_choice()
-    archive = asked.queue(service).archive
-    if asked.ids:
-        return archive.messages(where=archive.table.c.id.in_(asked.ids))
-    return archive.messages(**filters_of(asked.fields))
-
-
-def at_most(
-    service: QueueService, asked: Asked, act: Callable[[Mapping[str, Any]], Edited]
-) -> Edited:
-    """Change messages, but none where more match by now than were confirmed.
-
-    Args:
-        service: of the queue.
-        asked: what the form says.
-        act: changes them; it gets the arguments of an edit, such as its transaction.
-
-    Raises:
-        ValueError: more match.
-    """
-    confirmed = asked["confirmed"]
-    if asked.ids or not confirmed.isdecimal():
-        return act({})
-    core = core_of(asked.queue(service))
-    with core.context.connections.transaction() as connection:
-        done = act({"connection": connection})
-        found = int(done) + done.skipped
-        if found > int(confirmed):
-            msg = f"There are {messages(found)} by now, and not {confirmed}: nothing was changed."
-            raise ValueError(msg)
-    core.announce()
-    return done
+    def is_confirmed(self, asked: Asked) -> bool:
+        """Whether the question was answered: by the number, and by the word that it wants."""
+        if self.word is not None and asked["typed"] != asked[self.word]:
+            return False
+        return bool(asked["confirmed"]) if self.count is None else asked.confirmed is not None
 
 
 def filters_of(fields: Mapping[str, str]) -> dict[str, Any]:
@@ -161,67 +135,52 @@ def filters_of(fields: Mapping[str, str]) -> dict[str, Any]:
         msg = "Say which field of the payload has this value."
         raise ValueError(msg)
     if fields.get("field"):
-        found["payload"] = {fields["field"]: _value(fields.get("value", ""))}
+        found["payload"] = {fields["field"]: json_or_text(fields.get("value", ""))}
     return found
 
 
-def _value(text: str) -> Any:
-    # As the command line reads PATH=VALUE: JSON where it is, text otherwise.
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def _edited(done: Edited, verb: str) -> str:
-    text = f"{verb} {messages(int(done))}."
+def _edited(done: Done, verb: str, end: str = "") -> str:
+    text = f"{verb} {_messages(done.count)}{end}."
     if done.skipped:
-        text += f" {messages(done.skipped).capitalize()} stayed as they were: a consumer has them."
+        left = _messages(done.skipped).capitalize()
+        text += f" {left} stayed as they were: a consumer has them."
+    elif not done.count:
+        raise ValueError(NO_SUCH_MESSAGE)
     return text
 
 
-def described(asked: Asked) -> str:
-    """Which messages a form means, for the audit."""
-    if asked.ids:
-        more = f" and {len(asked.ids) - _TOLD:,} more" if len(asked.ids) > _TOLD else ""
-        return f"ids {', '.join(map(str, asked.ids[:_TOLD]))}{more}"
-    names = ("status", "key", "kind", "field", "value")
-    told = [f"{name}={asked[name]}" for name in names if asked[name]]
-    if asked["like"]:
-        told.append(f"error as of {asked['like']}")
-    return ", ".join(told) or ("all" if asked["all"] else "")
-
-
-def messages(count: int) -> str:
-    """``1 message``, ``2,000 messages``."""
-    return f"{count:,} message{'' if count == 1 else 's'}"
+def _messages(count: int | None) -> str:
+    return counted(count or 0, "message")
 
 
 # -- queues
 
 
-def _pause(service: QueueService, asked: Asked) -> Done:
-    asked.queue(service).pause()
-    return Done(f"Paused {asked['queue']}.", undo=("resume", {"queue": asked["queue"]}))
+def _pause(service: QueueService, asked: Asked, do: Do) -> Told:
+    del service
+    do("pause")
+    return Told(f"Paused {asked['queue']}.", ("resume", {"queue": asked["queue"]}))
 
 
-def _resume(service: QueueService, asked: Asked) -> Done:
-    asked.queue(service).resume()
-    return Done(f"Resumed {asked['queue']}.", undo=("pause", {"queue": asked["queue"]}))
+def _resume(service: QueueService, asked: Asked, do: Do) -> Told:
+    del service
+    do("resume")
+    return Told(f"Resumed {asked['queue']}.", ("pause", {"queue": asked["queue"]}))
 
 
-def _purge(service: QueueService, asked: Asked) -> Done:
-    count = asked.queue(service).purge()
-    return Done(f"Removed {messages(count)} of {asked['queue']}.", count)
+def _purge(service: QueueService, asked: Asked, do: Do) -> Told:
+    del service
+    done = do("purge", at_most=asked.confirmed)
+    return Told(f"Removed {_messages(done.count)} of {asked['queue']}.")
 
 
-def _drop(service: QueueService, asked: Asked) -> Done:
-    dropped = service.drop_queue(asked["queue"])
-    text = f"Dropped {asked['queue']}." if dropped else f"There was no queue {asked['queue']}."
-    return Done(text)
+def _drop(service: QueueService, asked: Asked, do: Do) -> Told:
+    del service
+    do("drop")
+    return Told(f"Dropped {asked['queue']}.")
 
 
-def _change_settings(service: QueueService, asked: Asked) -> Done:
+def _change_settings(service: QueueService, asked: Asked, do: Do) -> Told:
     present = asked.queue(service).settings
     given: dict[str, Any] = {}
     if asked["lease"] and (lease := _seconds(asked["lease"])) != present.lease:
@@ -232,12 +191,12 @@ def _change_settings(service: QueueService, asked: Asked) -> Done:
         given["archive"] = asked["archive"]
     changed = [name for name, value in given.items() if getattr(present, name) != value]
     if not changed:
-        return Done("The settings are as they were.")
-    service.create_queue(asked["queue"], **{name: given[name] for name in changed})
+        return Told("The settings are as they were.")
+    do("settings", **{name: given[name] for name in changed})
     before = {name: _form_value(getattr(present, name)) for name in changed}
     said = ", ".join(f"{name} {_form_value(given[name])}" for name in changed)
     undo = {"queue": asked["queue"], **before}
-    return Done(f"Changed {asked['queue']}: {said}.", undo=("settings", undo))
+    return Told(f"Changed {asked['queue']}: {said}.", ("settings", undo))
 
 
 def _seconds(text: str) -> timedelta:
@@ -252,24 +211,22 @@ def _form_value(value: Any) -> str:
     return f"{value.total_seconds():g}" if isinstance(value, timedelta) else str(value)
 
 
-# -- live messages
+# -- messages
 
 
-def _hold(service: QueueService, asked: Asked) -> Done:
+def _hold(service: QueueService, asked: Asked, do: Do) -> Told:
     ready = _chosen_that_are(service, asked, Status.READY)
-    found = live_of(service, asked)
-    done = at_most(service, asked, lambda how: found.hold(**how))
+    done = do("hold", chosen=asked.chosen())
     # What waits for a retry would be due at once where that is undone.
-    undo = _undo("unhold", asked, ready) if len(ready) == int(done) else None
-    return Done(_edited(done, "Held"), int(done), undo)
+    undo = _undo("unhold", asked, ready) if len(ready) == done.count else None
+    return Told(_edited(done, "Held"), undo)
 
 
-def _unhold(service: QueueService, asked: Asked) -> Done:
+def _unhold(service: QueueService, asked: Asked, do: Do) -> Told:
     held = _chosen_that_are(service, asked, Status.HELD)
-    found = live_of(service, asked)
-    done = at_most(service, asked, lambda how: found.unhold(**how))
-    undo = _undo("hold", asked, held) if len(held) == int(done) else None
-    return Done(_edited(done, "Released from hold"), int(done), undo)
+    done = do("unhold", chosen=asked.chosen())
+    undo = _undo("hold", asked, held) if len(held) == done.count else None
+    return Told(_edited(done, "Released from hold"), undo)
 
 
 def _chosen_that_are(service: QueueService, asked: Asked, status: Status) -> list[int]:
@@ -285,83 +242,27 @@ def _undo(action: str, asked: Asked, ids: Sequence[int]) -> tuple[str, dict[str,
     return (action, {"queue": asked["queue"], "ids": ",".join(map(str, ids))}) if ids else None
 
 
-def _to_front(service: QueueService, asked: Asked) -> Done:
-    found = live_of(service, asked)
-    done = at_most(service, asked, lambda how: found.prioritize(front=True, **how))
-    return Done(_edited(done, "Moved to the front"), int(done))
+def _edit(
+    act: str, verb: str, end: str = "", **options: Any
+) -> Callable[[QueueService, Asked, Do], Told]:
+    def run(service: QueueService, asked: Asked, do: Do) -> Told:
+        del service
+        return Told(_edited(do(act, chosen=asked.chosen(), **options), verb, end))
+
+    return run
 
 
-def _due_now(service: QueueService, asked: Asked) -> Done:
-    found = live_of(service, asked)
-    done = at_most(service, asked, lambda how: found.reschedule(delay=0, **how))
-    return Done(_edited(done, "Made due"), int(done))
-
-
-def _remove(service: QueueService, asked: Asked) -> Done:
-    found = live_of(service, asked)
-    done = at_most(service, asked, lambda how: found.remove(**how))
-    return Done(_edited(done, "Removed"), int(done))
-
-
-def _cancel(service: QueueService, asked: Asked) -> Done:
-    queue = asked.queue(service)
-    ended = sum(map(queue.cancel, asked.ids))
-    return Done(f"Cancelled {messages(ended)}.", ended)
-
-
-# -- archived messages
-
-
-def _redrive(service: QueueService, asked: Asked) -> Done:
-    sent = 0
-
-    def note(count: int) -> None:
-        nonlocal sent
-        sent = before + count
-
-    try:
-        for selection in _archived(service, asked):
-            before = sent
-            selection.requeue(progress=note)
-    except QueueError as error:
-        if not sent:
-            raise
-        # The audit is to have those that were sent.
-        return Done(f"Sent {messages(sent)} again, but not all: {problem_of(error).text}", sent)
-    return Done(f"Sent {messages(sent)} again.", sent)
-
-
-def _remove_archived(service: QueueService, asked: Asked) -> Done:
-    removed = 0
-    for found in _archived(service, asked):
-        removed += at_most(service, asked, lambda how: found.remove(**how))  # noqa: B023 - at once
-    return Done(f"Removed {messages(removed)} from the archive.", removed)
-
-
-def _archived(service: QueueService, asked: Asked) -> Iterator[ArchiveSelection]:
-    if not asked["like"]:
-        yield archive_of(service, asked)
-        return
-    archive = asked.queue(service).archive
-    ids = _ids_alike(service, asked)
-    for start in range(0, len(ids), _BATCH):
-        yield archive.messages(where=archive.table.c.id.in_(ids[start : start + _BATCH]))
-
-
-def _ids_alike(service: QueueService, asked: Asked) -> list[int]:
-    like = asked["like"]
-    groups = error_groups(asked.queue(service))
-    return next((each.ids for each in groups if like in map(str, each.ids)), [])
-
-
-def _count_archived(service: QueueService, asked: Asked) -> int:
-    if asked["like"]:
-        return len(_ids_alike(service, asked))
-    return archive_of(service, asked).count()
+def _cancel(service: QueueService, asked: Asked, do: Do) -> Told:
+    del service
+    return Told(_edited(do("cancel", ids=asked.ids), "Cancelled"))
 
 
 def _count_live(service: QueueService, asked: Asked) -> int:
-    return live_of(service, asked).count()
+    return sum(each.count() for each in asked.chosen().live(asked.queue(service)))
+
+
+def _count_archived(service: QueueService, asked: Asked) -> int:
+    return sum(each.count() for each in asked.chosen().archived(asked.queue(service)))
 
 
 def _count_unclaimed(service: QueueService, asked: Asked) -> int:
@@ -372,69 +273,74 @@ def _count_unclaimed(service: QueueService, asked: Asked) -> int:
 # -- consumers and schedules
 
 
-def _release_consumer(service: QueueService, asked: Asked) -> Done:
-    count = service.release_consumer(asked["consumer"])
-    return Done(f"Gave back {messages(count)} of {asked['consumer']}.", count)
+def _release_consumer(service: QueueService, asked: Asked, do: Do) -> Told:
+    del service
+    done = do("release-consumer", consumer=asked["consumer"])
+    return Told(f"Gave back {_messages(done.count)} of {asked['consumer']}.")
 
 
-def _pause_schedule(service: QueueService, asked: Asked) -> Done:
-    service.schedules.pause(asked["schedule"])
+def _pause_schedule(service: QueueService, asked: Asked, do: Do) -> Told:
+    del service
+    do("pause-schedule", schedule=asked["schedule"])
     undo = ("resume-schedule", {"schedule": asked["schedule"]})
-    return Done(f"Paused the schedule {asked['schedule']}.", undo=undo)
+    return Told(f"Paused the schedule {asked['schedule']}.", undo)
 
 
-def _resume_schedule(service: QueueService, asked: Asked) -> Done:
-    service.schedules.resume(asked["schedule"])
+def _resume_schedule(service: QueueService, asked: Asked, do: Do) -> Told:
+    del service
+    do("resume-schedule", schedule=asked["schedule"])
     undo = ("pause-schedule", {"schedule": asked["schedule"]})
-    return Done(f"Resumed the schedule {asked['schedule']}.", undo=undo)
+    return Told(f"Resumed the schedule {asked['schedule']}.", undo)
 
 
 ACTIONS: Final[Mapping[str, Action]] = {
-    "pause": Action("Pause", Role.OPERATOR, _pause),
-    "resume": Action("Resume", Role.OPERATOR, _resume),
-    "settings": Action("Change", Role.ADMIN, _change_settings),
+    "pause": Action("Pause", "pause", _pause),
+    "resume": Action("Resume", "resume", _resume),
+    "settings": Action("Change", "settings", _change_settings),
     "purge": Action(
-        "Purge",
-        Role.ADMIN,
-        _purge,
-        "Remove {n} from {queue} for ever? Claimed messages stay.",
+        "Purge", "purge", _purge, "Remove {n} from {queue} for ever? Claimed messages stay.",
         _count_unclaimed,
     ),
     "drop": Action(
-        "Drop", Role.ADMIN, _drop, "Drop {queue} with all its messages and its archive?",
+        "Drop", "drop", _drop, "Drop {queue} with all its messages and its archive?",
         word="queue",
     ),
     "hold": Action(
-        "Hold", Role.OPERATOR, _hold, "Hold {n}? Nobody gets them until they are released.",
+        "Hold", "hold", _hold, "Hold {n}? Nobody gets them until they are released.",
         _count_live, asks_for_all=True,
     ),
     "unhold": Action(
-        "Release from hold", Role.OPERATOR, _unhold, "Release {n} from hold?",
+        "Release from hold", "unhold", _unhold, "Release {n} from hold?",
         _count_live, asks_for_all=True,
     ),
     "front": Action(
-        "Move to the front", Role.OPERATOR, _to_front,
+        "Move to the front", "prioritize", _edit("prioritize", "Moved to the front", front=True),
         "Move {n} before all others of their priority?", _count_live,
     ),
-    "due": Action("Make due now", Role.OPERATOR, _due_now, "Make {n} due now?", _count_live),
-    "remove": Action("Remove", Role.OPERATOR, _remove, "Remove {n} for ever?", _count_live),
+    "due": Action(
+        "Make due now", "reschedule", _edit("reschedule", "Made due", delay=0),
+        "Make {n} due now?", _count_live,
+    ),
+    "remove": Action(
+        "Remove", "remove", _edit("remove", "Removed"), "Remove {n} for ever?", _count_live
+    ),
     "cancel": Action(
-        "Cancel", Role.OPERATOR, _cancel,
+        "Cancel", "cancel", _cancel,
         "Cancel {n}? They become dead letters, also where a consumer works on them.", _count_live,
     ),
     "redrive": Action(
-        "Send again", Role.OPERATOR, _redrive,
+        "Send again", "requeue", _edit("requeue", "Sent", " again"),
         "Send {n} again? They get new ids, and their attempts begin anew.", _count_archived,
     ),
     "remove-archived": Action(
-        "Remove", Role.OPERATOR, _remove_archived, "Remove {n} from the archive for ever?",
-        _count_archived,
+        "Remove", "remove-archived", _edit("remove-archived", "Removed", " from the archive"),
+        "Remove {n} from the archive for ever?", _count_archived,
     ),
     "release-consumer": Action(
-        "Give back", Role.OPERATOR, _release_consumer,
+        "Give back", "release-consumer", _release_consumer,
         "Give back all messages that this consumer holds? It can no longer settle them.",
     ),
-    "pause-schedule": Action("Pause", Role.OPERATOR, _pause_schedule),
-    "resume-schedule": Action("Resume", Role.OPERATOR, _resume_schedule),
+    "pause-schedule": Action("Pause", "pause-schedule", _pause_schedule),
+    "resume-schedule": Action("Resume", "resume-schedule", _resume_schedule),
 }  # fmt: skip
 """All that a page can do, by the names in their addresses."""

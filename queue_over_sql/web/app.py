@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,9 +16,11 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from queue_over_sql.errors import QueueError
+from queue_over_sql.plots.words import counted
 from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.web.access import CSRF_FIELD, Access, Refused
-from queue_over_sql.web.actions import ACTIONS, Action, Asked, Done, described, messages
+from queue_over_sql.web.actions import ACTIONS, NO_SUCH_MESSAGE, Action, Asked, Do
+from queue_over_sql.web.acts import Acts, TooManyFound
 from queue_over_sql.web.api import create_api
 from queue_over_sql.web.guard import Guard
 from queue_over_sql.web.pages import queues, system
@@ -48,7 +51,7 @@ def create_app(service: QueueService, settings: WebSettings | None = None) -> St
     settings = settings or WebSettings()
     store, threads = WebStore(parts_of(service), settings), Threads(settings.threads)
     access = Access(store, settings, threads)
-    site = Site(service, settings, access, Snapshots(service))
+    site = Site(service, settings, access, Snapshots(service, timeout=settings.longest_read))
     form = _Forms(site)
     live = _Live(site)
 
@@ -93,6 +96,7 @@ class _Forms:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._access = site.access
+        self._acts = Acts(site.service, site.access.store)
 
     async def ask_to_sign_in(self, request: Request) -> Response:
         view = View(self._site, request, None)
@@ -111,7 +115,8 @@ class _Forms:
             return view.failed(error)
         response = RedirectResponse(view.back(), 303)
         self._access.set_session(request, response, session)
-        await self._access.audit(session.principal, "sign-in")
+        note = functools.partial(self._acts.note, "sign-in", session.principal)
+        await self._access.threads.run_quick(note)
         return response
 
     async def sign_out(self, request: Request) -> Response:
@@ -146,28 +151,27 @@ class _Forms:
         except QueueError as error:
             return view.failed(error)
         asked = view.asked()
-        done: list[Done] = []
+        return await self._access.threads.run(
+            lambda: self._site.fill(lambda view: self._done(view, name, action, asked), view)
+        )
 
-        def act(view: View) -> Response:
-            question = _question(view, name, action, asked)
-            if question is not None:
-                return question
-            done.append(action.run(view.service, asked))
-            self._site.snapshots.forget()
-            response = RedirectResponse(view.back(), 303)
-            view.done(done[0], response)
-            return response
-
-        response = await self._access.threads.run(lambda: self._site.fill(act, view))
-        if done:
-            await self._access.audit(
-                view.principal,
-                name,
-                queue=asked["queue"] or None,
-                count=done[0].count,
-                detail=" ".join(filter(None, [done[0].text, described(asked)])),
-            )
+    def _done(self, view: View, name: str, action: Action, asked: Asked) -> Response:
+        if view.site.mask.hides(asked["field"]):
+            return view.refused(422, "This field is hidden here, so nobody can choose by it.")
+        if action.asks(asked) and not action.is_confirmed(asked):
+            return _question(view, name, action, asked)
+        try:
+            told = action.run(view.service, asked, self._do(view, asked))
+        except TooManyFound as error:
+            return _question(view, name, action, asked, error.found)
+        self._site.snapshots.forget()
+        response = RedirectResponse(view.back(), 303)
+        view.told(told, response)
         return response
+
+    def _do(self, view: View, asked: Asked) -> Do:
+        who = view.known
+        return lambda act, **arguments: self._acts.do(act, who, asked["queue"] or None, **arguments)
 
 
 def _csrf(view: View) -> str | None:
@@ -175,30 +179,26 @@ def _csrf(view: View) -> str | None:
     return given if isinstance(given, str) else None
 
 
-def _question(view: View, name: str, action: Action, asked: Asked) -> Response | None:
-    if view.site.mask.hides(asked["field"]):
-        return view.refused(422, "This field is hidden here, so nobody can choose by it.")
-    if action.question is None or not action.asks(asked):
-        return None
-    count = None if action.count is None else action.count(view.service, asked)
+def _question(
+    view: View, name: str, action: Action, asked: Asked, count: int | None = None
+) -> Response:
+    if count is None and action.count is not None:
+        with view.reading():
+            count = action.count(view.service, asked)
     if count == 0:
-        return view.refused(422, "There is no such message, or there is none any more.")
-    confirmed = asked["confirmed"]
-    typed = action.word is None or asked["typed"] == asked[action.word]
-    if confirmed and typed and (count is None or (confirmed.isdigit() and count <= int(confirmed))):
-        return None
-    told = "" if count is None else messages(count)
+        return view.refused(422, NO_SUCH_MESSAGE)
     why = ""
-    if confirmed and not typed:
+    if asked.confirmed is not None and asked.confirmed != count:
+        why = f"It was about {counted(asked.confirmed, 'message')}."
+    elif asked["confirmed"]:
         why = "The name does not match."
-    elif confirmed and count is not None:
-        why = f"It was about {messages(int(confirmed))}." if confirmed.isdigit() else ""
     fields: dict[str, Any] = {
         key: value for key, value in asked.fields.items() if key not in {"confirmed", "typed"}
     }
     if asked.ids:
         fields["ids"] = ",".join(map(str, asked.ids))
-    question = action.question.format(n=told, queue=asked["queue"])
+    told = "" if count is None else counted(count, "message")
+    question = (action.question or "").format(n=told, queue=asked["queue"])
     return view.page(
         "confirm.html",
         "",

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from sqlalchemy.exc import DBAPIError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from queue_over_sql import errors
+from queue_over_sql.dialects.base import ErrorKind
 from queue_over_sql.queues.json_lines import to_json
+from queue_over_sql.service import parts_of
 from queue_over_sql.web.access import Refused
+from queue_over_sql.web.acts import TooManyFound
 from queue_over_sql.web.tables import TokenTaken
+
+if TYPE_CHECKING:
+    from queue_over_sql.service import QueueService
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +48,7 @@ STATUS: Final[Mapping[type[Exception], int]] = {
     errors.DatabaseRefused: 500,
     errors.QueueError: 409,
     TokenTaken: 409,
+    TooManyFound: 409,
 }
 """The status of each error; that of the nearest class counts."""
 
@@ -101,6 +110,31 @@ class Problem(Exception):
         return Response(to_json(content), self.status, headers, PROBLEM)
 
 
+@contextlib.contextmanager
+def reading(service: QueueService, seconds: float) -> Iterator[None]:
+    """Let each search and count in this block take so long.
+
+    Raises:
+        Problem: one took longer.
+    """
+    connections = parts_of(service).connections
+    try:
+        with connections.limited(seconds):
+            yield
+    except errors.DatabaseUnavailable as error:
+        cause = error.__cause__
+        if not isinstance(cause, DBAPIError):
+            raise
+        if connections.dialect.classify(cause) is not ErrorKind.CANCELLED:
+            raise
+        text = (
+            f"This took longer than {seconds:g} s, so it was given up. Narrow it: to a key, which "
+            "has an index, or to a status. Fields of the payload and kinds are looked for in each "
+            "message. The command queue-over-sql search has no such limit."
+        )
+        raise Problem(503, "search-too-slow", text) from error
+
+
 def code_of(error: type[Exception]) -> str:
     """The name of an error's class in words joined by hyphens, such as ``queue-not-found``."""
     return re.sub(r"(?<!^)(?=[A-Z])", "-", error.__name__).lower()
@@ -156,6 +190,8 @@ def _more(error: Exception) -> dict[str, Any]:
     if isinstance(error, errors.DuplicateKey):
         holder = None if error.id is None else str(error.id)
         return {"queue": error.queue, "key": error.key, "id": holder}
+    if isinstance(error, TooManyFound):
+        return {"found": error.found}
     if isinstance(error, errors.PayloadTooLarge):
         return {"size": error.size, "limit": error.limit}
     return {}
@@ -168,6 +204,6 @@ def headers_of(problem: Problem, error: Exception) -> dict[str, str]:
         headers["WWW-Authenticate"] = 'Bearer realm="queue_over_sql"'
     if isinstance(error, Refused) and error.retry_after is not None:
         headers["Retry-After"] = str(error.retry_after)
-    elif problem.status == 503:  # noqa: PLR2004 - as HTTP has it
+    elif problem.status == 503 and error is not problem:  # noqa: PLR2004 - as HTTP has it
         headers["Retry-After"] = str(_RETRY_SECONDS)
     return headers

@@ -48,8 +48,10 @@ class WebSettings:
         max_body_bytes: the largest body of a request.
         masked: fields of payloads and headers that nobody is shown: names, which count at any
             depth, or paths such as ``user.iban``.
-        threads: how many requests work on the database at once.
+        threads: how many requests work on the database at once; besides, as many publish, claim and
+            settle messages, so that no search keeps them waiting.
         longest_wait: the longest long poll, in seconds.
+        longest_read: how long a search, a count or a page of messages may take, in seconds.
         keep_audit_days: how long the audit keeps what was done.
         keep_audit_rows: how many rows it keeps at most.
 
@@ -72,6 +74,7 @@ class WebSettings:
     masked: Sequence[str] = ()
     threads: int = 8
     longest_wait: float = 60.0
+    longest_read: float = 5.0
     keep_audit_days: float = 365.0
     keep_audit_rows: int = 100_000
 
@@ -84,7 +87,8 @@ class WebSettings:
                 "open_role lets in whoever comes through the proxy of proxy_header: set one of both"
             )
             raise ValueError(msg)
-        for name in ("page_size", "session_hours", "max_body_bytes", "threads", "longest_wait"):
+        positive = ("page_size", "session_hours", "max_body_bytes", "threads")
+        for name in (*positive, "longest_wait", "longest_read"):
             if not getattr(self, name) > 0:
                 msg = f"{name} must be more than zero"
                 raise ValueError(msg)

@@ -11,6 +11,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
@@ -24,10 +25,10 @@ from starlette.routing import Route
 from queue_over_sql.errors import QueueError
 from queue_over_sql.plots.words import duration_words
 from queue_over_sql.web.access import CSRF_FIELD, Access, Principal, Refused
-from queue_over_sql.web.actions import ACTIONS, Asked, Done
+from queue_over_sql.web.actions import ACTIONS, Asked, Told
 from queue_over_sql.web.looks import visible
 from queue_over_sql.web.masking import Mask
-from queue_over_sql.web.problems import TITLES, problem_of
+from queue_over_sql.web.problems import TITLES, Problem, problem_of, reading
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.snapshot import COUNT_LIMIT, Overview, Snapshots
 
@@ -98,7 +99,7 @@ class Site:
         try:
             view.principal = await self.access.principal(request)
             self.access.check(view.principal, role, writes=False)
-            return await self.access.threads.run(lambda: self.fill(page, view))
+            return await self.access.threads.run(lambda: self.look(page, view))
         except Refused as refusal:
             return self.refused(view, refusal)
         except QueueError as error:
@@ -108,10 +109,17 @@ class Site:
         """Fill a page, or say why that cannot be done."""
         try:
             return page(view)
-        except (ValueError, TypeError) as error:
+        except (Problem, QueueError, ValueError, TypeError) as error:
             return view.failed(error)
-        except QueueError as error:
-            return view.failed(error)
+
+    def look(self, page: Page, view: View) -> Response:
+        """Fill a page that only reads, in the time that a read may take."""
+
+        def read(view: View) -> Response:
+            with view.reading():
+                return page(view)
+
+        return self.fill(read, view)
 
     def refused(self, view: View, refusal: Refused) -> Response:
         """Ask whoever is not known to sign in, and tell all others why not."""
@@ -138,6 +146,19 @@ class View:
     def service(self) -> QueueService:
         """The service whose queues are shown."""
         return self.site.service
+
+    @property
+    def known(self) -> Principal:
+        """Who looks, where that is known.
+
+        Raises:
+            Refused: nobody known does.
+        """
+        return self.site.access.check(self.principal, Role.VIEWER, writes=False)
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Let searches and counts take as long as the settings say; else it is a ``Problem``."""
+        return reading(self.service, self.site.settings.longest_read)
 
     @functools.cached_property
     def overview(self) -> Overview:
@@ -255,9 +276,9 @@ class View:
     def _root(self) -> str:
         return f"{self.request.scope.get('root_path', '')}/"
 
-    def done(self, done: Done, response: Response) -> None:
+    def told(self, told: Told, response: Response) -> None:
         """Have the next page say what was done."""
-        content = {"text": done.text[:500], "undo": done.undo}
+        content = {"text": told.text[:500], "undo": told.undo}
         text = base64.urlsafe_b64encode(json.dumps(content).encode()).decode()
         if len(text) > 3000:  # noqa: PLR2004 - browsers keep cookies of 4 kB
             content["undo"] = None

@@ -155,7 +155,8 @@ class Snapshots:
             records = inspection.records()
             queues = self._counts(inspection, records)
             alive, dead = inspection.consumers()
-            self._read_history()
+            with parts_of(self._service).connections.limited(self._timeout):
+                self._read_history()
         except QueueError as error:
             before = self._seen or Overview(now)
             return dataclasses.replace(before, problem=problem_of(error).text)

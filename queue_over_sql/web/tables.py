@@ -308,8 +308,21 @@ class WebStore:
         count: int | None = None,
         address: str | None = None,
         detail: str | None = None,
+        connection: Connection | None = None,
     ) -> None:
-        """Write down what was done; now and then remove what is older than the settings keep."""
+        """Write down what was done.
+
+        Args:
+            who: did it.
+            role: of whoever did it.
+            what: the act.
+            queue: the queue that it was about, if any.
+            count: how many messages it changed, if it is known.
+            address: where it came from.
+            detail: more about it.
+            connection: in whose transaction; by default in one of its own, and then
+                ``prune_sometimes`` follows.
+        """
         table, dialect = self.tables.audit, self._parts.connections.dialect
         text = printable(detail)
         values = {
@@ -323,20 +336,23 @@ class WebStore:
             "detail": None if text is None else text[:_LONGEST_DETAIL],
         }
 
-        def write(connection: Connection) -> None:
+        def write(connection: Connection) -> bool:
             now = dialect.read_clock(connection)
-            taken = True
-            while taken:
-                # Clocks may be coarse: what this process writes stays in its order.
-                made = now << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS)
-                self._last_id = made = max(made, self._last_id + 1)
-                row = {"id": made, "at": now}
-                taken = not ddl.insert_unless_there(connection, dialect, table, values | row)
+            # Clocks may be coarse: what this process writes stays in its order.
+            made = now << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS)
+            self._last_id = made = max(made, self._last_id + 1)
+            row = {"id": made, "at": now}
+            return ddl.insert_unless_there(connection, dialect, table, values | row)
 
-        self._run(write, repeat=False)
         self._written += 1
-        if self._written % _PRUNE_EVERY == 1:
-            self.prune_audit()
+        if connection is None:
+            while not self._run(write, repeat=False):
+                continue
+            self.prune_sometimes()
+        elif not write(connection):
+            # Another server wrote in this very microsecond, and the transaction may be spoilt.
+            msg = "The audit could not be written: nothing was changed. Do it again."
+            raise QueueError(msg)
 
     def audit(
         self, limit: int = 100, before: int | None = None, queue: str | None = None
@@ -358,6 +374,14 @@ class WebStore:
         page = listed.order_by(c.id.desc()).limit(limit)
         rows = self._run(lambda connection: connection.execute(page).all())
         return [AuditRow(row[0], instant(row[1]), *row[2:]) for row in rows]
+
+    def prune_sometimes(self) -> None:
+        """After each hundred rows of this process: ``prune_audit``. Never fails."""
+        if self._written % _PRUNE_EVERY == 1:
+            try:
+                self.prune_audit()
+            except QueueError as error:
+                _log.warning("Old rows of the audit stay for now: %s", error)
 
     def prune_audit(self) -> int:
         """Remove rows that are too old or too many; returns how many."""

@@ -12,8 +12,10 @@ import anyio
 import pytest
 from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, text
 
-from queue_over_sql import DatabaseUnavailable, QueueService
+from queue_over_sql import ArchiveSelection, DatabaseUnavailable, Queue, QueueService
+from queue_over_sql.queues.selection import Selection
 from queue_over_sql.web.api.clients import HTTP_CLIENTS, ClientQueue
+from queue_over_sql.web.api.counts import SharedStats
 from queue_over_sql.web.settings import Role
 from tests.waiting import wait_until
 from tests.web.conftest import MakeServer, Server
@@ -422,7 +424,7 @@ def test_edit_by_ids(server: Server) -> None:
     server.json("POST", "/queues/jobs/messages/delete", {"ids": ids})
     assert 0 == jobs.messages().count()
     rows = server.json("GET", "/audit?queue=jobs")["rows"]
-    assert ["delete_messages", "cancel", "prioritize", "reschedule", "unhold", "hold"] == [
+    assert ["remove", "cancel", "prioritize", "reschedule", "unhold", "hold"] == [
         row["what"] for row in rows
     ]
     assert ("admin", "jobs", 1, f"ids {ids[0]}, {ids[1]}") == (
@@ -463,6 +465,34 @@ def test_requeue(server: Server) -> None:
     assert 409 == server.call("POST", path, json={**rejected, "at_most": 1}).status_code
     assert 2 == server.json("POST", path, {**rejected, "at_most": 2})["changed"]
     assert (3, 0) == (jobs.stats().ready, jobs.stats().archived)
+
+
+@pytest.mark.parametrize("verb", ["requeue", "delete"])
+def test_what_comes_meanwhile_is_left_alone(
+    verb: str, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No more are changed than were confirmed, whenever the others come."""
+    jobs = server.service.create_queue("jobs", archive="all")
+    counted = ArchiveSelection.count
+
+    def reject_one() -> None:
+        jobs.publish(1)
+        jobs.consume(1)[0].reject("broken")
+
+    def and_then_one_more(selection: ArchiveSelection) -> int:
+        found = counted(selection)
+        reject_one()
+        return found
+
+    reject_one()
+    monkeypatch.setattr(ArchiveSelection, "count", and_then_one_more)
+    path = "/queues/jobs/archive"
+    found = server.json("POST", f"{path}/count", {})["count"]
+    body = {"filter": {}, "at_most": found}
+    answer = server.call("POST", f"{path}/{verb}", json=body)
+    assert (409, True) == (answer.status_code, answer.json()["found"] > found), answer.text
+    assert 2 <= counted(jobs.archive.messages())
+    assert [] == server.json("GET", "/audit?queue=jobs")["rows"]
 
 
 def test_story(server: Server) -> None:
@@ -568,8 +598,6 @@ def test_queues(server: Server) -> None:
 
 def test_counts_are_shared(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty who look at once cost one count."""
-    from queue_over_sql.queue import Queue
-
     counted = []
     stats = Queue.stats
 
@@ -586,6 +614,66 @@ def test_counts_are_shared(server: Server, monkeypatch: pytest.MonkeyPatch) -> N
     for thread in asking:
         thread.join(30)
     assert ["jobs"] == counted
+
+
+def test_searches_keep_no_claim_waiting(
+    make_server: MakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Publishing, claiming and settling have threads of their own; so has seeing who asks."""
+    server = make_server(threads=1)
+    server.service.create_queue("jobs")
+    looking, go_on = threading.Event(), threading.Event()
+
+    def slowly(*_: Any, **__: Any) -> list[Any]:
+        looking.set()
+        assert go_on.wait(60)
+        return []
+
+    monkeypatch.setattr(Selection, "list", slowly)
+    monkeypatch.setattr("queue_over_sql.web.access._FRESH_SECONDS", -1.0)
+    search = threading.Thread(target=server.json, args=("GET", "/queues/jobs/messages"))
+    search.start()
+    assert looking.wait(30)
+    server.json("POST", "/queues/jobs/messages", {"payload": 1})
+    held = tokens_of(claimed(server))
+    assert {"settled": 1} == server.json("POST", "/queues/jobs/ack", {"claims": held})
+    go_on.set()
+    search.join(30)
+
+
+def test_who_waits_for_a_count_takes_no_thread(
+    make_server: MakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one counts, the others leave the threads to other requests."""
+    server = make_server(threads=2)
+    server.service.create_queue("jobs")
+    looking, go_on = threading.Event(), threading.Event()
+    stats = Queue.stats
+
+    def slowly(self: Queue) -> Any:
+        looking.set()
+        assert go_on.wait(60)
+        return stats(self)
+
+    shared, asked = SharedStats.of, []
+
+    async def of(self: SharedStats, name: str, look: Any) -> Any:
+        asked.append(name)
+        return await shared(self, name, look)
+
+    monkeypatch.setattr(Queue, "stats", slowly)
+    monkeypatch.setattr(SharedStats, "of", of)
+    asking = [
+        threading.Thread(target=server.json, args=("GET", "/queues/jobs/stats")) for _ in range(5)
+    ]
+    for thread in asking:
+        thread.start()
+    assert looking.wait(30)
+    wait_until(lambda: len(asked) == len(asking))
+    assert server.json("GET", "/queues")["queues"]
+    go_on.set()
+    for thread in asking:
+        thread.join(30)
 
 
 def test_schedules(server: Server) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,8 +12,9 @@ from pathlib import Path
 
 import httpx2
 
-from queue_over_sql import QueueService
+from queue_over_sql import QueueService, web
 from queue_over_sql.web.api.app import OPERATIONS
+from queue_over_sql.web.problems import STATUS, TITLES, code_of
 from tests.chaos.test_http_api import free_port
 from tests.docs.samples import blocks, text_of
 from tests.waiting import eventually
@@ -91,3 +94,28 @@ def test_page_names_all_operations() -> None:
     for operation in OPERATIONS:
         words = [word for word in operation.path.split("/") if "{" not in word]
         assert words[-1] in page, operation.path
+
+
+def test_page_names_all_problems() -> None:
+    """Each type that the code can answer is in the table, with its status, and no other."""
+    rows = re.findall(r"^\| (\d{3}) \| ([^|]*) \|", text_of(PAGE), re.MULTILINE)
+    told = {(int(status), code) for status, codes in rows for code in re.findall("`(.*?)`", codes)}
+    assert problem_types() == told
+
+
+def problem_types() -> set[tuple[int, str]]:
+    """The status and code of each error of the library, and of each problem that is raised."""
+    found = {(status, code_of(kind)) for kind, status in STATUS.items()}
+    # Starlette's own, of paths and methods that nobody serves.
+    statuses = {404, 405}
+    for file in Path(web.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            match node:
+                case ast.Call(
+                    ast.Name("Problem" | "Refused"),
+                    [ast.Constant(int() as status), ast.Constant(str() as code), *_],
+                ):
+                    found.add((status, code))
+                case ast.Call(ast.Name("HTTPException"), [ast.Constant(int() as status), *_]):
+                    statuses.add(status)
+    return found | {(each, TITLES[each].lower().replace(" ", "-")) for each in statuses}

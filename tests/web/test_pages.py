@@ -201,7 +201,7 @@ def test_dead_letters_are_sent_again(open_site: Open, jobs: Queue) -> None:
     assert "Sent 4 messages again." in browser.text()
     assert (0, 2, 15) == (jobs.stats().failed, jobs.stats().rejected, jobs.stats().ready)
     browser.get("/audit")
-    assert "redrive jobs 4" in browser.text()
+    assert "requeue jobs 4" in browser.text()
 
 
 def test_more_than_was_asked_about_is_asked_again(open_site: Open, jobs: Queue) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,9 @@ from queue_over_sql.errors import QueueError
 from queue_over_sql.queues.json_lines import to_json
 from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.web.access import Access
-from queue_over_sql.web.api import claims, messages, people, publishing, queues, repeating
+from queue_over_sql.web.acts import Acts
+from queue_over_sql.web.api import access as tokens
+from queue_over_sql.web.api import audit, claims, messages, publishing, queues, schedules, topics
 from queue_over_sql.web.api.clients import Clients
 from queue_over_sql.web.api.counts import SharedStats
 from queue_over_sql.web.api.document import document
@@ -41,9 +44,10 @@ OPERATIONS: tuple[Operation, ...] = tuple(
         claims.operations,
         messages.operations,
         messages.archive_operations,
-        repeating.schedules,
-        repeating.topics,
-        people.operations,
+        schedules.operations,
+        topics.operations,
+        tokens.operations,
+        audit.operations,
     )
     for operation in part.all
 )
@@ -62,12 +66,18 @@ def create_api(service: QueueService, access: Access, settings: WebSettings) -> 
     """
     threads = access.threads
     clients, mask = Clients(service, threads), Mask(settings.masked)
-    api = Api(service, access, settings, threads, clients, mask, SharedStats())
+    acts = Acts(service, access.store)
+    api = Api(service, access, acts, settings, threads, clients, mask, SharedStats())
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in OPERATIONS:
         by_path.setdefault(operation.path, {})[operation.method] = operation
+
+    async def described(request: Request) -> Response:
+        root = request.scope.get("root_path", "")
+        return Response(await threads.run_quick(lambda: _document(root)), 200, None, JSON)
+
     routes = [
-        Route("/openapi.json", _document, methods=["GET"]),
+        Route("/openapi.json", described, methods=["GET"]),
         # Words before parameters: …/messages/hold is no id of a message.
         *(
             _Route(path, Dispatcher(api, by_path[path]))
@@ -122,9 +132,9 @@ class _Route(Route):
         self.methods = None
 
 
-async def _document(request: Request) -> Response:
-    described = document(OPERATIONS, request.scope.get("root_path", ""))
-    return Response(to_json(described), 200, None, JSON)
+@functools.lru_cache(maxsize=8)
+def _document(server: str) -> bytes:
+    return to_json(document(OPERATIONS, server)).encode()
 
 
 async def _refused(request: Request, error: Exception) -> Response:

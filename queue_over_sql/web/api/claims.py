@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from queue_over_sql.queues.settle import Settlements
     from queue_over_sql.web.api.clients import ClientQueue
 
-operations = Operations("claim and settle")
+operations = Operations("claim and settle", quick=True)
 
 _UNMASKED = Mask(())
 
@@ -34,7 +34,7 @@ async def claim(call: Call, queue: str, body: shapes.ClaimRequest) -> shapes.Cla
     """
     clients, threads = call.api.clients, call.api.threads
     wait = min(body.wait, call.api.settings.longest_wait)
-    target = await threads.run(lambda: clients.queue(queue))
+    target = await threads.run_quick(lambda: clients.queue(queue))
     messages: list[Message] = []
     gone = False
 
@@ -54,11 +54,11 @@ async def claim(call: Call, queue: str, body: shapes.ClaimRequest) -> shapes.Cla
         raise failed.exceptions[0] from None
     if gone and messages:
         with anyio.CancelScope(shield=True):
-            await threads.run(lambda: target.give_back(messages))
+            await threads.run_quick(lambda: target.give_back(messages))
         messages = []
     as_text = body.payload_encoding == "json"
     return shapes.Claimed(
-        messages=await threads.run(lambda: _shown(target, messages, as_text=as_text))
+        messages=await threads.run_quick(lambda: _shown(target, messages, as_text=as_text))
     )
 
 

@@ -290,7 +290,7 @@ class Clients:
         # A claim that is under way is always heard: whoever is cancelled gives it back.
         messages: list[Message] = []
         with anyio.CancelScope(shield=True):
-            messages += await self._threads.run(lambda: queue.claim(count, lease))
+            messages += await self._threads.run_quick(lambda: queue.claim(count, lease))
         return messages
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
+
+import anyio
 
 if TYPE_CHECKING:
     from queue_over_sql.queues.admin import QueueStats
@@ -17,26 +18,32 @@ _MOST_STATS: Final = 1_000
 
 
 class SharedStats:
-    """Counts of queues, which all who ask within two seconds share."""
+    """Counts of queues, which all who ask within two seconds share; for one event loop.
+
+    Who waits for another's look takes no thread.
+    """
 
     def __init__(self) -> None:
         self._found: OrderedDict[str, tuple[float, QueueStats]] = OrderedDict()
-        self._looking: dict[str, threading.Lock] = {}
-        self._lock = threading.Lock()
+        self._looking: dict[str, anyio.Lock] = {}
 
-    def of(self, name: str, look: Callable[[], QueueStats]) -> QueueStats:
+    async def of(self, name: str, look: Callable[[], Awaitable[QueueStats]]) -> QueueStats:
         """The counts of a queue."""
-        with self._lock:
-            looking = self._looking.setdefault(name, threading.Lock())
-        with looking:
+        try:
+            return await self._of(name, look)
+        finally:
+            if name not in self._found:
+                # It failed: whatever names are asked for, none is remembered.
+                self._looking.pop(name, None)
+
+    async def _of(self, name: str, look: Callable[[], Awaitable[QueueStats]]) -> QueueStats:
+        async with self._looking.setdefault(name, anyio.Lock()):
             found = self._found.get(name)
             if found is None or time.monotonic() - found[0] > _STATS_SECONDS:
                 # From its end on: a count that takes long is not repeated at once.
-                stats = look()
-                found = time.monotonic(), stats
-                with self._lock:
-                    self._found[name] = found
-                    while len(self._found) > _MOST_STATS:
-                        gone, _ = self._found.popitem(last=False)
-                        self._looking.pop(gone, None)
+                stats = await look()
+                found = self._found[name] = time.monotonic(), stats
+                while len(self._found) > _MOST_STATS:
+                    gone, _ = self._found.popitem(last=False)
+                    self._looking.pop(gone, None)
             return found[1]

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from queue_over_sql.queue import core_of
 from queue_over_sql.settings import LARGEST
+from queue_over_sql.web.acts import Chosen, Done
 from queue_over_sql.web.api import shapes, showing
 from queue_over_sql.web.api.operations import Call, Lines, Operations, read_json
 from queue_over_sql.web.problems import Problem
 from queue_over_sql.web.settings import Role
 
 if TYPE_CHECKING:
-    from queue_over_sql.queue import Queue
-    from queue_over_sql.queues.archive import Archive
-    from queue_over_sql.queues.selection import ArchiveSelection, LiveSelection, Selection
+    from queue_over_sql.queues.selection import Selection
 
 operations = Operations("messages")
 archive_operations = Operations("archive")
@@ -54,63 +51,41 @@ def count_messages(call: Call, queue: str, body: shapes.Filter) -> shapes.Count:
     return shapes.Count(count=_filtered(call, body, call.service.queue(queue).messages).count())
 
 
-@operations.add(
-    "POST", "/queues/{queue}/messages/hold", Role.OPERATOR, audited=True, problems=(404, 409)
-)
+@operations.act("POST", "/queues/{queue}/messages/hold", "hold", problems=(404, 409))
 def hold(call: Call, queue: str, body: shapes.Chosen) -> shapes.Edited:
     """Take messages out of delivery until `unhold`; those that consumers hold are left alone."""
-    return _edit(call, queue, body, lambda found, how: found.hold(**how))
+    return _edit(call, queue, body)
 
 
-@operations.add(
-    "POST", "/queues/{queue}/messages/unhold", Role.OPERATOR, audited=True, problems=(404, 409)
-)
+@operations.act("POST", "/queues/{queue}/messages/unhold", "unhold", problems=(404, 409))
 def unhold(call: Call, queue: str, body: shapes.Chosen) -> shapes.Edited:
     """Put held messages back to where they were due first."""
-    return _edit(call, queue, body, lambda found, how: found.unhold(**how))
+    return _edit(call, queue, body)
 
 
-@operations.add(
-    "POST", "/queues/{queue}/messages/reschedule", Role.OPERATOR, audited=True, problems=(404, 409)
-)
+@operations.act("POST", "/queues/{queue}/messages/reschedule", "reschedule", problems=(404, 409))
 def reschedule(call: Call, queue: str, body: shapes.Reschedule) -> shapes.Edited:
     """Let messages be due at an instant, or so long from now."""
-    return _edit(
-        call, queue, body, lambda found, how: found.reschedule(at=body.at, delay=body.delay, **how)
-    )
+    return _edit(call, queue, body, at=body.at, delay=body.delay)
 
 
-@operations.add(
-    "POST", "/queues/{queue}/messages/prioritize", Role.OPERATOR, audited=True, problems=(404, 409)
-)
+@operations.act("POST", "/queues/{queue}/messages/prioritize", "prioritize", problems=(404, 409))
 def prioritize(call: Call, queue: str, body: shapes.Prioritize) -> shapes.Edited:
     """Move messages to another level, or to the front of their own."""
-    return _edit(
-        call,
-        queue,
-        body,
-        lambda found, how: found.prioritize(priority=body.priority, front=body.front, **how),
-    )
+    return _edit(call, queue, body, priority=body.priority, front=body.front)
 
 
-@operations.add(
-    "POST", "/queues/{queue}/messages/delete", Role.OPERATOR, audited=True, problems=(404, 409)
-)
+@operations.act("POST", "/queues/{queue}/messages/delete", "remove", problems=(404, 409))
 def delete_messages(call: Call, queue: str, body: shapes.Chosen) -> shapes.Edited:
     """Remove messages for ever; those that consumers hold stay."""
-    return _edit(call, queue, body, lambda found, how: found.remove(**how))
+    return _edit(call, queue, body)
 
 
-@operations.add(
-    "POST", "/queues/{queue}/messages/cancel", Role.OPERATOR, audited=True, problems=(404,)
-)
+@operations.act("POST", "/queues/{queue}/messages/cancel", "cancel", problems=(404,))
 def cancel(call: Call, queue: str, body: shapes.Cancel) -> shapes.Edited:
     """End messages as dead letters, even those that consumers hold."""
-    target = call.service.queue(queue)
     ids = [read_id(each) for each in body.ids]
-    done = sum(target.cancel(each, body.reason) for each in dict.fromkeys(ids))
-    call.audit |= {"count": done, "detail": _told(body.ids, None)}
-    return shapes.Edited(changed=done, skipped=0)
+    return _edited(call.do(queue, ids=ids, reason=body.reason))
 
 
 # -- archive
@@ -133,31 +108,21 @@ def count_archive(call: Call, queue: str, body: shapes.Filter) -> shapes.Count:
     return shapes.Count(count=found.count())
 
 
-@archive_operations.add(
-    "POST", "/queues/{queue}/archive/requeue", Role.OPERATOR, audited=True, problems=(404, 409)
-)
+@archive_operations.act("POST", "/queues/{queue}/archive/requeue", "requeue", problems=(404, 409))
 def requeue(call: Call, queue: str, body: shapes.Chosen) -> shapes.Edited:
     """Send finished messages again: each gets a new life under a new id, with all attempts.
 
-    500 at a time; where it fails between, those before have been sent.
+    All of them in one transaction, or none.
     """
-    found = _archived(call, call.service.queue(queue).archive, body)
-    if body.filter is not None:
-        _check_count(body.at_most, found.count())
-    done = found.requeue(progress=lambda count: call.audit.update(count=count))
-    return _noted(call, body, int(done), done.skipped)
+    return _edit(call, queue, body)
 
 
-@archive_operations.add(
-    "POST", "/queues/{queue}/archive/delete", Role.OPERATOR, audited=True, problems=(404, 409)
+@archive_operations.act(
+    "POST", "/queues/{queue}/archive/delete", "remove-archived", problems=(404, 409)
 )
 def delete_archive(call: Call, queue: str, body: shapes.Chosen) -> shapes.Edited:
     """Remove finished messages for ever."""
-    found = _archived(call, call.service.queue(queue).archive, body)
-    if body.filter is not None:
-        _check_count(body.at_most, found.count())
-    done = found.remove()
-    return _noted(call, body, int(done), done.skipped)
+    return _edit(call, queue, body)
 
 
 # -- inner
@@ -210,65 +175,32 @@ def _read_fields(text: str) -> dict[str, Any]:
 
 
 def _filtered(call: Call, given: shapes.Filter, select: Callable[..., Any]) -> Any:
+    return select(**_filters(call, given))
+
+
+def _filters(call: Call, given: shapes.Filter) -> dict[str, Any]:
     _check_masked(call, given.payload or {})
-    return select(
-        status=given.status, key=given.key, kind=given.kind, payload=given.payload or None
-    )
+    filters = {"status": given.status, "key": given.key, "kind": given.kind}
+    return filters | {"payload": given.payload or None}
 
 
-def _chosen(call: Call, given: shapes.Chosen, place: Queue | Archive) -> Any:
+def _edit(call: Call, queue: str, given: shapes.Chosen, **options: Any) -> shapes.Edited:
+    return _edited(call.do(queue, chosen=_chosen(call, given), **options))
+
+
+def _edited(done: Done) -> shapes.Edited:
+    return shapes.Edited(changed=done.count or 0, skipped=done.skipped)
+
+
+def _chosen(call: Call, given: shapes.Chosen) -> Chosen:
     if (given.ids is None) == (given.filter is None):
         raise Problem(422, "not-valid", "Give either ids or filter.")
     if given.filter is None:
-        ids = {read_id(each) for each in given.ids or ()}
-        return place.messages(where=place.table.c.id.in_(sorted(ids)))
+        return Chosen(sorted({read_id(each) for each in given.ids or ()}))
     if given.at_most is None:
         text = "With a filter say at_most: how many messages may be changed. See …/count."
         raise Problem(422, "not-valid", text)
-    return _filtered(call, given.filter, place.messages)
-
-
-def _archived(call: Call, archive: Archive, given: shapes.Chosen) -> ArchiveSelection:
-    found: ArchiveSelection = _chosen(call, given, archive)
-    return found
-
-
-def _edit(
-    call: Call,
-    queue: str,
-    given: shapes.Chosen,
-    act: Callable[[LiveSelection, Mapping[str, Any]], Any],
-) -> shapes.Edited:
-    target = call.service.queue(queue)
-    found: LiveSelection = _chosen(call, given, target)
-    if given.filter is None:
-        done = act(found, {})
-    else:
-        core = core_of(target)
-        # Undone as a whole where it met more than were seen.
-        with core.context.connections.transaction() as connection:
-            done = act(found, {"connection": connection})
-            _check_count(given.at_most, int(done) + done.skipped)
-        core.announce()
-    return _noted(call, given, int(done), done.skipped)
-
-
-def _check_count(most: int | None, found: int) -> None:
-    if most is not None and found > most:
-        text = f"The filter finds {found} messages, more than {most}: nothing was changed."
-        raise Problem(409, "too-many-found", text, found=found)
-
-
-def _noted(call: Call, given: shapes.Chosen, changed: int, skipped: int) -> shapes.Edited:
-    call.audit |= {"count": changed, "detail": _told(given.ids, given.filter)}
-    return shapes.Edited(changed=changed, skipped=skipped)
-
-
-def _told(ids: list[Any] | None, given: shapes.Filter | None) -> str:
-    if ids is not None:
-        return "ids " + ", ".join(str(each) for each in ids)
-    facts = {name: getattr(given, name) for name in given.__struct_fields__} if given else {}
-    return "filter " + json.dumps({name: each for name, each in facts.items() if each is not None})
+    return Chosen(filters=_filters(call, given.filter), at_most=given.at_most)
 
 
 def _check_masked(call: Call, fields: Mapping[str, Any]) -> None:

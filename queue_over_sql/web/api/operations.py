@@ -12,6 +12,7 @@ import inspect
 import math
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_type_hints
 
 import anyio
@@ -22,8 +23,9 @@ from starlette.responses import Response, StreamingResponse
 
 from queue_over_sql.queues.json_lines import to_json
 from queue_over_sql.web.access import CSRF_HEADER, SAFE_METHODS, Access, Principal
+from queue_over_sql.web.acts import ACTS, Acts, Done
 from queue_over_sql.web.guard import NDJSON
-from queue_over_sql.web.problems import Problem, headers_of, problem_of
+from queue_over_sql.web.problems import Problem, headers_of, problem_of, reading
 from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.threads import Threads
 
@@ -61,7 +63,10 @@ class Operation:
     function: Callable[..., Any]
     status: int = 200
     writes: bool = False
-    audited: bool = False
+    act: str | None = None
+    """The name of what it does, in ``ACTS``."""
+    quick: bool = False
+    """No search may keep it waiting."""
     lines_in: bool = False
     """The body is NDJSON, which the function reads itself."""
     lines_out: bool = False
@@ -102,21 +107,31 @@ class Operation:
 
 
 class Operations:
-    """The operations of one part of the API."""
+    """The operations of one part of the API.
 
-    def __init__(self, tag: str) -> None:
+    Args:
+        tag: what the document calls it.
+        quick: whether no search may keep them waiting.
+    """
+
+    def __init__(self, tag: str, *, quick: bool = False) -> None:
         self._tag = tag
+        self._quick = quick
         self.all: list[Operation] = []
 
     def add(self, method: str, path: str, role: Role, **more: Any) -> Callable[[F], F]:
         """Declare the function that follows as an operation; its docstring describes it."""
 
         def declare(function: F) -> F:
-            options = {"writes": method not in SAFE_METHODS, **more}
+            options = {"writes": method not in SAFE_METHODS, "quick": self._quick, **more}
             self.all.append(Operation(method, path, role, self._tag, function, **options))
             return function
 
         return declare
+
+    def act(self, method: str, path: str, act: str, **more: Any) -> Callable[[F], F]:
+        """Likewise, where it does one of ``ACTS``: the function calls ``Call.do`` once."""
+        return self.add(method, path, ACTS[act].role, act=act, **more)
 
 
 @dataclasses.dataclass
@@ -125,6 +140,7 @@ class Api:
 
     service: QueueService
     access: Access
+    acts: Acts
     settings: WebSettings
     threads: Threads
     clients: Clients
@@ -138,24 +154,32 @@ class Call:
 
     Attributes:
         api: what the operations share.
+        operation: what was asked for.
         request: as it came.
         principal: who asks.
         status: of the answer, where it goes well.
         headers: of the answer.
-        audit: what the audit is to say of it; ``count`` and ``detail`` are set by the operation.
     """
 
     api: Api
+    operation: Operation
     request: Request
     principal: Principal
     status: int
     headers: dict[str, str] = dataclasses.field(default_factory=dict)
-    audit: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def service(self) -> QueueService:
         """The queues."""
         return self.api.service
+
+    def do(self, queue: str | None = None, **arguments: Any) -> Done:
+        """Do the operation's act for whoever asks; see ``Acts.do``."""
+        return self.api.acts.do(self.operation.act or "", self.principal, queue, **arguments)
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Let searches and counts take as long as the settings say."""
+        return reading(self.service, self.api.settings.longest_read)
 
     @property
     def wants_lines(self) -> bool:
@@ -191,14 +215,15 @@ class Lines:
     def __init__(self, pages: Iterable[list[Any]]) -> None:
         self._pages = iter(pages)
 
-    async def sent(self, threads: Threads) -> AsyncIterator[str]:
+    async def sent(self, call: Call) -> AsyncIterator[bytes]:
         """Its lines, some at a time."""
-        while (text := await threads.run(self._next)) is not None:
+        while (text := await call.api.threads.run(lambda: self._next(call))) is not None:
             yield text
 
-    def _next(self) -> str | None:
-        page = next(self._pages, None)
-        return None if page is None else "".join(f"{encoded(each)}\n" for each in page)
+    def _next(self, call: Call) -> bytes | None:
+        with call.reading():
+            page = next(self._pages, None)
+        return None if page is None else b"".join(encoded(each) + b"\n" for each in page)
 
 
 class Dispatcher:
@@ -225,11 +250,11 @@ class Dispatcher:
         who = await api.access.need(request, operation.role, writes=operation.writes)
         if request.method not in SAFE_METHODS:
             api.access.check_csrf(request, who, request.headers.get(CSRF_HEADER))
-        call = Call(api, request, who, operation.status)
+        call = Call(api, operation, request, who, operation.status)
         arguments = await _arguments(request, operation, api.threads)
-        done = await _audited(call, operation, arguments)
+        done = await _called(call, operation, arguments)
         if isinstance(done, Lines):
-            return StreamingResponse(done.sent(api.threads), 200, call.headers, NDJSON)
+            return StreamingResponse(done.sent(call), 200, call.headers, NDJSON)
         if done is None:
             return Response(None, 204, call.headers)
         return Response(done, call.status, call.headers, JSON)
@@ -254,30 +279,24 @@ async def _arguments(request: Request, operation: Operation, threads: Threads) -
     return arguments
 
 
-async def _audited(call: Call, operation: Operation, arguments: dict[str, Any]) -> Any:
-    queue = {"queue": arguments.get("queue")}
-    try:
-        done = await _called(call, operation, arguments)
-    except Exception:
-        # What failed half-way says how far it came.
-        if call.audit.get("count"):
-            await call.api.access.audit(call.principal, operation.id, **queue, **call.audit)
-        raise
-    if operation.audited:
-        await call.api.access.audit(call.principal, operation.id, **queue, **call.audit)
-    return done
-
-
 async def _called(call: Call, operation: Operation, arguments: dict[str, Any]) -> Any:
-    run, function = call.api.threads.run, operation.function
+    threads, function = call.api.threads, operation.function
+    run = threads.run_quick if operation.quick else threads.run
     if inspect.iscoroutinefunction(function):
         done = await function(call, **arguments)
         return await run(lambda: _made(done))
+    if not operation.writes:
+        return await run(lambda: _read(call, function, arguments))
     return await run(lambda: _made(function(call, **arguments)))
 
 
 def _made(done: Any) -> Any:
     return done if done is None or isinstance(done, Lines) else encoded(done)
+
+
+def _read(call: Call, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    with call.reading():
+        return _made(function(call, **arguments))
 
 
 def answer_to(error: Exception) -> Response:
@@ -286,12 +305,12 @@ def answer_to(error: Exception) -> Response:
     return problem.response(headers_of(problem, error))
 
 
-def encoded(value: Any) -> str:
+def encoded(value: Any) -> bytes:
     """A structure as JSON; numbers that JSON does not have, which others stored, as text."""
     text = to_json(plain(value))
     if "Infinity" in text or "NaN" in text:
-        return to_json(_finite(plain(value)))
-    return text
+        text = to_json(_finite(plain(value)))
+    return text.encode()
 
 
 def _finite(value: Any) -> Any:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from queue_over_sql.message import Published
     from queue_over_sql.queue import Queue
 
-operations = Operations("publish")
+operations = Operations("publish", quick=True)
 
 _BATCH: Final = 1_000
 _IDEMPOTENCY: Final = "idempotency-key"
@@ -77,13 +77,13 @@ async def publish_stream(
     """
     _no_idempotency_key(call)
     threads, limit = call.api.threads, call.api.settings.max_body_bytes
-    target = await threads.run(lambda: call.service.queue(queue))
+    target = await threads.run_quick(lambda: call.service.queue(queue))
     counts: Counter[str] = Counter()
     batch: list[shapes.NewMessage] = []
     size, number = 0, 0
 
     async def put() -> None:
-        done = await threads.run(lambda: _put(target, batch, query.on_conflict))
+        done = await threads.run_quick(lambda: _put(target, batch, query.on_conflict))
         counts.update(each.outcome.value for each in done)
         batch.clear()
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from queue_over_sql.errors import QueueError, QueueNotFound
-from queue_over_sql.queues.json_lines import to_json
 from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.settings import StoredSettings
 from queue_over_sql.store import registry
@@ -17,6 +16,7 @@ from queue_over_sql.web.problems import Problem
 from queue_over_sql.web.settings import Role
 
 if TYPE_CHECKING:
+    from queue_over_sql.queues.admin import QueueStats
     from queue_over_sql.store.registry import QueueRecord
 
 operations = Operations("queues")
@@ -42,29 +42,29 @@ def show_queue(call: Call, queue: str) -> shapes.Queue:
     return _shown(call.service, _record(call.service, queue))
 
 
-@operations.add("PUT", "/queues/{queue}", Role.ADMIN, audited=True, problems=(409,))
+@operations.act("PUT", "/queues/{queue}", "settings", problems=(409,))
 def create_queue(call: Call, queue: str, body: shapes.QueueSettings) -> shapes.Queue:
     """Create a queue, or change the settings that are given of one that exists."""
-    given = msgspec.to_builtins(body)
-    created = call.service.create_queue(queue, **given)
-    call.audit |= {"detail": to_json(given)}
+    created = call.do(queue, **msgspec.to_builtins(body)).value
     return _shown(call.service, _record(call.service, created.name))
 
 
-@operations.add(
-    "DELETE", "/queues/{queue}", Role.ADMIN, audited=True, status=204, problems=(404, 409)
-)
+@operations.act("DELETE", "/queues/{queue}", "drop", status=204, problems=(404, 409))
 def drop_queue(call: Call, queue: str, query: shapes.Confirmed) -> None:
     """Drop a queue with all its messages and its archive; this cannot be undone."""
     _check_confirmed(query, queue)
-    if not call.service.drop_queue(queue):
-        raise QueueNotFound(queue)
+    call.do(queue)
 
 
 @operations.add("GET", "/queues/{queue}/stats", Role.VIEWER, problems=(404,))
-def queue_stats(call: Call, queue: str) -> shapes.Stats:
+async def queue_stats(call: Call, queue: str) -> shapes.Stats:
     """Count what a queue holds, by status and outcome; who ask at once share one count."""
-    stats = call.api.stats.of(queue, call.service.queue(queue).stats)
+
+    def look() -> QueueStats:
+        with call.reading():
+            return call.service.queue(queue).stats()
+
+    stats = await call.api.stats.of(queue, lambda: call.api.threads.run(look))
     age = stats.oldest_ready_age
     names = set(shapes.Stats.__struct_fields__) - {"oldest_ready_age"}
     return shapes.Stats(
@@ -73,29 +73,23 @@ def queue_stats(call: Call, queue: str) -> shapes.Stats:
     )
 
 
-@operations.add(
-    "POST", "/queues/{queue}/pause", Role.OPERATOR, audited=True, status=204, problems=(404,)
-)
+@operations.act("POST", "/queues/{queue}/pause", "pause", status=204, problems=(404,))
 def pause_queue(call: Call, queue: str) -> None:
     """Hand out no more messages, everywhere and at once; what is claimed may be settled."""
-    call.service.queue(queue).pause()
+    call.do(queue)
 
 
-@operations.add(
-    "POST", "/queues/{queue}/resume", Role.OPERATOR, audited=True, status=204, problems=(404,)
-)
+@operations.act("POST", "/queues/{queue}/resume", "resume", status=204, problems=(404,))
 def resume_queue(call: Call, queue: str) -> None:
     """Hand out messages again."""
-    call.service.queue(queue).resume()
+    call.do(queue)
 
 
-@operations.add("POST", "/queues/{queue}/purge", Role.ADMIN, audited=True, problems=(404, 409))
+@operations.act("POST", "/queues/{queue}/purge", "purge", problems=(404, 409))
 def purge_queue(call: Call, queue: str, body: shapes.Purge) -> shapes.Count:
     """Remove all live messages for ever; the archive stays."""
     _check_confirmed(body, queue)
-    count = call.service.queue(queue).purge(claimed=body.claimed)
-    call.audit |= {"count": count, "detail": "with claimed ones" if body.claimed else None}
-    return shapes.Count(count=count)
+    return shapes.Count(count=call.do(queue, claimed=body.claimed).count or 0)
 
 
 @operations.add("GET", "/consumers", Role.VIEWER)

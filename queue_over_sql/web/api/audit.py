@@ -1,0 +1,22 @@
+"""The audit: what was done, by whom and from where."""
+
+from __future__ import annotations
+
+from queue_over_sql.web.access import insist_on_tables
+from queue_over_sql.web.api import shapes
+from queue_over_sql.web.api.operations import Call, Operations
+from queue_over_sql.web.settings import Role
+
+operations = Operations("access")
+
+
+@operations.add("GET", "/audit", Role.OPERATOR)
+def list_audit(call: Call, query: shapes.AuditQuery) -> shapes.Audit:
+    """List what was done, the newest first."""
+    rows = insist_on_tables(call.api.access.store).audit(query.limit, query.before, query.queue)
+    names = set(shapes.AuditRow.__struct_fields__) - {"id"}
+    shown = [
+        shapes.AuditRow(id=str(row.id), **{name: getattr(row, name) for name in names})
+        for row in rows
+    ]
+    return shapes.Audit(rows=shown, next=shown[-1].id if len(rows) == query.limit else None)
