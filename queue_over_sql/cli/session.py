@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields
@@ -210,9 +211,25 @@ class _Command(TyperCommand):
             **{field.name: session.params.pop(field.name) for field in fields(Connection)}
         )
         session.obj = own.over(session.given)
-        with errors_as_exit_codes(session.output), sigterm_raised():
+        with errors_as_exit_codes(session.output, self._by_options), sigterm_raised():
             insist_on_output()
             return super().invoke(ctx)
+
+    def _by_options(self, text: str) -> str:
+        """An error of the library with this command's options in the place of its arguments."""
+        options = {str(param.name): max(param.opts, key=len) for param in self.params}
+        named = {name: given for name, given in options.items() if given.startswith("--")}
+        # Of those that may be given again and again the library knows the plural.
+        named |= {f"{name}s": given for name, given in named.items() if f"{name}s" not in options}
+        words = _WORD if text.startswith("give ") else _ARGUMENT
+        return words.sub(lambda found: named.get(found[0], found[0]), text)
+
+
+# A word with an underscore is no English word. Others are arguments at the beginning only.
+_ARGUMENT = re.compile(r"(?<![\w'\"./-])[a-z]+(?:_[a-z]+)+(?![\w'\"])|\A[a-z]+(?= must |:)")
+
+# "give delay or at, not both" names arguments wherever it can.
+_WORD = re.compile(r"(?<![\w'\"./-])[a-z_]+(?![\w'\"])")
 
 
 @functools.cache
@@ -260,12 +277,17 @@ def unwrapped(text: str) -> str:
 
 
 @contextmanager
-def errors_as_exit_codes(output: Output) -> Iterator[None]:
-    """End with the exit code of a library, database or input error, after saying what it was."""
+def errors_as_exit_codes(output: Output, by_options: Callable[[str], str] = str) -> Iterator[None]:
+    """End with the exit code of a library, database or input error, after saying what it was.
+
+    Args:
+        output: where it is said.
+        by_options: puts options into an error's text that names arguments of the library.
+    """
     try:
         yield
     except QueueError as error:
-        output.error(in_words(error))
+        output.error(by_options(in_words(error)))
         raise typer.Exit(exit_code_of(type(error))) from error
     except BrokenPipeError:
         # The reader of our output has gone, as `head` does: no error, but no more output either.
@@ -273,7 +295,7 @@ def errors_as_exit_codes(output: Output) -> Iterator[None]:
         raise typer.Exit(ExitCode.READER_GONE) from None
     except ValueError as error:
         # The library's word for an argument that it refuses: here that came from an option.
-        output.error(str(error))
+        output.error(by_options(str(error)))
         raise typer.Exit(ExitCode.USAGE) from error
     except (SQLAlchemyError, OSError) as error:
         output.error(str(error) or type(error).__name__)
