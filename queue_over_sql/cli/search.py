@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from datetime import datetime
+from typing import Annotated, Any, Final
 
 import typer
 
-from queue_over_sql import Message, Queue, Selection
+from queue_over_sql import ConsumerInfo, Message, Outcome, Queue, QueueService, Selection, Status
 from queue_over_sql.cli.filters import (
     AnyStatus,
     Filters,
@@ -22,6 +23,7 @@ from queue_over_sql.cli.output import LAYOUT, printable
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.cli.values import format_instant
+from queue_over_sql.message import PREVIOUS_ERROR
 from queue_over_sql.queues.json_lines import message_fields
 
 ArchiveOption = Annotated[
@@ -96,8 +98,12 @@ def show(
     queue: QueueName,
     message_id: Annotated[int, argument("ID", "Of the message, live or archived.")],
 ) -> None:
-    """Show all of one message, with the traceback of its last failure; exit code 3 without it."""
-    with session.queue(queue) as looked_at:
+    """Show all of one message: its fields, what happened to it and when, its last traceback.
+
+    Exit code 3 when there is no such message.
+    """
+    with session.connect() as service:
+        looked_at = service.queue(queue)
         of_it = looked_at.table.c.id == message_id
         message = looked_at.messages(where=of_it).first()
         if message is None:
@@ -106,17 +112,77 @@ def show(
         if message is None:
             session.output.nothing(f"Queue {queue} has no message {message_id}.")
         traceback = looked_at.last_traceback(message_id)
+        status = _status(looked_at, message)
+        consumer = _holder(service, message)
         fields = {**message_fields(message), "last_traceback": traceback}
         if session.output.machine:
-            session.output.record(fields)
+            holder = consumer and {name: getattr(consumer, name) for name in _HOLDER}
+            session.output.record({**fields, "status": status, "consumer": holder})
             return
-        shown = {name: value for name, value in fields.items() if value is not None}
+        shown = {"id": message.id, "queue": message.queue, "status": status}
+        shown |= {name: value for name, value in fields.items() if value is not None}
         shown |= {"payload": payload_line(message, looked_at.settings.payload)}
         shown.pop("last_traceback", None)
         session.output.details({name: _one_line(str(value)) for name, value in shown.items()})
+        session.output.line("")
+        for at, event in _story(message, status, consumer):
+            session.output.line(f"{format_instant(at):19}  {printable(_one_line(event))}")
         if traceback is not None:
             session.output.line("")
             session.output.line(printable(traceback.rstrip(), keep=LAYOUT))
+
+
+_HOLDER: Final = ("consumer_id", "name", "host", "pid", "heartbeat_at", "expires_at")
+
+
+def _holder(service: QueueService, message: Message) -> ConsumerInfo | None:
+    if message.consumer_id is None:
+        return None
+    known = {consumer.consumer_id: consumer for consumer in service.consumers()}
+    return known.get(message.consumer_id)
+
+
+def _status(queue: Queue, message: Message) -> str:
+    if message.outcome is not None:
+        return message.outcome
+    if message.consumer_id is not None:
+        return Status.CLAIMED
+    if message.available_at is None:
+        return Status.HELD
+    # By the database's clock.
+    of_it = queue.table.c.id == message.id
+    is_late = queue.messages(status=Status.DELAYED, where=of_it).count()
+    return Status.DELAYED if is_late else Status.READY
+
+
+def _story(
+    message: Message, status: str, consumer: ConsumerInfo | None
+) -> list[tuple[datetime | None, str]]:
+    """What happened to a message and what comes next, by time."""
+    claimed = status == Status.CLAIMED
+    previous = message.headers.get(PREVIOUS_ERROR)
+    again = "" if previous is None else f" again, after it had failed: {previous}"
+    story: list[tuple[datetime | None, str]] = [(message.published_at, f"published{again}")]
+    if message.last_error is not None and status not in {Outcome.REJECTED, Outcome.FAILED}:
+        tried = message.attempt - claimed
+        failed = f"attempt {tried} of {message.max_attempts} failed: {message.last_error}"
+        story.append((message.last_attempt_at, failed))
+    if claimed:
+        holder = f"consumer {message.consumer_id}, which is not registered any more"
+        if consumer is not None:
+            holder = f"{consumer.name} (process {consumer.pid} on {consumer.host})"
+        attempt = f"attempt {message.attempt} of {message.max_attempts}"
+        story.append((message.claimed_at, f"claimed for {attempt} by {holder}"))
+        story.append((message.lease_expires_at, "the lease ends, unless it is extended"))
+    elif message.outcome is not None:
+        why = "" if message.last_error is None else f": {message.last_error}"
+        tried = f" at attempt {message.attempt} of {message.max_attempts}"
+        story.append((message.finished_at, f"{message.outcome}{tried}{why}"))
+    elif status == Status.HELD:
+        story.append((None, "held until somebody gives it free (queue-over-sql edit --unhold)"))
+    else:
+        story.append((message.available_at, "due"))
+    return story
 
 
 def _selection(queue: Queue, filters: Filters, *, archive: bool) -> Selection:

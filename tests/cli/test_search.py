@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from queue_over_sql import Publication, Queue
@@ -150,3 +152,34 @@ def test_a_queue_of_text_has_no_fields(sqlite_url: str) -> None:
     succeed("create", "notes", "--payload", "text", url=sqlite_url)
     ended = run("search", "notes", "--payload", "n=1", url=sqlite_url)
     assert (2, True) == (ended.exit_code, "'text'" in ended.err)
+
+
+@pytest.mark.engines("sqlite")
+def test_show_tells_what_happened_to_a_message(
+    database: TestDatabase, make_service: MakeService
+) -> None:
+    """From publishing to what comes next: failures, the holder by its name, and the end."""
+    service = make_service(consumer_name="mailer")
+    queue = service.create_queue("jobs", max_attempts=2)
+    waiting = queue.publish("x", key="k").id
+    queue.consume()[0].nack("mail server down", delay=3600)
+    held = queue.publish("y").id
+    queue.messages(where=queue.table.c.id == held).hold()
+    for number, story in (
+        (waiting, ["published", "attempt 1 of 2 failed: mail server down", "due"]),
+        (held, ["published", "held until"]),
+    ):
+        shown = succeed("show", "jobs", str(number), url=database.url).out
+        events = [line[21:] for line in shown.split("\n\n")[1].splitlines()]
+        assert all(map(str.startswith, events, story)), shown
+        assert len(story) == len(events)
+    queue.messages(key="k").reschedule(delay=0)
+    [claimed] = queue.consume()
+    by = f"claimed for attempt 2 of 2 by mailer (process {os.getpid()}"
+    assert by in succeed("show", "jobs", str(waiting), url=database.url).out
+    record = succeed("show", "jobs", str(waiting), "--json", url=database.url).record
+    assert ("claimed", "mailer") == (record["status"], record["consumer"]["name"])
+    claimed.reject("no address")
+    dead = succeed("show", "jobs", str(waiting), url=database.url).out
+    assert "rejected at attempt 2 of 2: no address" in dead
+    assert 3 == run("show", "jobs", "99", url=database.url).exit_code
