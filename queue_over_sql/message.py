@@ -7,14 +7,23 @@ import enum
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from queue_over_sql.durations import Duration, instant, optional_instant, stored_number
 from queue_over_sql.errors import QueueError
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-    from sqlalchemy.orm import Session
+    from sqlalchemy.orm import Session, scoped_session
+
+    class DriverConnection(Protocol):
+        """A connection of a driver, or Django's."""
+
+        def cursor(self, *args: Any, **options: Any) -> Any: ...  # noqa: D102
+        def close(self, *args: Any, **options: Any) -> Any: ...  # noqa: D102
+
+    CallersConnection: TypeAlias = Connection | Session | scoped_session[Any] | DriverConnection
+    """What has the caller's own transaction."""
 
 
 PREVIOUS_ERROR: Final = "previous_error"
@@ -375,7 +384,7 @@ class Message:
             msg = f"Message {self.id} of queue {self.queue!r} is archived with no outcome: {error}"
             raise QueueError(msg) from error
 
-    def ack(self, connection: Connection | Session | None = None) -> None:
+    def ack(self, connection: CallersConnection | None = None) -> None:
         """Finish the message: it is removed, or archived where the queue keeps finished ones.
 
         Args:
@@ -390,7 +399,7 @@ class Message:
         self,
         error: str | BaseException | None = None,
         delay: Duration | None = None,
-        connection: Connection | Session | None = None,
+        connection: CallersConnection | None = None,
     ) -> None:
         """Report a failure: retry later, or dead letter when out of attempts.
 
@@ -406,7 +415,7 @@ class Message:
 
     def release(
         self,
-        connection: Connection | Session | None = None,
+        connection: CallersConnection | None = None,
         *,
         delay: Duration | None = None,
     ) -> None:
@@ -422,7 +431,7 @@ class Message:
         """
         self._settler.release(self, connection=connection, delay=delay)
 
-    def reject(self, reason: str, connection: Connection | Session | None = None) -> None:
+    def reject(self, reason: str, connection: CallersConnection | None = None) -> None:
         """End the message as a dead letter; it is never delivered again.
 
         Args:
@@ -437,7 +446,7 @@ class Message:
     def extend(
         self,
         lease: Duration | None = None,
-        connection: Connection | Session | None = None,
+        connection: CallersConnection | None = None,
     ) -> None:
         """Renew the lease, counted from now; ``lease_expires_at`` follows.
 
@@ -456,7 +465,7 @@ class Message:
         *,
         kind: str | None = None,
         headers: Mapping[str, Any] | None = None,
-        connection: Connection | Session | None = None,
+        connection: CallersConnection | None = None,
     ) -> Published:
         """Answer a request; the message is still to be settled.
 

@@ -34,8 +34,8 @@ from queue_over_sql.settings import check_flag, check_whole
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from sqlalchemy import ColumnElement, Connection, Table
-    from sqlalchemy.orm import Session
 
+    from queue_over_sql.message import CallersConnection
     from queue_over_sql.queues.context import QueueContext
     from queue_over_sql.request_reply.reply_queues import ReplyQueues
     from queue_over_sql.settings import EffectiveSettings
@@ -111,7 +111,7 @@ class QueueCore:
         return self.claimer.decoded(rows, began) or self.claimer.consume(count, lease, 0.0, where)
 
     def take(
-        self, count: int, connection: Connection | Session, where: ColumnElement[bool] | None
+        self, count: int, connection: CallersConnection, where: ColumnElement[bool] | None
     ) -> list[Message]:
         """Remove messages inside the caller's transaction; see ``Queue.take``."""
         wanted = as_where(where)
@@ -216,7 +216,7 @@ class Queue:
         max_attempts: int | None = None,
         lease: Duration | None = None,
         on_conflict: str = "raise",
-        connection: Connection | Session | None = None,
+        connection: CallersConnection | None = None,
         **columns: Any,
     ) -> Published:
         """Put a message into the queue; it is durable when this returns.
@@ -260,7 +260,7 @@ class Queue:
         items: Iterable[Any],
         *,
         on_conflict: str = "raise",
-        connection: Connection | Session | None = None,
+        connection: CallersConnection | None = None,
     ) -> list[Published]:
         """Publish many messages in one transaction: all or none, in their order.
 
@@ -403,7 +403,7 @@ class Queue:
         self,
         count: int = 1,
         *,
-        connection: Connection | Session,
+        connection: CallersConnection,
         where: ColumnElement[bool] | None = None,
     ) -> list[Message]:
         """Remove the oldest messages inside the caller's transaction.
@@ -431,7 +431,7 @@ class Queue:
         self,
         messages: Message | Sequence[Message],
         *,
-        connection: Connection | Session | None = None,
+        connection: CallersConnection | None = None,
     ) -> None:
         """Finish messages: they are removed, or archived where finished ones are kept.
 
@@ -451,7 +451,7 @@ class Queue:
         *,
         error: str | BaseException | None = None,
         delay: Duration | None = None,
-        connection: Connection | Session | None = None,
+        connection: CallersConnection | None = None,
     ) -> None:
         """Report failures: each message is retried later, or a dead letter when out of attempts.
 
@@ -470,7 +470,7 @@ class Queue:
         self,
         messages: Message | Sequence[Message],
         *,
-        connection: Connection | Session | None = None,
+        connection: CallersConnection | None = None,
         delay: Duration | None = None,
     ) -> None:
         """Give messages back untouched; this delivery is not counted.
@@ -491,7 +491,7 @@ class Queue:
         messages: Message | Sequence[Message],
         reason: str,
         *,
-        connection: Connection | Session | None = None,
+        connection: CallersConnection | None = None,
     ) -> None:
         """End messages as dead letters, never to be delivered again.
 
@@ -510,7 +510,7 @@ class Queue:
         messages: Message | Sequence[Message],
         lease: Duration | None = None,
         *,
-        connection: Connection | Session | None = None,
+        connection: CallersConnection | None = None,
     ) -> None:
         """Renew leases, counted from now.
 
@@ -582,7 +582,7 @@ class Queue:
         *,
         kind: str | None = None,
         headers: Mapping[str, Any] | None = None,
-        connection: Connection | Session | None = None,
+        connection: CallersConnection | None = None,
     ) -> Published:
         """Answer a request that was claimed or taken from this queue; see ``Message.reply``."""
         reply = Publication(payload, kind=kind, headers=headers)

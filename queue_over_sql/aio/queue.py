@@ -34,11 +34,13 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement
 
+    from queue_over_sql.message import DriverConnection
     from queue_over_sql.settings import EffectiveSettings
 
-
-CallersConnection: TypeAlias = AsyncConnection | AsyncSession | async_scoped_session[Any]
-"""The caller's own transaction."""
+    CallersConnection: TypeAlias = (
+        AsyncConnection | AsyncSession | async_scoped_session[Any] | DriverConnection
+    )
+    """What has the caller's own transaction."""
 
 
 @proxy_of(Message)

@@ -46,6 +46,7 @@ from queue_over_sql.dialects.engines import (
     shown_url,
     unfit_way,
 )
+from queue_over_sql.dialects.raw_connections import LentPool, dialect_for, lent
 from queue_over_sql.errors import (
     DatabaseRefused,
     DatabaseUnavailable,
@@ -59,8 +60,9 @@ from queue_over_sql.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
 
-    from sqlalchemy import Connection, Engine, Pool, Table
+    from sqlalchemy import Connection, Dialect, Engine, Table
 
+    from queue_over_sql.dialects.raw_connections import RawConnection, RawDriver
     from queue_over_sql.errors import NotPermitted
 
 
@@ -84,6 +86,14 @@ _UNSENDABLE = (OverflowError, UnicodeEncodeError)
 
 def _not_sent(error: Exception) -> PayloadInvalid:
     return PayloadInvalid(f"The driver of the database cannot send a value: {error}.")
+
+
+def _is_in(known: Any, remembered: weakref.WeakSet[Any]) -> bool:
+    # An object without weak references is in no such set; Python says so in this way.
+    try:
+        return known in remembered
+    except TypeError:
+        return False
 
 
 def _answer(connection: Connection, question: str) -> Any:
@@ -132,7 +142,9 @@ class Connections:
             self._guard = self._lock
         self._closed = False
         self._left_to: Hashable | None = None
-        self._same_database: weakref.WeakSet[Pool] = weakref.WeakSet()
+        # Pools, and connections of callers that have none.
+        self._same_database: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._dialects: dict[RawDriver, Dialect] = {}
         self._pid = os.getpid()
         self._breaks = 0
         # Connections that are in a transaction of ``run`` now.
@@ -317,6 +329,23 @@ class Connections:
         with contextlib.suppress(Exception):
             self.dialect.break_off(connection)
 
+    def lend(self, raw: RawConnection) -> contextlib.AbstractContextManager[Connection]:
+        """A caller's connection of a driver, as one of SQLAlchemy in the caller's transaction.
+
+        Raises:
+            WrongDatabase: it is of another kind of database.
+            ResourceClosedError: it is closed.
+        """
+        driver, own = raw.driver, self.engine.dialect
+        if driver.family != ("mysql" if own.name == "mariadb" else own.name):
+            raise self._wrong(f"a database of {driver.name}")
+        dialect = self._dialects.get(driver)
+        if dialect is None:
+            # What this needs of our own dialect is known once that has connected.
+            _ = self.dialect
+            dialect = self._dialects[driver] = dialect_for(raw, own)
+        return lent(raw, dialect)
+
     def check_same_database(self, caller: Connection, table: Table) -> None:
         """Refuse a caller's connection that leads elsewhere, before anything is done on it.
 
@@ -327,22 +356,26 @@ class Connections:
             UnsupportedByEngine: it prepares statements where a pooler cannot have any.
         """
         # Engines with other options share the pool.
-        engine = caller.engine
-        if engine.pool is self.engine.pool or engine.pool in self._same_database:
+        engine, pool = caller.engine, caller.engine.pool
+        known = pool.given if isinstance(pool, LentPool) else pool
+        if pool is self.engine.pool or _is_in(known, self._same_database):
             return
         with self.translated():
             if type(dialect_of(caller)) is type(self.dialect):
                 self.dialect.check_pooled(caller)
                 question = self.dialect.database_identity(table)
                 if question is None or self._answers_alike(caller, question):
-                    self._same_database.add(engine.pool)
+                    # Connections of sqlite3 cannot be remembered, and are asked without a network.
+                    with contextlib.suppress(TypeError):
+                        self._same_database.add(known)
                     return
-        theirs = shown_url(engine.url)
-        msg = (
+        raise self._wrong(shown_url(engine.url))
+
+    def _wrong(self, theirs: str) -> WrongDatabase:
+        return WrongDatabase(
             f"connection= leads to {theirs}, but the queue is in {self.where}: one transaction "
             "cannot cover both. Give a connection to the queue's database, or publish without one."
         )
-        raise WrongDatabase(msg)
 
     def _answers_alike(self, caller: Connection, question: str) -> bool:
         theirs = _answer(caller, question)

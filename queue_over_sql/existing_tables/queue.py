@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from sqlalchemy import Column, ColumnElement, Connection
-    from sqlalchemy.orm import Session
 
     from queue_over_sql.durations import Duration
+    from queue_over_sql.message import CallersConnection
 
 
 _BEFORE_ALL = -(2**63)
@@ -50,7 +50,7 @@ class AdoptedQueue(Queue):
         delay: Duration | None = None,
         at: datetime | None = None,
         priority: int = 0,
-        connection: Connection | Session | None = None,
+        connection: CallersConnection | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> int:
         """Make messages of rows that were never enqueued, in one statement.
@@ -101,7 +101,7 @@ class AdoptedQueue(Queue):
         self,
         conditions: Sequence[ColumnElement[bool]],
         values: Mapping[str, Any],
-        connection: Connection | Session | None,
+        connection: CallersConnection | None,
     ) -> int:
         context = self._core.context
 
@@ -120,7 +120,7 @@ class AdoptedQueue(Queue):
         return count
 
     def _batches(
-        self, conditions: Sequence[ColumnElement[bool]], connection: Connection | Session | None
+        self, conditions: Sequence[ColumnElement[bool]], connection: CallersConnection | None
     ) -> Iterator[ColumnElement[bool]]:
         context, key, after = self._core.context, self.table.c.id, _BEFORE_ALL
 
@@ -143,7 +143,7 @@ class RowPublisher(Publisher):
         self,
         publication: Publication,
         on_conflict: str,
-        connection: Connection | Session | None,
+        connection: CallersConnection | None,
     ) -> Published:
         """Insert one row; see ``Queue.publish``."""
         return self._insert([publication], on_conflict, connection)[0]
@@ -152,7 +152,7 @@ class RowPublisher(Publisher):
         self,
         items: Iterable[Any],
         on_conflict: str,
-        connection: Connection | Session | None,
+        connection: CallersConnection | None,
     ) -> list[Published]:
         """Insert several rows, all or none; see ``Queue.publish_many``."""
         return self._insert(
@@ -166,7 +166,7 @@ class RowPublisher(Publisher):
         self,
         publications: Sequence[Publication],
         on_conflict: str,
-        connection: Connection | Session | None,
+        connection: CallersConnection | None,
     ) -> list[Published]:
         context = self._context
         if on_conflict != "raise":

@@ -15,6 +15,7 @@ from sqlalchemy.exc import InvalidRequestError, NoSuchTableError, PendingRollbac
 
 from queue_over_sql import store
 from queue_over_sql.dialects.compiled import StatementCache
+from queue_over_sql.dialects.raw_connections import LentPool, drivers, raw_connection
 from queue_over_sql.errors import (
     DatabaseRefused,
     DatabaseUnavailable,
@@ -29,12 +30,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from sqlalchemy import Table
-    from sqlalchemy.orm import Session
 
     from queue_over_sql.consumer import Consumer
     from queue_over_sql.database.connections import Connections
     from queue_over_sql.database.notify import Arrivals, WakeUps
     from queue_over_sql.dialects.base import QueueDialect
+    from queue_over_sql.message import CallersConnection
     from queue_over_sql.observer import Observers
     from queue_over_sql.payloads.types import Kinds
     from queue_over_sql.schema.queue_tables import QueueTables
@@ -144,7 +145,7 @@ class QueueContext:
 
     def run_on(
         self,
-        connection: Connection | Session | None,
+        connection: CallersConnection | None,
         act: Callable[[Connection], T],
         *,
         atomic: bool = False,
@@ -180,11 +181,11 @@ class QueueContext:
             # The refusal is the one to tell.
             return
 
-    def look(self, act: Callable[[Connection], T], connection: Connection | Session | None) -> T:
+    def look(self, act: Callable[[Connection], T], connection: CallersConnection | None) -> T:
         """Run an act that changes nothing, in the caller's own transaction where there is one."""
         return self.run(act) if connection is None else self.run_on(connection, act)
 
-    def put(self, act: Callable[[Connection], T], connection: Connection | Session | None) -> T:
+    def put(self, act: Callable[[Connection], T], connection: CallersConnection | None) -> T:
         """Run an act that puts many messages in, and wake those who wait for one."""
         if connection is not None:
             return self.run_on(connection, act, atomic=True, news=True)
@@ -209,15 +210,14 @@ def callers(
     """What a caller gave as ``connection=``, for acts on a table in its transaction.
 
     Raises:
-        TypeError: it is neither a ``Connection`` nor a ``Session``.
+        TypeError: it is nothing that has a transaction of the caller's.
         ValueError: it is closed, its transaction has ended, or it commits each statement though
             the acts are atomic.
         WrongDatabase: it leads to another database.
         DatabaseUnavailable: its transaction has failed before.
     """
     try:
-        with connections.translated():
-            target = _as_connection(connection)
+        with connections.translated(), _as_connection(connection, connections) as target:
             if atomic:
                 _check_transactional(target)
             connections.check_same_database(target, table)
@@ -236,27 +236,40 @@ def callers(
         raise ValueError(msg) from error
 
 
-def _as_connection(connection: Any) -> Connection:
-    if isinstance(connection, Connection):
-        return connection
+def _as_connection(
+    given: Any, connections: Connections
+) -> contextlib.AbstractContextManager[Connection]:
+    if isinstance(given, Connection):
+        return contextlib.nullcontext(given)
     # What is a session has loaded the ORM; to load it takes as long as all of this package.
     orm = sys.modules.get("sqlalchemy.orm")
-    if orm is not None and isinstance(connection, orm.Session | orm.scoped_session):
-        found: Connection = connection.connection()
-        return found
+    if orm is not None and isinstance(given, orm.Session | orm.scoped_session):
+        return contextlib.nullcontext(given.connection())
+    raw = raw_connection(given)
+    on_loop = connections.engine.dialect.is_async
+    if raw is not None and raw.driver.is_async == on_loop:
+        return connections.lend(raw)
     msg = (
-        "connection must be an SQLAlchemy Connection or Session with your transaction, not "
-        f"{type(connection).__name__}"
+        "connection must have your transaction: a Connection or Session of SQLAlchemy, Django's "
+        f"connection, or one of {', '.join(drivers(on_loop=on_loop))}; it is "
+        f"{type(given).__module__}.{type(given).__qualname__}"
     )
-    if type(connection).__module__.startswith("sqlalchemy.ext.asyncio"):
+    if raw is not None and on_loop:
+        msg += ", which would hold up the event loop: use QueueService with it"
+    elif raw is not None or type(given).__module__.startswith("sqlalchemy.ext.asyncio"):
         msg += ": use AsyncQueueService of queue_over_sql.aio with it"
     raise TypeError(msg)
 
 
 def _check_transactional(connection: Connection) -> None:
-    options, dialect = connection.get_execution_options(), connection.engine.dialect
-    by_default = getattr(dialect, "_on_connect_isolation_level", None)
-    if options.get("isolation_level", by_default) == "AUTOCOMMIT":
+    pool = connection.engine.pool
+    if isinstance(pool, LentPool):
+        commits = pool.commits
+    else:
+        options, dialect = connection.get_execution_options(), connection.engine.dialect
+        by_default = getattr(dialect, "_on_connect_isolation_level", None)
+        commits = options.get("isolation_level", by_default) == "AUTOCOMMIT"
+    if commits:
         msg = (
             "connection= commits each statement by itself (AUTOCOMMIT), so that what takes several "
             "could be done in part: give one with a transaction, or leave connection= out"

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from sqlalchemy import Connection
-    from sqlalchemy.orm import Session
 
     from queue_over_sql.durations import Duration
+    from queue_over_sql.message import CallersConnection
     from queue_over_sql.observer import Observers
     from queue_over_sql.queues.context import QueueContext
 
@@ -44,7 +44,7 @@ class Publisher:
         self,
         publication: Publication,
         on_conflict: str,
-        connection: Connection | Session | None,
+        connection: CallersConnection | None,
     ) -> Published:
         """Publish one message; see ``Queue.publish``."""
         if on_conflict != "raise":
@@ -62,7 +62,7 @@ class Publisher:
         self,
         items: Iterable[Any],
         on_conflict: str,
-        connection: Connection | Session | None,
+        connection: CallersConnection | None,
     ) -> list[Published]:
         """Publish many messages, all or none; see ``Queue.publish_many``."""
         check_choice("on_conflict", on_conflict, ON_CONFLICT)
@@ -212,7 +212,7 @@ class ObservedPublisher:
         self,
         publication: Publication,
         on_conflict: str,
-        connection: Connection | Session | None,
+        connection: CallersConnection | None,
     ) -> Published:
         """Publish one message; see ``Queue.publish``."""
         # The shortest way for those who only count: each call costs part of a publish.
@@ -233,7 +233,7 @@ class ObservedPublisher:
         self,
         items: Iterable[Any],
         on_conflict: str,
-        connection: Connection | Session | None,
+        connection: CallersConnection | None,
     ) -> list[Published]:
         """Publish many messages, all or none; see ``Queue.publish_many``."""
         began = time.monotonic()

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from sqlalchemy import ColumnElement, Connection
-    from sqlalchemy.orm import Session
 
-    from queue_over_sql.message import MessageRow
+    from queue_over_sql.message import CallersConnection, MessageRow
     from queue_over_sql.queues.context import QueueContext
 
     Progress = Callable[[int], None]
@@ -128,7 +127,7 @@ class Selection:
     def remove(
         self,
         *,
-        connection: Connection | Session | None = None,
+        connection: CallersConnection | None = None,
         progress: Progress | None = None,
     ) -> Edited:
         """Remove the messages for ever; the key of a live one is free from then on.
@@ -166,7 +165,7 @@ class Selection:
     def _run(
         self,
         act: Callable[[Connection], T],
-        connection: Connection | Session | None,
+        connection: CallersConnection | None,
         *,
         repeat: bool = False,
     ) -> T:
@@ -239,7 +238,7 @@ class LiveSelection(Selection):
         *,
         at: datetime | None = None,
         delay: Duration | None = None,
-        connection: Connection | Session | None = None,
+        connection: CallersConnection | None = None,
     ) -> Edited:
         """Let messages be due at an instant, or so long from now; held ones are not held then.
 
@@ -260,7 +259,7 @@ class LiveSelection(Selection):
         *,
         priority: int | None = None,
         front: bool = False,
-        connection: Connection | Session | None = None,
+        connection: CallersConnection | None = None,
     ) -> Edited:
         """Move messages to another level, or to the front of their own, where they are due now.
 
@@ -284,18 +283,18 @@ class LiveSelection(Selection):
         sql, chosen = self._context.sql, self._chosen
         return self._run(lambda c: store.move_to_front(c, sql, chosen), connection)
 
-    def hold(self, *, connection: Connection | Session | None = None) -> Edited:
+    def hold(self, *, connection: CallersConnection | None = None) -> Edited:
         """Take messages out of delivery until ``unhold`` or ``reschedule``."""
         return self._edit(connection, available_at=None)
 
-    def unhold(self, *, connection: Connection | Session | None = None) -> Edited:
+    def unhold(self, *, connection: CallersConnection | None = None) -> Edited:
         """Put held messages back to where they were due first."""
         columns = self._table.c
         held = self._chosen.also(columns.available_at.is_(None))
         sql, values = self._context.sql, {"available_at": self._context.tables.due_first()}
         return self._run(lambda c: store.edit_messages(c, sql, held, values), connection)
 
-    def _edit(self, connection: Connection | Session | None, **values: Any) -> Edited:
+    def _edit(self, connection: CallersConnection | None, **values: Any) -> Edited:
         sql, chosen = self._context.sql, self._chosen
         return self._run(
             lambda c: store.edit_messages(c, sql, chosen, values), connection, repeat=True
@@ -310,7 +309,7 @@ class ArchiveSelection(Selection):
     def requeue(
         self,
         *,
-        connection: Connection | Session | None = None,
+        connection: CallersConnection | None = None,
         progress: Progress | None = None,
     ) -> Edited:
         """Give finished messages a new life, due now, with all attempts before them.

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from sqlalchemy import Connection
-    from sqlalchemy.orm import Session
 
     from queue_over_sql.durations import Duration
+    from queue_over_sql.message import CallersConnection
     from queue_over_sql.queues.context import QueueContext
 
 
@@ -64,7 +64,7 @@ class Settlements:
     def ack(
         self,
         messages: Message | Sequence[Message],
-        connection: Connection | Session | None = None,
+        connection: CallersConnection | None = None,
     ) -> None:
         """Finish messages; see ``Queue.ack``."""
         messages = as_list(messages)
@@ -78,7 +78,7 @@ class Settlements:
         messages: Message | Sequence[Message],
         error: str | BaseException | None = None,
         delay: Duration | None = None,
-        connection: Connection | Session | None = None,
+        connection: CallersConnection | None = None,
     ) -> None:
         """Retry or dead-letter failed messages; see ``Queue.nack``."""
         messages = as_list(messages)
@@ -122,7 +122,7 @@ class Settlements:
     def release(
         self,
         messages: Message | Sequence[Message],
-        connection: Connection | Session | None = None,
+        connection: CallersConnection | None = None,
         delay: Duration | None = None,
     ) -> None:
         """Give messages back untouched; see ``Queue.release``."""
@@ -158,7 +158,7 @@ class Settlements:
         self,
         messages: Message | Sequence[Message],
         reason: str,
-        connection: Connection | Session | None = None,
+        connection: CallersConnection | None = None,
     ) -> None:
         """Dead-letter messages for good; see ``Queue.reject``."""
         messages = as_list(messages)
@@ -216,7 +216,7 @@ class Settlements:
         self,
         messages: Message | Sequence[Message],
         lease: Duration | None = None,
-        connection: Connection | Session | None = None,
+        connection: CallersConnection | None = None,
     ) -> None:
         """Renew leases; see ``Queue.extend``."""
         messages = as_list(messages)
@@ -310,7 +310,7 @@ class Settlements:
         self,
         messages: Sequence[Message],
         act: Act[set[int]],
-        connection: Connection | Session | None,
+        connection: CallersConnection | None,
         outcome: str | Mapping[int, str] | None,
         reason: str | None = None,
     ) -> None:

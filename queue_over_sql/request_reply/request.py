@@ -26,8 +26,8 @@ from queue_over_sql.request_reply import store as replies
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-    from sqlalchemy.orm import Session
 
+    from queue_over_sql.message import CallersConnection
     from queue_over_sql.queues.context import QueueContext
     from queue_over_sql.queues.settle import Settlements
     from queue_over_sql.request_reply.reply_queues import ReplyBox, ReplyQueues
@@ -77,7 +77,7 @@ class Requests:
             return request.reply(inbox)
 
     def reply(
-        self, message: Message, reply: Publication, connection: Connection | Session | None
+        self, message: Message, reply: Publication, connection: CallersConnection | None
     ) -> Published:
         """Answer a request that was claimed or taken from this queue; see ``Message.reply``."""
         headers = _reply_headers(message, reply.headers)
@@ -102,7 +102,7 @@ class Requests:
         message: Message,
         box: ReplyBox,
         publication: Publication,
-        connection: Connection | Session | None,
+        connection: CallersConnection | None,
     ) -> Published:
         with self._reporting_gone(message):
             new = box.encode(publication)
@@ -118,7 +118,7 @@ class Requests:
         self._context.announce()
         return published
 
-    def _box(self, message: Message, connection: Connection | Session | None) -> ReplyBox:
+    def _box(self, message: Message, connection: CallersConnection | None) -> ReplyBox:
         context, name = self._context, message.reply_to
         if name is None:
             msg = f"{message!r} has no header reply_to, so nobody waits for a reply to it"

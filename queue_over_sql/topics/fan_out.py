@@ -47,10 +47,9 @@ from queue_over_sql.topics.store import Copy, SubscriptionRow
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-    from sqlalchemy.orm import Session
 
     from queue_over_sql.catalog import ServiceParts
-    from queue_over_sql.message import Publication
+    from queue_over_sql.message import CallersConnection, Publication
 
 
 # How often subscriptions may change under one publish before that is an error.
@@ -107,7 +106,7 @@ class FanOut:
         publication: Publication,
         routing_key: str,
         on_conflict: str,
-        connection: Connection | Session | None,
+        connection: CallersConnection | None,
     ) -> list[Published]:
         """Publish to all subscribers; see ``Topic.publish``."""
         self._parts.check_open()
@@ -131,7 +130,7 @@ class FanOut:
         publication: Publication,
         routing_key: str,
         on_conflict: str,
-        connection: Connection | Session | None,
+        connection: CallersConnection | None,
     ) -> list[Published]:
         message = self._addressed(publication, routing_key)
         if connection is not None:
@@ -193,7 +192,7 @@ class FanOut:
     # -- in the caller's
 
     def _publish_on(
-        self, connection: Connection | Session, message: RoutedMessage, on_conflict: str
+        self, connection: CallersConnection, message: RoutedMessage, on_conflict: str
     ) -> list[Published]:
         connections, table = self._parts.connections, self._parts.system().topics
         with callers(connection, connections, table, atomic=True) as target:

@@ -19,9 +19,9 @@ from queue_over_sql.topics.routing import check_filter, check_routing_text, filt
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-    from sqlalchemy.orm import Session
 
     from queue_over_sql.catalog import ServiceParts
+    from queue_over_sql.message import CallersConnection
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Topic:
         max_attempts: int | None = None,
         lease: Duration | None = None,
         on_conflict: str = "raise",
-        connection: Connection | Session | None = None,
+        connection: CallersConnection | None = None,
     ) -> list[Published]:
         """Put a copy into each queue whose subscription fits: in one transaction, all or none.
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 from sqlalchemy import (
     JSON,
     BigInteger,
+    BindParameter,
     ColumnElement,
     Connection,
     Insert,
@@ -23,6 +24,8 @@ from sqlalchemy import (
     literal_column,
     select,
 )
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.types import UserDefinedType
 from sqlalchemy.util import await_only
 
@@ -49,6 +52,29 @@ class JsonText(UserDefinedType[str]):
     def get_col_spec(self, **_: Any) -> str:
         """The type's name in DDL."""
         return "JSON"
+
+    def bind_expression(self, bindvalue: BindParameter[str]) -> ColumnElement[str]:
+        """A parameter of this type."""
+        return _Encoded(bindvalue)
+
+
+class _Encoded(ColumnElement[str]):
+    """A parameter that is JSON already."""
+
+    inherit_cache = True
+
+    def __init__(self, parameter: BindParameter[str]) -> None:
+        self.parameter = parameter
+        self.type = parameter.type
+
+
+@compiles(_Encoded)
+def _parameter(element: _Encoded, compiler: SQLCompiler, **options: Any) -> str:
+    parameter = compiler.process(element.parameter, **options)
+    if compiler.dialect.driver != "asyncpg":
+        return parameter
+    # Its users may have let a connection of theirs encode what goes to a parameter of this type.
+    return f"CAST(CAST({parameter} AS TEXT) AS JSON)"
 
 
 def publish_rows(
