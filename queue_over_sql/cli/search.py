@@ -119,7 +119,7 @@ def show(
             holder = consumer and {name: getattr(consumer, name) for name in _HOLDER}
             session.output.record({**fields, "status": status, "consumer": holder})
             return
-        shown = {"id": message.id, "queue": message.queue, "status": status}
+        shown: dict[str, Any] = {"id": message.id, "queue": message.queue, "status": status}
         shown |= {name: value for name, value in fields.items() if value is not None}
         shown |= {"payload": payload_line(message, looked_at.settings.payload)}
         shown.pop("last_traceback", None)
