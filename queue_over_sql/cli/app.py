@@ -74,12 +74,12 @@ HELP = """Message queues inside the SQL database that you already run.
 The database is given by --url or QUEUE_OVER_SQL_URL. Every command that talks to a database takes
 --url, --schema, --table-prefix and --json before or after its name.
 
-Tables and remarks show control characters written out, such as \\x1b; JSON escapes them.
+Tables and messages show control characters as text, such as \\x1b. JSON escapes them.
 
-Durations are seconds, or carry units: 250ms, 90s, 1h30m, 7d.
+Durations are in seconds, or have units: 250ms, 90s, 1h30m, 7d.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 nothing there, 4 database unreachable,
-5 ran to its end but not everything succeeded.
+Exit codes: 0 success, 1 failure, 2 wrong usage, 3 nothing found, 4 database unreachable, 5
+finished, but some of it failed.
 """
 
 

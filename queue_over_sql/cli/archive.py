@@ -51,7 +51,8 @@ def export(
         str,
         argument(
             "FILE",
-            "Output file; replaced atomically. - is standard output, written page by page.",
+            "Output file; replaced atomically. Use - for standard output, which is written page "
+            "by page.",
         ),
     ],
     status: ArchiveStatus = None,
@@ -60,10 +61,10 @@ def export(
     payload: PayloadFilter = None,
     where: WhereFilter = None,
 ) -> None:
-    """Write finished messages to a file of JSON Lines, one message per line, by id.
+    """Write finished messages to a JSON Lines file, one message per line, ordered by id.
 
-    Without filters all that the archive holds. Nothing is removed. A file appears under its name
-    only when it is complete.
+    Without filters it exports the whole archive. It removes nothing. The file appears under its
+    name only when it is complete.
 
     Example: queue-over-sql archive export orders failed.jsonl --status failed
     """
@@ -104,10 +105,10 @@ def _write_out(output: Output, selection: ArchiveSelection) -> int:
 
 @commands.add("prune")
 def prune(session: Session, *, queue: QueueName) -> None:
-    """Remove now what the queue's --archive-ttl and --archive-limit do not keep.
+    """Remove finished messages that are beyond the queue's --archive-ttl or --archive-limit.
 
-    Every started service and the reaper do the same in the background, in bounded steps; this goes
-    on until nothing is left to prune. It needs no yes: the settings have said it.
+    Every started service and the reaper daemon also do this in the background, in small steps. This
+    command runs until nothing is left to prune. It does not ask for confirmation.
     """
     with session.queue(queue) as pruned, progress_bar(session.output, "Pruning") as progress:
         while step := core_of(pruned).recovery.prune().pruned:
@@ -131,9 +132,9 @@ def remove(
     everything: AllOption = False,
     yes: YesOption = False,
 ) -> None:
-    """Remove finished messages from the archive for ever, 500 in one transaction.
+    """Permanently remove finished messages from the archive, 500 per transaction.
 
-    Says how many, and asks. Exit code 3 when nothing matched.
+    It shows how many messages match and asks for confirmation. Exit code 3: nothing matched.
 
     Example: queue-over-sql archive remove orders --status done --kind ping
     """
@@ -149,4 +150,4 @@ def remove(
 
 
 def _what(count: int, queue: str) -> str:
-    return f"{counted(count, 'message')} of the archive of queue {queue}"
+    return f"{counted(count, 'message')} from the archive of queue {queue}"

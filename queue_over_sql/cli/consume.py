@@ -42,12 +42,12 @@ DRAIN_SECONDS = 1.0
 
 
 class CommandStoppedError(Exception):
-    """The command was ended because this process was told to stop at once."""
+    """The command was terminated because this process was told to stop immediately."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """How a command ended."""
+    """The result of a command."""
 
     exit_code: int
     error_tail: str
@@ -97,14 +97,14 @@ def run_command(
     own_output: bool,
     on_stop: Callable[[], None],
 ) -> Finished:
-    """Run `command` by the shell, with the payload as its standard input, and wait for its end.
+    """Run `command` in a shell, with the payload as its standard input, and wait until it ends.
 
-    It runs in a session of its own, so that Ctrl-C in the terminal lets it finish: `on_stop` is
-    called when `stop` is asked for meanwhile. Without `own_output` its standard output goes to our
+    It runs in its own session, so that Ctrl-C in the terminal does not reach it. `on_stop` is
+    called if `stop` is requested meanwhile. Without `own_output` its standard output goes to our
     standard error.
 
     Raises:
-        CommandStoppedError: `stop` said now, and it was terminated.
+        CommandStoppedError: an immediate stop was requested, and the command was terminated.
     """
     with tempfile.TemporaryFile() as payload:
         payload.write(payload_bytes(message, payload_type))
@@ -171,7 +171,7 @@ LONGEST_PAUSE = 30.0
 
 @dataclass(frozen=True)
 class Limits:
-    """How much to take: `count` messages (None: all); `wait` seconds for one (None: for ever)."""
+    """Claim `count` messages at most (None: all); wait `wait` seconds for one (None: forever)."""
 
     count: int | None
     wait: float | None
@@ -181,7 +181,7 @@ class Limits:
 
 @dataclass
 class Tally:
-    """What became of the messages that were taken."""
+    """Counts the messages that succeeded and that failed."""
 
     delivered: int = 0
     done: int = 0
@@ -190,11 +190,11 @@ class Tally:
 
 
 Handler = Callable[[Message], str | None]
-"""Does the work for a message: None for success, else the reason of the failure."""
+"""Processes a message: returns None for success, or the reason for the failure."""
 
 
 def printing(output: Output, queue: Queue) -> Handler:
-    """Write each payload, or with ``--json`` each message, on a line of standard output."""
+    """Write each message's payload, or with ``--json`` the whole message, as a line of output."""
     payload_type = queue.settings.payload
 
     def handle(message: Message) -> None:
@@ -207,7 +207,7 @@ def printing(output: Output, queue: Queue) -> Handler:
 
 
 def running(output: Output, queue: Queue, command: str, stop: Stop) -> Handler:
-    """Run a command for each message; with ``--json`` report each on standard output."""
+    """Run a command for each message; with ``--json`` also report each one on standard output."""
     payload_type = queue.settings.payload
 
     def handle(message: Message) -> str | None:
@@ -217,7 +217,7 @@ def running(output: Output, queue: Queue, command: str, stop: Stop) -> Handler:
             payload_type,
             stop,
             own_output=not output.machine,
-            on_stop=lambda: output.note("Finishing what runs; once more stops at once."),
+            on_stop=lambda: output.note("Draining; send the signal again to stop immediately."),
         )
         failure = finished.error if finished.exit_code else None
         result: dict[str, Any] = {"exit_code": finished.exit_code, "error": failure}
@@ -231,7 +231,7 @@ def running(output: Output, queue: Queue, command: str, stop: Stop) -> Handler:
 
 @dataclass
 class Consumption:
-    """Takes messages of `queue` within `limits`, hands each to `handler` and settles it."""
+    """Claims messages of `queue` within `limits`, calls `handler` for each and settles it."""
 
     queue: Queue
     handler: Handler
@@ -243,7 +243,7 @@ class Consumption:
     looked_for_a_pause: bool = False
 
     def run(self) -> Tally:
-        """Work until the count is reached, no message comes in time, or a stop is asked for."""
+        """Work until the count is reached, no message arrives in time, or a stop is requested."""
         try:
             while (size := self._next_size()) > 0:
                 messages = self._claim(size)
@@ -274,7 +274,7 @@ class Consumption:
                 if self.limits.wait is not None:
                     raise
                 pause = backoff.pause()
-                self.warn(f"{error} Trying again in {pause:.0f} s.")
+                self.warn(f"{error} Retrying in {pause:.0f} s.")
                 self.stop.asked.wait(pause)
                 continue
             if not messages:
@@ -301,7 +301,7 @@ class Consumption:
                     failure = self.handler(left[0])
                     self._settle(left.pop(0), failure)
         except CommandStoppedError:
-            self.warn("Stopped at once; the message goes back.")
+            self.warn("Stopped immediately; the message was released.")
         finally:
             self._give_back(left)
 
@@ -341,33 +341,38 @@ def consume(
             "--exec",
             metavar="COMMAND",
             help="Run this shell command for each message, with the payload on its standard "
-            "input: exit 0 acknowledges, anything else is a failed attempt.",
+            "input. Exit code 0 acknowledges the message; any other is a failed attempt.",
         ),
     ] = None,
     wait: Annotated[
-        float, duration("Stop only when no message came for this long.", show_default="0")
+        float, duration("Stop when no message has arrived for this long.", show_default="0")
     ] = 0.0,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Never stop for lack of messages.")
+        bool, typer.Option("--follow", help="Keep running when the queue is empty.")
     ] = False,
-    batch: Annotated[int, number("Claim this many at once: faster.")] = 1,
+    batch: Annotated[
+        int, number("Claim this many messages at a time. Larger batches are faster.")
+    ] = 1,
     lease: LeaseOption = None,
     consumer_timeout: ConsumerTimeoutOption = 30.0,
 ) -> None:
-    """Take messages and print their payloads, or run a command for each; success acknowledges.
+    """Claim messages and print their payloads, or run a command for each.
 
-    Without --count everything that is due is taken, then it stops (see --wait and --follow).
-    Leases are extended for as long as the work takes. SIGINT or SIGTERM finishes the current
-    message and gives the others back; a second one stops at once and gives that back, too.
+    It acknowledges each message that was printed or whose command succeeded. Without --count it
+    consumes all due messages and then stops (see --wait and --follow). It extends leases while a
+    command runs. On SIGINT or SIGTERM it finishes the current message and releases the others. A
+    second signal stops it immediately and releases the current message, too.
 
-    A terminal shows control characters of a text written out; a pipe or file gets it as it is.
+    On a terminal, control characters in a text payload are shown as text. A pipe or a file gets the
+    payload unchanged.
 
-    A command of --exec finds in its environment QUEUE_OVER_SQL_QUEUE, _MESSAGE_ID, _ATTEMPT,
-    _MAX_ATTEMPTS, _PRIORITY, _KEY, _KIND, _HEADERS (JSON) and _HEADER_name per header. The end of
-    its standard error becomes the message's last_error. With --json its standard output goes to
-    standard error, and each message is a JSON line with its result.
+    The --exec command gets these environment variables: QUEUE_OVER_SQL_QUEUE, _MESSAGE_ID,
+    _ATTEMPT, _MAX_ATTEMPTS, _PRIORITY, _KEY, _KIND, _HEADERS (JSON) and _HEADER_name per header. If
+    it fails, the end of its standard error becomes the message's last_error. With --json its
+    standard output goes to standard error, and standard output gets one JSON line per message, with
+    its result.
 
-    Exit code 3 when there was no message at all, 5 when a command failed.
+    Exit code 3: there was no message. Exit code 5: a command failed.
     """
     limits = Limits(count=count, wait=None if follow else wait, batch=batch, lease=lease)
     made = session.service(consumer_timeout=consumer_timeout)

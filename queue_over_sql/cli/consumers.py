@@ -41,28 +41,28 @@ durable_commands = Commands(
 
 @durable_commands.add("release")
 def release(session: Session, *, consumer: ConsumerId, yes: YesOption = False) -> None:
-    """Give back what a query holds that died and will not come back; others get it at once.
+    """Release the messages of a query that died for good; other consumers get them immediately.
 
-    A query that still runs is stopped by this. What it had written out but not acknowledged is
-    delivered again.
+    If the query still runs, this stops it. Messages whose results it wrote but did not acknowledge
+    are delivered again.
     """
-    confirm(f"Give back all that {consumer} holds, and stop it where it runs?", yes=yes)
+    confirm(f"Release all messages that {consumer} holds, and stop it if it still runs?", yes=yes)
     with session.connect() as service:
         count = service.release_consumer(consumer)
-    human = f"Gave back {counted(count, 'message')} of {consumer}."
+    human = f"Released {counted(count, 'message')} of {consumer}."
     session.output.record({"consumer_id": consumer, "released": count}, human=human)
 
 
 @durable_commands.add("drop")
 def drop(session: Session, *, consumer: ConsumerId, yes: YesOption = False) -> None:
-    """Forget a durable consumer, and give back what it holds.
+    """Delete a durable consumer and release the messages that it holds.
 
-    A query that comes back with its old checkpoint is refused.
+    If its query is started again with the old checkpoint, it is rejected.
     """
-    confirm(f"Forget {consumer}, and give back all that it holds?", yes=yes)
+    confirm(f"Delete {consumer} and release all messages that it holds?", yes=yes)
     with session.connect() as service:
         count = service.drop_consumer(consumer)
-    human = f"Dropped {consumer}; {counted(count, 'message')} were given back."
+    human = f"Deleted {consumer} and released {counted(count, 'message')}."
     session.output.record({"consumer_id": consumer, "released": count}, human=human)
 
 
@@ -104,25 +104,24 @@ def stats(
     session: Session,
     *,
     queue: Annotated[str | None, argument("QUEUE", "Only this queue.")] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Show it anew again and again, until Ctrl-C.")
-    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C.")] = False,
     interval: Annotated[
-        float, duration("Time between two looks of --watch.", show_default="1s")
+        float, duration("Time between two refreshes of --watch.", show_default="1s")
     ] = 1.0,
     since: Annotated[
         float | None,
-        duration("Show what happened since then instead, from the history of the services."),
+        duration(
+            "Show the history of this last period instead, such as 1h, as services recorded it."
+        ),
     ] = None,
 ) -> None:
-    """Count the messages of one queue or of all, by status; exit code 3 when there is no queue.
+    """Count messages by status, in one queue or in all. Exit code 3: there is no queue.
 
-    With --since it shows what happened lately: a column of the drawing is a share of that time.
-    Only services with an observer `History` write that down. With --json there is a line for each
-    queue and minute.
+    With --since it shows recent activity as small charts. Only services that have the observer
+    `History` record it. With --json it prints one line per queue and minute.
     """
     if interval <= 0:
-        raise typer.BadParameter("it must be longer than nothing", param_hint="--interval")
+        raise typer.BadParameter("it must be longer than zero", param_hint="--interval")
     with session.connect() as service:
         if since is not None:
             _show_history(session, service, queue, since)
@@ -155,7 +154,8 @@ def _show_history(session: Session, service: QueueService, queue: str | None, si
     minutes = read_history(service, since, queue)
     if not minutes:
         session.output.nothing(
-            "Nothing was written down since then: give your services observer=History()."
+            "No activity is recorded for this period. To record it, give your services "
+            "observer=History()."
         )
     if session.output.machine:
         for minute in minutes:
@@ -239,12 +239,12 @@ def _stats_table(
 
 @commands.add("consumers")
 def consumers(session: Session) -> None:
-    """List the consumers that are registered; exit code 3 when there is none.
+    """List the registered consumers. Exit code 3: there is none.
 
-    A person sees the first characters of each id and ages; --json has ids and instants in full.
-    Durable consumers, which are streaming queries, have a table of their own: the epoch of the
-    query that has it, the rounds and messages that it has claimed and not acknowledged, and how
-    long these are kept for it without a sign of life.
+    The table shows the first characters of each id, and ages; --json has complete ids and times.
+    Durable consumers (streaming queries) have a separate table. It shows the epoch of the current
+    query, its claimed rounds and messages that are not yet acknowledged, and how long these are
+    kept without a heartbeat.
     """
     with session.connect() as service:
         found = service.consumers()

@@ -1,4 +1,4 @@
-"""What a database administrator does: `migrate`, the roles of the database, and its SQL API."""
+"""Commands for database administrators: `migrate`, `roles` and `sql-api`."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def migrate(
     session: Session,
     *,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Only say what would be done.", show_default=False)
+        bool, typer.Option("--plan", help="Only show the pending changes.", show_default=False)
     ] = False,
     sql: Annotated[
         bool,
         typer.Option(
             "--sql",
-            help="Only write the SQL that does it, for somebody else to run.",
+            help="Only print the SQL statements, for somebody else to run.",
             show_default=False,
         ),
     ] = False,
@@ -39,18 +39,18 @@ def migrate(
         bool,
         typer.Option(
             "--check",
-            help="Only say what would be done, with exit code 1 where there is something.",
+            help="Only show the pending changes; exit code 1 if there are any.",
             show_default=False,
         ),
     ] = False,
 ) -> None:
-    """Bring tables that an earlier release made up to date; workers of that release go on.
+    """Upgrade tables that an earlier release created; its workers can keep running.
 
-    Safe to run again, from several places at once, and after it was killed. Services do it by
-    themselves when they start, except those with auto_migrate=False.
+    It is safe to run this command repeatedly, concurrently, and after it was killed. Services
+    upgrade the tables when they start, unless they have auto_migrate=False.
     """
     if plan + sql + check > 1:
-        raise typer.BadParameter("--plan, --sql and --check exclude one another")
+        raise typer.BadParameter("use only one of --plan, --sql and --check")
     only_look = plan or sql or check
     with session.connect(auto_migrate=False) as service:
         changes = service.migrations.pending() if only_look else service.migrations.apply()
@@ -71,7 +71,7 @@ def _record(change: SchemaChange, *, done: bool) -> dict[str, Any]:
 
 
 def _sentence(change: SchemaChange, only_look: bool) -> str:
-    return f"{'To be done' if only_look else 'Done'}: {change.summary}"
+    return f"{'Pending' if only_look else 'Done'}: {change.summary}"
 
 
 ROLES_PANEL: Final = "Roles"
@@ -83,7 +83,7 @@ QueueOption = Annotated[
         "--queue",
         metavar="NAME",
         show_default="all queues",
-        help="A queue that the roles are for; may be repeated.",
+        help="A queue that the roles may use. Repeatable.",
     ),
 ]
 ReplyQueueOption = Annotated[
@@ -92,11 +92,11 @@ ReplyQueueOption = Annotated[
         "--reply-queue",
         metavar="NAME",
         show_default=False,
-        help="A queue of replies: publishers take from it, consumers put in; may be repeated.",
+        help="A reply queue: publishers consume from it and consumers publish to it. Repeatable.",
     ),
 ]
 RolePrefixOption = Annotated[
-    str, typer.Option("--prefix", metavar="TEXT", help="What the names of the roles begin with.")
+    str, typer.Option("--prefix", metavar="TEXT", help="Prefix of the role names.")
 ]
 
 
@@ -104,7 +104,7 @@ role_commands = Commands(
     ROLES_PANEL,
     "roles",
     group_panel=QUEUES_PANEL,
-    help="Roles of the database for publishers, consumers, operators and viewers.",
+    help="Database roles for publishers, consumers, operators and viewers.",
 )
 
 
@@ -117,21 +117,22 @@ def print_roles(
         typer.Option(
             metavar="NAME",
             show_default="the database's",
-            help="postgresql, mysql or mariadb: print for it without a database. Name each --queue "
-            "then; tables of a dedup_window are left out.",
+            help="Print the statements for this engine, without a database: postgresql, mysql or "
+            "mariadb. You must name each --queue. Rights on the tables of a dedup_window are left "
+            "out.",
         ),
     ] = None,
     queue: QueueOption = None,
     reply_queue: ReplyQueueOption = None,
     prefix: RolePrefixOption = DEFAULT_PREFIX,
 ) -> None:
-    """Write the statements that `install` would run, to read them or to run them as somebody else.
+    """Print the SQL statements that `install` would run.
 
     PostgreSQL, MySQL and MariaDB.
     """
     replies = reply_queue or []
     if engine is not None and not (queue or replies):
-        raise typer.BadParameter("name each --queue, which no database tells here")
+        raise typer.BadParameter("name each --queue, because without a database they are not known")
     if engine is None:
         with session.connect() as service:
             statements = service.roles.statements(queue, reply_queues=replies, prefix=prefix)
@@ -159,14 +160,14 @@ def install_roles(
     reply_queue: ReplyQueueOption = None,
     prefix: RolePrefixOption = DEFAULT_PREFIX,
 ) -> None:
-    """Make the roles and give them their rights on the queues; safe to run again.
+    """Create the roles and grant them their rights on the queues; safe to repeat.
 
-    PostgreSQL, MySQL and MariaDB. Run it again after a queue was created or got a dedup_window. The
-    roles cannot log in: give them to the logins of your services.
+    PostgreSQL, MySQL and MariaDB. Run it again after you create a queue or give one a dedup_window.
+    The roles cannot log in: grant them to the logins of your services.
     """
     with session.connect() as service:
         done = service.roles.install(queue, reply_queues=reply_queue or [], prefix=prefix)
-    given = f"Gave {done.changes} roles and rights" if done.changes else "Nothing was missing"
+    given = f"Granted {done.changes} roles and rights" if done.changes else "Nothing to grant"
     session.output.record(
         {"roles": list(done.roles), "changes": done.changes},
         human=f"{given}: {', '.join(done.roles)}.",
@@ -175,8 +176,8 @@ def install_roles(
 
 SQL_API_PANEL: Final = "SQL API"
 ROLE_HELP = (
-    "Let this role execute it, and nothing else; may be repeated. On MySQL and MariaDB a user is "
-    "named with the host, as in app@%."
+    "Grant this role the right to execute the SQL API, and no other right. Repeatable. On MySQL "
+    "and MariaDB name a user with its host, as in app@%."
 )
 
 
@@ -184,7 +185,7 @@ sql_api_commands = Commands(
     SQL_API_PANEL,
     "sql-api",
     group_panel=QUEUES_PANEL,
-    help="Functions and procedures in the database, so that any SQL client can use the queues.",
+    help="Database functions and procedures with which any SQL client can use the queues.",
 )
 
 
@@ -196,10 +197,10 @@ def install_sql_api(
         list[str] | None, typer.Option(metavar="NAME", show_default=False, help=ROLE_HELP)
     ] = None,
 ) -> None:
-    """Install the SQL API beside the tables, or bring it up to date.
+    """Install the SQL API in the schema of the tables, or upgrade it.
 
-    PostgreSQL, MySQL and MariaDB. Safe to run again, also from several servers at once. On MySQL
-    and MariaDB run it again after a queue was created or dropped.
+    PostgreSQL, MySQL and MariaDB. It is safe to run this repeatedly and concurrently. On MySQL and
+    MariaDB run it again after you create or drop a queue.
     """
     roles = role or []
     with session.connect() as service:
@@ -212,9 +213,9 @@ def install_sql_api(
 
 @sql_api_commands.add("uninstall")
 def uninstall_sql_api(session: Session, *, yes: YesOption = False) -> None:
-    """Remove the SQL API; what SQL clients still hold is given back.
+    """Remove the SQL API, and release the messages that SQL clients still hold.
 
-    Exit code 3 when it was not there.
+    Exit code 3: it was not installed.
     """
     confirm("Remove the SQL API? Clients that use it will fail.", yes=yes)
     with session.connect() as service:
@@ -228,9 +229,9 @@ def uninstall_sql_api(session: Session, *, yes: YesOption = False) -> None:
 
 @sql_api_commands.add("print")
 def print_script(session: Session) -> None:
-    """Write what `install` would run, for psql or mysql: to read it, or to run it as somebody else.
+    """Print the SQL script that `install` would run, for psql or mysql.
 
-    Roles are not part of it.
+    It does not include the grants of --role.
     """
     with session.connect() as service:
         script = service.sql_api.script()

@@ -1,4 +1,4 @@
-"""Commands that change messages: `edit` those that wait, `cancel` any, `requeue` finished ones."""
+"""Commands that change messages: `edit`, `cancel` and `requeue`."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ from queue_over_sql.plots.words import counted
 
 
 def insist_on_choice(filters: Filters, *, everything: bool) -> None:
-    """Refuse to mean all messages because nothing was said, and to mean some and all."""
+    """Insist on either --all or filters: exactly one of them."""
     if filters.given and everything:
-        raise typer.BadParameter("--all and filters contradict each other: give one of them")
+        raise typer.BadParameter("use either --all or filters, not both")
     if not filters.given and not everything:
         raise typer.BadParameter(
-            "say which messages: by filters such as --key, --payload or --where, or with --all"
+            "choose the messages: use filters such as --key, --payload or --where, or --all"
         )
 
 
 def removed_how(queue: Queue) -> str:
-    """What removal means: an adopted table keeps its rows."""
-    return " (the rows stay in the table)" if isinstance(queue, AdoptedQueue) else " for ever"
+    """A remark for removals from an adopted table, which keeps its rows."""
+    return " (the rows stay in the table)" if isinstance(queue, AdoptedQueue) else " permanently"
 
 
 class Progress:
@@ -81,7 +81,7 @@ def progress_bar(
     *,
     lasting: bool = True,
 ) -> Iterator[Progress]:
-    """Show on a terminal how far it is; where it ends early, say how much was done by then.
+    """Show progress on a terminal; after an error, say how many messages were done.
 
     Args:
         output: where.
@@ -98,12 +98,14 @@ def progress_bar(
         except BaseException:
             bar.stop()
             if progress.done and lasting:
-                output.note(f"Done before this: {counted(progress.done, 'message')}.")
+                output.note(
+                    f"{counted(progress.done, 'message').capitalize()} done before the error."
+                )
             raise
 
 
 def agreed(selection: ArchiveSelection, question: Callable[[int], str]) -> bool:
-    """Whether there is anything to change, and a `question` that says how many is answered yes."""
+    """Ask `question` with the count of messages; True if there are any and the answer is yes."""
     found = selection.count()
     if found:
         confirm(question(found), yes=False)
@@ -111,10 +113,10 @@ def agreed(selection: ArchiveSelection, question: Callable[[int], str]) -> bool:
 
 
 def report_finished(output: Output, queue: str, done_as: str, done: int, human: str) -> None:
-    """Say how many finished messages were changed; exit code 3 where there was none."""
+    """Report how many finished messages were changed; exit code 3 if there were none."""
     output.record({"queue": queue, done_as: done}, human=human if done else None)
     if not done:
-        output.nothing(f"No such message in the archive of queue {queue}.")
+        output.nothing(f"No message in the archive of queue {queue} matches.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +149,7 @@ FRONT = Action("front", "Move", "Moved", " to the front", lambda c: c.prioritize
 def chosen_action(
     flags: dict[Action, bool], priority: int | None, delay: float | None, at: datetime | None
 ) -> Action:
-    """The one action that was asked for; a usage error where it was none or several."""
+    """The action that was chosen; a usage error unless it is exactly one."""
     actions = [action for action, asked in flags.items() if asked]
     if priority is not None:
         how = f" to priority {priority}"
@@ -166,13 +168,13 @@ def chosen_action(
         )
     if len(actions) != 1:
         raise typer.BadParameter(
-            "give exactly one of --remove, --hold, --unhold, --front, --priority, --delay, --at"
+            "use exactly one of --remove, --hold, --unhold, --front, --priority, --delay, --at"
         )
     return actions[0]
 
 
 def _action(text: str, *names: str, **more: Any) -> Any:
-    panel = "What to do with them (exactly one)"
+    panel = "Change to make (exactly one)"
     return typer.Option(*names, rich_help_panel=panel, show_default=False, help=text, **more)
 
 
@@ -193,18 +195,18 @@ def edit(
     remove: Annotated[
         bool,
         _action(
-            "Remove them for ever, 500 in one transaction; their keys are free from then on.",
+            "Permanently remove them, 500 per transaction. Their keys become free.",
             "--remove",
         ),
     ] = False,
     hold: Annotated[
-        bool, _action("Take them out of delivery until --unhold, --delay or --at.", "--hold")
+        bool, _action("Do not deliver them until --unhold, --delay or --at.", "--hold")
     ] = False,
     unhold: Annotated[
-        bool, _action("Put held ones back to where they were due first.", "--unhold")
+        bool, _action("Deliver held messages again, at their original due time.", "--unhold")
     ] = False,
     front: Annotated[
-        bool, _action("Let them be due now, before all others of their priority.", "--front")
+        bool, _action("Make them due now, ahead of all others of their priority.", "--front")
     ] = False,
     priority: Annotated[
         int | None,
@@ -212,22 +214,22 @@ def edit(
     ] = None,
     delay: Annotated[
         float | None,
-        _action("Let them be due so long from now.", metavar="DURATION", parser=parse_duration),
+        _action("Make them due after this delay.", metavar="DURATION", parser=parse_duration),
     ] = None,
     at: Annotated[
         datetime | None,
         _action(
-            "Let them be due at this instant: ISO 8601 with an offset.",
+            "Make them due at this time: ISO 8601 with an offset.",
             metavar="INSTANT",
             parser=parse_instant,
         ),
     ] = None,
     yes: YesOption = False,
 ) -> None:
-    """Change messages that nobody has claimed: remove, hold, move or reschedule them.
+    """Remove, hold, move or reschedule messages that nobody has claimed.
 
-    Says how many it would change, and asks. Claimed messages stay as they are, and it says how many
-    there were. Exit code 5 when there was one, 3 when nothing matched.
+    It shows how many messages it would change and asks for confirmation. It skips claimed messages
+    and reports how many. Exit code 5: it skipped some. Exit code 3: nothing matched.
 
     Example: queue-over-sql edit orders --payload customer=7 --front
     """
@@ -279,7 +281,7 @@ def _report(session: Session, queue: str, action: Action, done: Edited) -> None:
         human=None if nothing else f"{action.past} {_what(done, queue)}{action.how}{left}.",
     )
     if nothing:
-        session.output.nothing(f"No such message in queue {queue}.")
+        session.output.nothing(f"No message in queue {queue} matches.")
     if done.skipped:
         raise typer.Exit(ExitCode.INCOMPLETE)
 
@@ -300,15 +302,16 @@ def cancel(
     queue: QueueName,
     ids: Annotated[list[int], argument("ID...", "Ids of the messages.")],
     reason: Annotated[
-        str | None, typer.Option("--reason", metavar="TEXT", help="Why; kept in last_error.")
+        str | None,
+        typer.Option("--reason", metavar="TEXT", help="The reason, stored in last_error."),
     ] = None,
     yes: YesOption = False,
 ) -> None:
-    """End live messages as dead letters, even those that a consumer holds.
+    """Make dead letters of live messages, even if a consumer holds them.
 
-    Their holders can settle them no more. A worker learns of it at its next renewal of leases, at
-    most 10 s later, and tells its handler. Asks first. Exit code 5 when some of them were not
-    there, 3 when none was.
+    Their holders can no longer settle them. A worker notices at its next lease renewal, within 10
+    s, and tells its handler. The command asks for confirmation. Exit code 5: some of the messages
+    do not exist. Exit code 3: none exists.
 
     Example: queue-over-sql cancel orders 17 18 --reason "wrong customer"
     """
@@ -317,13 +320,13 @@ def cancel(
         confirm(f"Cancel {_what(len(wanted), queue)}?", yes=yes)
         done = [each for each in wanted if source.cancel(each, reason)]
     missing = [each for each in wanted if each not in done]
-    gone = f" Not there: {', '.join(map(str, missing))}." if missing else ""
+    gone = f" Not found: {', '.join(map(str, missing))}." if missing else ""
     session.output.record(
         {"queue": queue, "cancelled": done, "missing": missing},
         human=f"Cancelled {_what(len(done), queue)}.{gone}" if done else None,
     )
     if not done:
-        session.output.nothing(f"No such message in queue {queue}.")
+        session.output.nothing(f"No message in queue {queue} matches.")
     if missing:
         raise typer.Exit(ExitCode.INCOMPLETE)
 
@@ -341,11 +344,12 @@ def requeue(
     everything: AllOption = False,
     yes: YesOption = False,
 ) -> None:
-    """Send finished messages of the archive again, due now and with all attempts before them.
+    """Move finished messages from the archive back to the queue, with the attempt count reset.
 
-    Each gets a new id and leaves the archive in the same transaction, of 500 messages each; why it
-    had failed stands in its header previous_error. A row of an adopted table is sent again as it
-    is. Says how many, and asks. Exit code 3 when nothing matched.
+    Each message is due now and gets a new id. A transaction moves up to 500 messages. The header
+    previous_error holds the reason of the earlier failure. A row of an adopted table is requeued in
+    place. The command shows how many messages match and asks for confirmation. Exit code 3: nothing
+    matched.
 
     Example: queue-over-sql requeue orders --status failed --kind invoice
     """
@@ -370,17 +374,17 @@ def _requeue(session: Session, queue: Queue, selection: ArchiveSelection) -> int
 def _taken(error: DuplicateKey, queue: Queue) -> str:
     name, key = shlex.quote(queue.name), shlex.quote(error.key)
     if queue.messages(key=error.key).first() is not None:
-        reason = f"message {error.id} has the key {error.key!r} already"
+        reason = f"live message {error.id} already has the key {error.key!r}"
         way_out = (
-            "Let that one finish, remove it with: "
-            f"queue-over-sql edit {name} --key {key} --remove, or give up the finished one with: "
-            f"queue-over-sql archive remove {name} --key {key}"
+            f"Wait until it is finished, or remove it with: queue-over-sql edit {name} --key "
+            f"{key} --remove. Or remove the archived message with: queue-over-sql archive remove "
+            f"{name} --key {key}"
         )
     else:
-        reason = f"the key {error.key!r} would be taken twice (id {error.id})"
+        reason = f"two of the messages have the key {error.key!r} (id {error.id})"
         way_out = (
-            "Only one message of a key can be live. Look at them with: "
-            f"queue-over-sql search {name} --archive --key {key}, and send one of them with: "
-            f"queue-over-sql requeue {name} --where 'id = …'"
+            f"Only one live message may have a key. List them with: queue-over-sql search {name} "
+            f"--archive --key {key}. Requeue one of them with: queue-over-sql requeue {name} "
+            "--where 'id = …'"
         )
-    return f"Queue {queue.name!r}: {reason}; nothing of that transaction was requeued. {way_out}"
+    return f"Queue {queue.name!r}: {reason}; this transaction requeued nothing. {way_out}"

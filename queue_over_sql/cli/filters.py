@@ -1,4 +1,4 @@
-"""Which messages a command means: the options that say so, and the selection that they make."""
+"""The options that filter messages, and the selection that they make."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from queue_over_sql.cli.values import parse_pairs
 
 PAYLOAD_HELP: Final = (
     "Only messages with this field in their JSON payload, e.g. address.city=Zagreb or items.0.id=7 "
-    "(positions in a list count from 0). VALUE is JSON where it is, text otherwise, so text of "
-    "digits is written zip='\"123\"'. Repeatable: all must match."
+    "(positions in a list count from 0). VALUE is read as JSON if it is valid JSON, else as text; "
+    "write a text of digits as zip='\"123\"'. Repeatable: all must match."
 )
 WHERE_HELP: Final = (
-    "Only messages for which this SQL condition holds, on the columns of the queue's table (id, "
-    "message_key, kind, payload, priority, attempt_count, last_error, … and your own). It is put "
-    "into the statement as it is, in your database's own SQL."
+    "Only messages that match this SQL condition on the columns of the queue's table (id, "
+    "message_key, kind, payload, priority, attempt_count, last_error, … and your own). It becomes "
+    "part of the statement unchanged, in the SQL dialect of your database."
 )
 
 
@@ -33,16 +33,19 @@ def _filter(metavar: str, text: str) -> Any:
     )
 
 
-LiveStatus = Annotated[str | None, _filter("STATUS", "Only ready, delayed, claimed or held ones.")]
+LiveStatus = Annotated[
+    str | None, _filter("STATUS", "Only messages of this status: ready, delayed, claimed or held.")
+]
 ArchiveStatus = Annotated[
-    str | None, _filter("STATUS", "Only done, failed, rejected or expired ones.")
+    str | None,
+    _filter("STATUS", "Only messages with this outcome: done, failed, rejected or expired."),
 ]
 AnyStatus = Annotated[
     str | None,
     _filter(
         "STATUS",
-        "Only ready, delayed, claimed or held ones; with --archive only done, failed, rejected or "
-        "expired ones.",
+        "Only messages of this status: ready, delayed, claimed or held; with --archive: done, "
+        "failed, rejected or expired.",
     ),
 ]
 KeyFilter = Annotated[str | None, _filter("KEY", "Only messages with this key.")]
@@ -53,7 +56,7 @@ WhereFilter = Annotated[str | None, _filter("SQL", WHERE_HELP)]
 
 @dataclasses.dataclass(frozen=True)
 class Filters:
-    """What the command line says of the messages that are meant; nothing: all of them."""
+    """The filters given on the command line; none selects all messages."""
 
     status: str | None = None
     key: str | None = None
@@ -63,7 +66,7 @@ class Filters:
 
     @property
     def given(self) -> bool:
-        """Whether anything was said."""
+        """Whether any filter was given."""
         return any(value not in (None, [], ()) for value in dataclasses.astuple(self))
 
     def arguments(self) -> dict[str, Any]:
@@ -78,7 +81,7 @@ class Filters:
 
     @contextmanager
     def queue(self, session: Session, name: str) -> Iterator[Queue]:
-        """Open the queue `name`; an error that --where may have caused points to it."""
+        """Open the queue `name`; an error that --where may have caused says so."""
         try:
             with session.queue(name) as queue:
                 yield queue
@@ -86,27 +89,27 @@ class Filters:
             if self.where is None:
                 raise
             raise DatabaseRefused(
-                f"{error} Look at --where: it is SQL for this database, on the columns of the "
+                f"{error} Check --where: it must be SQL for this database, on the columns of the "
                 "table."
             ) from error
 
     def live(self, queue: Queue) -> LiveSelection:
-        """The messages of `queue` that are meant."""
+        """The matching messages of `queue`."""
         return queue.messages(**self.arguments())
 
     def archived(self, queue: Queue) -> ArchiveSelection:
-        """The finished messages of `queue` that are meant."""
+        """The matching archived messages of `queue`."""
         return queue.archive.messages(**self.arguments())
 
 
 def sql_condition(where: str | None) -> ColumnElement[Any] | None:
-    """A condition in SQL, as it was typed; None where there is none."""
+    """The SQL condition as it was typed, or None."""
     # Not text(): a colon in it would begin a parameter. The line's end ends a comment.
     return None if where is None else literal_column(f"({where}\n)")
 
 
 def parse_fields(pairs: Sequence[str]) -> dict[str, Any]:
-    """Fields of a payload; a path that is there twice is refused, since both cannot hold."""
+    """Parse the payload fields to filter by; reject a path that was given twice."""
     fields = parse_pairs(pairs, "--payload")
     if len(fields) < len(pairs):
         raise typer.BadParameter("a path is given more than once", param_hint="--payload")

@@ -1,4 +1,4 @@
-"""Commands that judge: `health` for probes and alerts, `doctor` for people."""
+"""Commands that check: `health` and `metrics` for monitoring, `doctor` for people."""
 
 from __future__ import annotations
 
@@ -44,31 +44,33 @@ def health(
         typer.Option(
             "--http",
             metavar="HOST:PORT",
-            help="Where the process answers: what its own --http says.",
+            help="Address of the process: the value of its own --http.",
         ),
     ] = DEFAULT_HTTP,
     max_age: Annotated[
         float | None,
         duration(
-            "Fail when the oldest ready message of a queue has been due for longer.",
+            "Fail if the oldest ready message of a queue has been due for longer than this.",
             show_default=False,
         ),
     ] = None,
-    timeout: Annotated[float, duration("How long all of it may take.", show_default="5s")] = 5.0,
+    timeout: Annotated[
+        float, duration("Time limit for the whole command.", show_default="5s")
+    ] = 5.0,
 ) -> None:
-    """Say whether the queues are served: exit code 0 if all is well, 1 if not.
+    """Check whether the queues are being served. Exit code 0: healthy. Exit code 1: not healthy.
 
-    It asks the database: whether it answers, the tables are there, a consumer is alive, something
-    waits for a reaper in vain (for a minute), or a queue for a consumer. A few rows are read by
-    their indexes; nothing is changed.
+    It checks that the database answers, the tables exist, a consumer is alive, every queue with
+    messages has a consumer, and no work has waited more than a minute for a reaper. It reads a few
+    rows by index and changes nothing.
 
-    With --live or --ready it asks one process instead: a worker or reaper that was started with
-    --http. That needs no database, and serves as a probe where there is no curl.
+    With --live or --ready it asks one worker or reaper that was started with --http. This needs no
+    database, and works as a probe in images without curl.
     """
     if timeout <= 0:
-        raise typer.BadParameter("it must be longer than nothing", param_hint="--timeout")
+        raise typer.BadParameter("it must be longer than zero", param_hint="--timeout")
     if live and ready:
-        raise typer.BadParameter("give --live or --ready, not both", param_hint="--live")
+        raise typer.BadParameter("use --live or --ready, not both", param_hint="--live")
     if live or ready:
         checks = _ask_process(http, "/livez" if live else "/readyz", timeout)
     else:
@@ -113,7 +115,7 @@ def _ask_process(address: str, path: str, timeout: float) -> Sequence[Check]:
         said = json.loads(answer.read())
         checks = [Check(k, ok=v == "ok", text=str(v)) for k, v in said["checks"].items()]
     except (OSError, HTTPException, ValueError, KeyError, AttributeError) as error:
-        text = f"nothing answers {path} at {address} as a worker or reaper does: {error}"
+        text = f"no worker or reaper answers {path} at {address}: {error}"
         return [Check("process", ok=False, text=text)]
     finally:
         connection.close()
@@ -130,14 +132,15 @@ def metrics(
             "--http",
             metavar="HOST:PORT",
             show_default=False,
-            help="Serve them at /metrics until SIGTERM instead. A port alone is reached from this "
-            "machine only; port 0 picks a free one, which the log names.",
+            help="Serve the metrics at /metrics until SIGTERM. A port without a host listens on "
+            "this machine only; port 0 picks a free port, which the log shows.",
         ),
     ] = None,
 ) -> None:
-    """Print metrics of what the queues hold, as Prometheus reads them; or serve them with --http.
+    """Print metrics of the queues in Prometheus format, or serve them with --http.
 
-    One such process for each database is enough. What each worker does, it counts by itself.
+    Run one such process per database. Workers serve the metrics of their own work, with worker
+    --http.
     """
     try:
         from queue_over_sql.observability.prometheus import DatabaseCollector, exposition
@@ -176,7 +179,7 @@ class _Exporter:
         except QueueError as error:
             # In the log alone: the answer names no address and no driver's words.
             logger.warning("The database cannot be read: %s", error)
-            return Report.of({"database": "it cannot be read"})
+            return Report.of({"database": "the queues cannot be read"})
         return Report.of({"database": "ok"})
 
 
@@ -184,20 +187,18 @@ class _Exporter:
 def doctor(
     session: Session,
     *,
-    timeout: Annotated[
-        float, duration("How long each statement may take.", show_default="5s")
-    ] = 5.0,
+    timeout: Annotated[float, duration("Time limit for each statement.", show_default="5s")] = 5.0,
 ) -> None:
-    """Examine the database: versions, settings, clocks, indexes, consumers, bloat, rights.
+    """Check the database for problems.
 
-    Each finding has a level (ok, note, warning, error) and says what to do. Exit code 1 where one
-    is an error. It reads catalogs and a few rows by their indexes, each statement with a time
-    limit, and changes nothing.
+    It checks versions, settings, clocks, indexes, consumers, bloat and rights. Each finding has a
+    level (ok, note, warning, error) and advice. Exit code 1: there was an error. It reads catalogs
+    and a few rows by index, with a time limit for each statement, and changes nothing.
     """
     from queue_over_sql.observability import Level, diagnose
 
     if timeout <= 0:
-        raise typer.BadParameter("it must be longer than nothing", param_hint="--timeout")
+        raise typer.BadParameter("it must be longer than zero", param_hint="--timeout")
     with session.connect() as service:
         found = diagnose(service, timeout=timeout)
     if session.output.machine:
@@ -210,6 +211,6 @@ def doctor(
             if finding.advice:
                 session.output.line(f"{'':7}  {'':{widest}}  -> {finding.advice}")
         bad = sum(finding.level in {Level.WARNING, Level.ERROR} for finding in found)
-        session.output.note(f"{counted(bad, 'thing')} to look at." if bad else "All is well.")
+        session.output.note(f"{counted(bad, 'problem')} found." if bad else "No problems found.")
     if any(finding.level is Level.ERROR for finding in found):
         raise typer.Exit(ExitCode.FAILED)

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 READ_OTHERWISE = {"payload", ENCODING_FIELD, "id", "queue", *DELIVERY_FIELDS}
-"""Fields of a written message that are no options of a new one."""
+"""Fields of a written message that ``publish`` ignores."""
 
 
 class LineFormat(StrEnum):
-    """What one line of input is."""
+    """How to read one line of input."""
 
     PAYLOAD = "payload"
     TEXT = "text"
@@ -50,7 +50,7 @@ def payload_line(message: Message, payload_type: str) -> str:
 
 
 def payload_bytes(message: Message, payload_type: str) -> bytes:
-    """What a command gets on its standard input: bytes as they are, anything else as UTF-8."""
+    """The payload for a command's standard input: bytes unchanged, anything else as UTF-8."""
     payload = message.payload
     return payload if isinstance(payload, bytes) else payload_line(message, payload_type).encode()
 
@@ -61,8 +61,8 @@ class LineReader:
 
     Args:
         payload_type: ``json``, ``text`` or ``bytes``, of the queue.
-        line_format: what one line is.
-        defaults: fields of `Publication` for what a line does not say itself.
+        line_format: how to read a line.
+        defaults: fields of `Publication` for those that a line does not have.
     """
 
     payload_type: str
@@ -89,14 +89,14 @@ class LineReader:
             return value
         if not isinstance(value, str):
             raise ValueError(  # noqa: TRY004 - the input is wrong, not an argument's type
-                f"the queue carries {self.payload_type}, so a line must be a JSON string"
+                f"the queue has {self.payload_type} payloads, so a line must be a JSON string"
                 f"{' of Base64' if self.payload_type == 'bytes' else ''}"
             )
         return value if self.payload_type == "text" else _from_base64(value)
 
     def _message(self, value: Any) -> Publication:
         if not isinstance(value, dict) or "payload" not in value:
-            raise ValueError('not a message: {"payload": …, "key": …, …} is one')
+            raise ValueError('not a message, such as {"payload": …, "key": …}')
         unknown = value.keys() - READERS.keys() - READ_OTHERWISE
         if unknown:
             raise ValueError(f"a message has no field {', '.join(sorted(unknown))}")
@@ -133,12 +133,12 @@ READ_BYTES = 1 << 20
 
 
 def is_standard_input(stream: BinaryIO) -> bool:
-    """Whether `stream` is this process's own, whose size nobody knows."""
+    """Whether `stream` is this process's standard input, whose size is not known."""
     return sys.stdin is not None and stream is sys.stdin.buffer
 
 
 class BadLineError(Exception):
-    """A line of the input that is no message."""
+    """An input line that is not a valid message."""
 
     def __init__(self, number: int, reason: str) -> None:
         super().__init__(f"line {number}: {reason}")
@@ -146,7 +146,7 @@ class BadLineError(Exception):
 
 @dataclass
 class Batch:
-    """What is published in one transaction, and the number of each message's line, from 1."""
+    """The messages of one transaction, and the line number of each, from 1."""
 
     publications: list[Publication] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
@@ -163,8 +163,8 @@ class LineSource:
     The bar counts bytes of a file, whose total is known, and messages of a pipe.
 
     Attributes:
-        count: messages that are published so far.
-        next_line: number of the first line that is not.
+        count: number of messages published so far.
+        next_line: number of the first line that is not published yet.
     """
 
     def __init__(self, stream: BinaryIO, reader: LineReader, bar: Progress, output: Output) -> None:
@@ -185,9 +185,9 @@ class LineSource:
         return self._bar.add_task("Publishing", total=None)
 
     def batches(self, size: int) -> Iterator[Batch]:
-        """Batches of up to `size` messages; a bad line is a `BadLineError` after those before it.
+        """Yield batches of up to `size` messages; a bad line raises after the messages before it.
 
-        What a pipe has is handed out at once, so that a slow writer's lines do not wait for more.
+        Lines from a pipe are yielded as they arrive, so that they do not wait for a slow writer.
         """
         number = 0
         for lines in self._available_lines():

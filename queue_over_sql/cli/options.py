@@ -22,7 +22,7 @@ SCHEDULES_PANEL = "Schedules"
 MONITORING_PANEL = "Looking"
 RUNNING_PANEL = "Running"
 FILTERS_PANEL = "Which messages"
-NO_QUEUE = "There is no queue yet: queue-over-sql create NAME makes one."
+NO_QUEUE = "There is no queue yet. Create one with: queue-over-sql create NAME"
 
 
 def argument(metavar: str, text: str) -> Any:
@@ -42,7 +42,7 @@ def number(text: str, *names: str, **more: Any) -> Any:
 
 QueueName = Annotated[str, argument("QUEUE", "Name of the queue.")]
 YesOption = Annotated[
-    bool, typer.Option("--yes", "-y", help="Do not ask; needed where nobody can be asked.")
+    bool, typer.Option("--yes", "-y", help="Skip confirmation (required without a terminal).")
 ]
 CreateFileOption = Annotated[
     bool,
@@ -51,12 +51,16 @@ CreateFileOption = Annotated[
 AllOption = Annotated[
     bool,
     typer.Option(
-        "--all", rich_help_panel=FILTERS_PANEL, help="All of them: needed where no filter is given."
+        "--all",
+        rich_help_panel=FILTERS_PANEL,
+        help="Select all messages (required without filters).",
     ),
 ]
 LeaseOption = Annotated[
     float | None,
-    duration("How long a claim holds without being extended.", show_default=False),
+    duration(
+        "How long a consumer holds a message, unless it extends the lease.", show_default=False
+    ),
 ]
 MaxAttemptsOption = Annotated[
     int | None,
@@ -70,18 +74,20 @@ RetryOption = Annotated[
 ]
 PrioritiesOption = Annotated[
     int | None,
-    number("Number of priority levels, 0 being most urgent.", show_default="1 for a new queue"),
+    number("Number of priority levels; 0 is the most urgent.", show_default="1 for a new queue"),
 ]
 KeyOption = Annotated[
     str | None,
-    typer.Option("--key", metavar="KEY", help="At most one live message per queue has this key."),
+    typer.Option(
+        "--key", metavar="KEY", help="A queue has at most one live message with this key."
+    ),
 ]
 OnConflictOption = Annotated[
     str,
     typer.Option(
         "--on-conflict",
         metavar="raise|skip|replace",
-        help="When a live message has the key: fail, keep that one, or replace its content.",
+        help="If a live message has the key: fail, keep that message, or replace its content.",
     ),
 ]
 KindOption = Annotated[
@@ -98,7 +104,7 @@ ColumnOption = Annotated[
     list[str] | None,
     typer.Option("--column", metavar="NAME=VALUE", help="A column of the queue's own; repeatable."),
 ]
-DelayOption = Annotated[float | None, duration("Deliver only after this long.", show_default=False)]
+DelayOption = Annotated[float | None, duration("Deliver after this delay.", show_default=False)]
 AtOption = Annotated[
     datetime | None,
     typer.Option(
@@ -106,7 +112,7 @@ AtOption = Annotated[
         metavar="INSTANT",
         parser=parse_instant,
         show_default=False,
-        help="Deliver only from this instant on: ISO 8601 with an offset.",
+        help="Deliver at this time: ISO 8601 with an offset.",
     ),
 ]
 MessageMaxAttemptsOption = Annotated[
@@ -116,8 +122,8 @@ MessageMaxAttemptsOption = Annotated[
 ConsumerTimeoutOption = Annotated[
     float,
     duration(
-        "Without a sign of life for this long a consumer counts as dead and its messages "
-        "come back.",
+        "A consumer with no heartbeat for this long is considered dead, and its messages are "
+        "redelivered.",
         show_default="30s",
     ),
 ]
@@ -126,7 +132,7 @@ ConsumerTimeoutOption = Annotated[
 def message_options(
     *, header: list[str] | None, column: list[str] | None = None, **given: Any
 ) -> dict[str, Any]:
-    """What a command was told of a message, by the names of `Publication`; without the rest."""
+    """The message options that were given, by the names of `Publication`."""
     given["headers"] = parse_pairs(header or (), "--header") or None
     given["columns"] = parse_pairs(column or (), "--column") or None
     return {name: value for name, value in given.items() if value is not None}
@@ -140,7 +146,7 @@ def message_keywords(**given: Any) -> dict[str, Any]:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before something irreversible, unless `yes`; leaves with exit code 1 on a no."""
+    """Ask for confirmation unless `yes`; a no ends the command with exit code 1."""
     if yes:
         return
     # Not typer.confirm: it writes a blank to standard output, where only results belong.

@@ -1,4 +1,4 @@
-"""Where the command's words go: results on standard output, everything else on standard error."""
+"""Output of commands: results on standard output, everything else on standard error."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ Found = TypeVar("Found")
 
 
 def insist_on_output() -> None:
-    """Refuse to work where no result could be told: what was done would look as if it had not."""
+    """Refuse to work when standard output is closed: nobody would learn what was done."""
     if sys.stdout is None:
         raise ValueError(
-            "standard output is closed, so nothing was done; "
-            "send it to /dev/null if nobody needs the result"
+            "standard output is closed, so nothing was done; redirect it to /dev/null if you do "
+            "not need it"
         )
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    r"""`text` with what a terminal would obey written out, such as ``\x1b``, except for `keep`."""
+    r"""`text` with control characters escaped, such as ``\x1b``, except those in `keep`."""
     return UNSEEN.sub(lambda found: found[0] if found[0] in keep else repr(found[0])[1:-1], text)
 
 
@@ -59,7 +59,7 @@ class Output:
     def line(self, text: str) -> None:
         """Write plain text to standard output and flush it, so that a pipe has it at once.
 
-        A terminal gets control characters written out; a pipe or file gets `text` as it is.
+        A terminal gets control characters escaped; a pipe or a file gets `text` unchanged.
         """
         if sys.stdout.isatty():
             text = printable(text, keep=LAYOUT)
@@ -78,20 +78,20 @@ class Output:
             )
 
     def note(self, text: str) -> None:
-        """A remark on standard error for a person."""
+        """Write a message for a person to standard error."""
         # Broken into lines for a terminal only: a pipe gets each remark as one line.
         soft_wrap = not self.err.is_terminal
         text = escape(printable(hide_passwords(text), keep=LAYOUT))
         self.err.print(text, style="dim", highlight=False, soft_wrap=soft_wrap)
 
     def error(self, text: str) -> None:
-        """What went wrong, on standard error; passwords of URLs are hidden."""
+        """Write an error to standard error, with the passwords of URLs hidden."""
         label = Text("Error: ", style="bold red")
         shown = printable(hide_passwords(text), keep=LAYOUT)
         self.err.print(label + Text(shown), highlight=False, soft_wrap=True)
 
     def nothing(self, text: str) -> NoReturn:
-        """Remark that there is nothing of what was asked for; ends with the exit code for that."""
+        """Say that nothing was found, and end with the exit code for that."""
         self.note(text)
         raise typer.Exit(ExitCode.NOTHING)
 
@@ -107,11 +107,11 @@ class Output:
         """Write each of `found`: a JSON line for a machine, a row of a table for a person.
 
         Args:
-            found: what there is.
+            found: the objects to list.
             record: the JSON line of one.
             columns: of the table, as of `build_table`.
             row: the cells of one.
-            nothing: the remark with which the command ends where `found` is empty.
+            nothing: the message if `found` is empty.
         """
         if not found and nothing is not None:
             self.nothing(nothing)
@@ -124,9 +124,9 @@ class Output:
     def table(
         self, title: str | None, columns: Sequence[str], rows: Sequence[Sequence[object]]
     ) -> None:
-        """Show a table to a person; see `build_table` for the names of columns.
+        """Print a table; see `build_table` for the names of columns.
 
-        Where standard output is no terminal nothing is cut, however long the lines become.
+        If standard output is not a terminal, no text is cut, however long the lines become.
         """
         if self.out.is_terminal:
             self.out.print(build_table(title, columns, rows, self.out.width))
@@ -138,7 +138,7 @@ class Output:
             self.line(line.rstrip())
 
     def details(self, fields: Mapping[str, str]) -> None:
-        """Show one thing to a person, a line for each of its fields; nothing is cut."""
+        """Print one object, one field per line; nothing is cut."""
         widest = max(map(len, fields))
         for name, value in fields.items():
             self.line(f"{name:{widest}}  {printable(value)}")

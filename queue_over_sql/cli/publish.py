@@ -1,4 +1,4 @@
-"""The commands that put messages in: `publish` and `request`."""
+"""The commands `publish` and `request`."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ class _EnoughError(Exception):
 def first_refused(
     service: QueueService, queue: Queue, batch: Sequence[Publication], on_conflict: str
 ) -> tuple[int, Exception] | None:
-    """The place in `batch` of the first message that is refused by itself, and the reason.
+    """The index in `batch` of the first message that is rejected by itself, and the reason.
 
-    None when it cannot be told: each is accepted alone, it takes too long, or the database has
-    gone. Nothing is published.
+    None if that is not known: each is accepted alone, the search takes too long, or the database is
+        not reachable. Nothing is published.
     """
     found: list[tuple[int, Exception]] = []
 
@@ -98,7 +98,7 @@ def first_refused(
 
 
 class RefusedBatchError(Exception):
-    """A batch of lines that was not published; the text names the lines."""
+    """A batch of lines was not published; the text names the lines."""
 
 
 def publish_one(
@@ -116,7 +116,7 @@ def publish_one(
 
 @contextmanager
 def wrong_columns_told() -> Iterator[None]:
-    """Tell of a column that the queue does not have, or of a value of the wrong type, as usual."""
+    """Report an unknown column, or a value of the wrong type, as a usage error."""
     try:
         yield
     except TypeError as error:
@@ -126,21 +126,21 @@ def wrong_columns_told() -> Iterator[None]:
 def read_argument(
     reader: LineReader, text: str, *, otherwise: str | None = "--format text"
 ) -> Publication:
-    """The message that the argument `text` is; a usage error says what is wrong with it.
+    """Read the message from the argument `text`; a usage error says what is wrong with it.
 
-    The error names `otherwise`, the option for those who meant a plain text.
+    The error suggests `otherwise`, the option for a plain text.
     """
     try:
         return reader.read(text)
     except (ValueError, RecursionError) as error:
-        advice = "A plain string is written '\"like this\"'"
+        advice = "Write a JSON string as '\"like this\"'"
         if otherwise is not None:
             advice = f"{advice}, or use {otherwise}"
         raise typer.BadParameter(f"{error}. {advice}", param_hint="PAYLOAD") from error
 
 
 def argument_format(queue: Queue) -> LineFormat:
-    """What an argument to `queue` is, where no option says so."""
+    """The format of an argument to `queue` if no option gives it."""
     return LineFormat.PAYLOAD if queue.settings.payload == "json" else LineFormat.TEXT
 
 
@@ -209,17 +209,20 @@ def _progress_bar(output: Output, stream: BinaryIO) -> Progress:
 def _progress(source: LineSource, error: Exception) -> str:
     if isinstance(error.__cause__, DatabaseUnavailable):
         # The connection may have broken after the commit.
-        rest = "If the connection broke just now, those of this transaction may be, too."
+        rest = (
+            "If the connection broke during the commit, the lines of this transaction may be "
+            "published, too."
+        )
         return f"{_done(source)} {rest}"
     return _progress_cut_off(source, None)
 
 
 def _progress_cut_off(source: LineSource, at_work: Batch | None) -> str:
-    rest = f"Line {source.next_line} and what follows are not: send these again."
+    rest = f"Line {source.next_line} and all that follow are not published: send them again."
     if at_work is not None:
         rest = (
-            f"Those of {at_work.name()} may be, too: their transaction was cut off. "
-            "What follows is not."
+            f"The transaction of {at_work.name()} was interrupted, so they may be published, too. "
+            "The lines that follow are not."
         )
     return f"{_done(source)} {rest}"
 
@@ -254,8 +257,8 @@ def _opened(path: Path | None) -> Iterator[BinaryIO]:
     if path is None or str(path) == "-":
         if sys.stdin is None:
             raise ValueError(
-                "standard input is closed, so there are no lines to publish; "
-                "give a PAYLOAD, or lines by --file or a pipe"
+                "standard input is closed, so there are no lines to publish; give a PAYLOAD, a "
+                "--file, or lines through a pipe"
             )
         yield sys.stdin.buffer
         return
@@ -264,14 +267,14 @@ def _opened(path: Path | None) -> Iterator[BinaryIO]:
 
 
 PAYLOAD_HELP = (
-    "The message: JSON, or for a queue of text the text itself (see --format). "
-    "Without it JSON Lines are read from --file or standard input."
+    "The payload: JSON, or plain text for a text queue (see --format). Without it the command "
+    "reads JSON Lines from --file or standard input."
 )
 FORMAT_HELP = (
-    "What the argument or a line is. payload: the payload as JSON (bytes: a JSON string of "
+    "Format of the argument or of each line. payload: the payload as JSON (bytes: a JSON string of "
     "Base64). text: the payload as plain text. message: a JSON object with payload, "
-    f"{', '.join(PUBLISH_OPTIONS)}, as peek --json writes it. "
-    "Unless given, text for an argument to a queue of text or bytes, payload otherwise."
+    f"{', '.join(PUBLISH_OPTIONS)}, as peek --json writes it. Default: text for an argument to a "
+    "queue of text or bytes, otherwise payload."
 )
 
 
@@ -288,7 +291,12 @@ def publish(
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option("--file", "-f", metavar="PATH", help="Read JSON Lines from here; - is stdin."),
+        typer.Option(
+            "--file",
+            "-f",
+            metavar="PATH",
+            help="Read JSON Lines from this file; - is standard input.",
+        ),
     ] = None,
     line_format: Annotated[
         LineFormat | None,
@@ -307,14 +315,13 @@ def publish(
     lease: LeaseOption = None,
     column: ColumnOption = None,
     batch: Annotated[
-        int, typer.Option("--batch", metavar="N", min=1, help="Lines in one transaction.")
+        int, typer.Option("--batch", metavar="N", min=1, help="Lines per transaction.")
     ] = 1000,
 ) -> None:
     """Publish one message, or one per line of a file or of standard input.
 
-    Lines go in transaction by transaction (--batch); after an error the message names the line
-    where it can, and says from which line on to send again. It says so after SIGINT and SIGTERM,
-    too.
+    Each transaction publishes --batch lines. After an error, SIGINT or SIGTERM the command says
+    from which line on to send again.
     """
     defaults = message_options(
         key=key,
@@ -328,7 +335,7 @@ def publish(
         column=column,
     )
     if payload is not None and file is not None:
-        raise typer.BadParameter("give either a PAYLOAD or --file, not both")
+        raise typer.BadParameter("use either a PAYLOAD or --file, not both")
     with session.connect() as service:
         target = service.queue(queue)
         if payload is not None:
@@ -338,7 +345,9 @@ def publish(
             publish_one(session.output, target, reader, payload, on_conflict)
             return
         if key is not None:
-            raise typer.BadParameter("one --key cannot serve many lines: use --format message")
+            raise typer.BadParameter(
+                "many lines cannot share one --key: use --format message, with a key in each line"
+            )
         reader = LineReader(target.settings.payload, line_format or LineFormat.PAYLOAD, defaults)
         publish_lines(
             session.output, service, target, reader, file, on_conflict=on_conflict, batch=batch
@@ -346,9 +355,8 @@ def publish(
 
 
 REQUEST_FORMAT_HELP = (
-    "What the argument is. payload: the payload as JSON (bytes: a JSON string of Base64). "
-    "text: the payload as plain text. Unless given, text for a queue of text or bytes, payload "
-    "otherwise."
+    "Format of the argument. payload: the payload as JSON (bytes: a JSON string of Base64). text: "
+    "the payload as plain text. Default: text for a queue of text or bytes, otherwise payload."
 )
 
 
@@ -362,7 +370,7 @@ def request(
         typer.Argument(
             metavar="PAYLOAD",
             show_default=False,
-            help="The request: JSON, or for a queue of text the text itself (see --format).",
+            help="The request: JSON, or plain text for a text queue (see --format).",
         ),
     ],
     timeout: Annotated[
@@ -383,20 +391,20 @@ def request(
         typer.Option(
             metavar="NAME",
             show_default=False,
-            help="A queue of replies that is there already; else one is made and dropped.",
+            help="An existing reply queue. Default: a temporary one.",
         ),
     ] = None,
 ) -> None:
-    """Publish a message, wait for the reply that its consumer gives, and print the reply.
+    """Publish a message, wait for its consumer's reply, and print the reply.
 
-    A worker replies with message.reply(...). With --json the reply is printed with its kind and
-    headers. Exit code 3 when no reply came in time; a request that nobody has begun with by then,
-    or when this is interrupted, is taken back.
+    A handler replies with message.reply(...). With --json the output includes the reply's kind and
+    headers. Exit code 3: no reply arrived in time. On a timeout or an interrupt the command
+    withdraws the request if no consumer has claimed it.
 
     Example: queue-over-sql request prices '{"item": "tea"}' --timeout 5s
     """
     if line_format is LineFormat.MESSAGE:
-        raise typer.BadParameter("a request is a payload or text", param_hint="--format")
+        raise typer.BadParameter("for a request it must be payload or text", param_hint="--format")
     options = message_keywords(kind=kind, header=header, priority=priority, column=column)
     with session.connect(reply_queue=reply_queue) as service:
         asked = service.queue(queue)

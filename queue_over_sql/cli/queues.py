@@ -1,4 +1,4 @@
-"""Commands that make, adopt, list and manage queues."""
+"""Commands that create, adopt, list and manage queues."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ ArchiveTtlOption = Annotated[
     typer.Option(
         metavar="[OUTCOME=]DURATION|forever",
         show_default="forever for a new queue",
-        help="How long the archive keeps them; for one outcome (done, failed, rejected, expired) "
-        "as in done=1h. Repeatable; outcomes that are not named get the plain value, else forever.",
+        help="How long the archive keeps messages. For one outcome (done, failed, rejected, "
+        "expired): done=1h. Repeatable. A value without an outcome applies to all others.",
     ),
 ]
 ArchiveLimitOption = Annotated[
@@ -57,8 +57,8 @@ ArchiveLimitOption = Annotated[
     typer.Option(
         metavar="[OUTCOME=]N|unlimited",
         show_default="unlimited for a new queue",
-        help="How many of each outcome the archive keeps, the newest; for one outcome as in "
-        "done=1000. Repeatable, as --archive-ttl.",
+        help="How many messages the archive keeps per outcome; it removes the oldest first. For "
+        "one outcome: done=1000. Repeatable, as --archive-ttl.",
     ),
 ]
 DedupWindowOption = Annotated[
@@ -66,14 +66,14 @@ DedupWindowOption = Annotated[
     typer.Option(
         metavar="DURATION|none",
         show_default="none for a new queue",
-        help="How long a key stays taken after its message finished.",
+        help="How long a key stays taken after its message is finished.",
     ),
 ]
 KindTimeoutOption = Annotated[
     float | None,
     duration(
-        "How long a message of a kind that no server knows, or whose payload does not fit its "
-        "kind, waits before it is dead.",
+        "How long a message waits before it becomes a dead letter if no server knows its kind, or "
+        "its payload does not fit its kind.",
         show_default="1d for a new queue",
     ),
 ]
@@ -104,7 +104,7 @@ def _by_outcome(texts: Sequence[str], option: str, read: Callable[[str], Any]) -
                 f"{outcome!r} is none of {', '.join(Outcome)}", param_hint=option
             )
         if outcome in values:
-            raise typer.BadParameter(f"{text!r} says it a second time", param_hint=option)
+            raise typer.BadParameter(f"{text!r} sets the same value twice", param_hint=option)
         values[outcome] = _read(value, option, read)
     plain = values.pop("", None)
     return {**dict.fromkeys(map(str, Outcome), plain), **values} if values else plain
@@ -119,7 +119,7 @@ def _read(text: str, option: str, read: Callable[[str], Any]) -> Any:
 
 
 def rare_settings(settings: EffectiveSettings) -> str:
-    """What a queue keeps and waits for, where not as usual, e.g. ``kept 30d; keys 10m``."""
+    """The settings that differ from the defaults, e.g. ``kept 30d; keys 10m``."""
     window, patience = settings.dedup_window, settings.kind_timeout
     parts = (
         ("kept ", _in_words(settings.archive_ttl, _duration)),
@@ -163,7 +163,7 @@ def create(
         typer.Option(
             metavar="json|text|bytes",
             show_default="json for a new queue",
-            help="What messages carry; cannot change later.",
+            help="Payload type; cannot be changed later.",
         ),
     ] = None,
     priorities: PrioritiesOption = None,
@@ -172,7 +172,7 @@ def create(
         typer.Option(
             metavar="none|failed|all",
             show_default="failed for a new queue",
-            help="Which finished messages are kept.",
+            help="Which finished messages the archive keeps.",
         ),
     ] = None,
     archive_ttl: ArchiveTtlOption = None,
@@ -180,15 +180,15 @@ def create(
     dedup_window: DedupWindowOption = None,
     kind_timeout: KindTimeoutOption = None,
     max_payload_bytes: Annotated[
-        int | None, number("Size limit of a payload.", show_default="1048576 for a new queue")
+        int | None, number("Largest payload in bytes.", show_default="1048576 for a new queue")
     ] = None,
     column: Annotated[list[str] | None, typer.Option(metavar="NAME:TYPE", help=COLUMN_HELP)] = None,
     create_file: CreateFileOption = False,
 ) -> None:
-    """Create a queue, or change the settings of one that is there.
+    """Create a queue, or change the settings of an existing one.
 
-    Safe to run from every server at every start. Settings that are not given keep their values, or
-    get the defaults in a new queue.
+    It is safe to run this from every server at every start. Options that you leave out do not
+    change an existing queue; a new queue gets their defaults.
     """
     policy = None if retry is None else parse_retry(retry)
     settings = _given(
@@ -236,12 +236,10 @@ def list_queues(
     *,
     temporary: Annotated[
         bool,
-        typer.Option(
-            "--temporary", help="Also those for the replies to requests, which come and go."
-        ),
+        typer.Option("--temporary", help="Also list temporary reply queues."),
     ] = False,
 ) -> None:
-    """List the queues of the database with their settings; exit code 3 when there is none."""
+    """List the queues of the database with their settings. Exit code 3: there is none."""
     with session.connect() as service:
         queues = service.queues(temporary=temporary)
         # An empty column would only take room.
@@ -283,7 +281,7 @@ def _state(queue: Queue) -> Text | str:
 
 @commands.add("pause")
 def pause(session: Session, *, queue: QueueName) -> None:
-    """Stop handing out messages of a queue, on every server; publishing goes on."""
+    """Stop delivering the messages of a queue, on every server. Publishing is still possible."""
     with session.queue(queue) as paused:
         paused.pause()
     session.output.record({"queue": queue, "paused": True}, human=f"Queue {queue} is paused.")
@@ -291,10 +289,10 @@ def pause(session: Session, *, queue: QueueName) -> None:
 
 @commands.add("resume")
 def resume(session: Session, *, queue: QueueName) -> None:
-    """Hand out messages of a paused queue again."""
+    """Deliver the messages of a paused queue again."""
     with session.queue(queue) as resumed:
         resumed.resume()
-    session.output.record({"queue": queue, "paused": False}, human=f"Queue {queue} goes on.")
+    session.output.record({"queue": queue, "paused": False}, human=f"Queue {queue} is resumed.")
 
 
 @commands.add("purge")
@@ -304,30 +302,30 @@ def purge(
     queue: QueueName,
     claimed: Annotated[
         bool,
-        typer.Option("--claimed", help="Also remove messages that somebody holds at this moment."),
+        typer.Option("--claimed", help="Also remove messages that consumers hold."),
     ] = False,
     yes: YesOption = False,
 ) -> None:
-    """Remove the messages of a queue: ready, delayed and held ones. The archive stays."""
+    """Permanently remove the ready, delayed and held messages of a queue, but not its archive."""
     with session.queue(queue) as purged:
         if not yes:
             stats = purged.stats()
             found = stats.live if claimed else stats.live - stats.claimed
             how = removed_how(purged)
-            confirm(f"Remove {counted(found, 'message')} of queue {queue}{how}?", yes=not found)
+            confirm(f"Remove {counted(found, 'message')} from queue {queue}{how}?", yes=not found)
         count = purged.purge(claimed=claimed)
     session.output.record(
         {"queue": queue, "removed": count},
-        human=f"Removed {counted(count, 'message')} of queue {queue}.",
+        human=f"Removed {counted(count, 'message')} from queue {queue}.",
     )
 
 
 @commands.add("drop")
 def drop(session: Session, *, queue: QueueName, yes: YesOption = False) -> None:
-    """Drop a queue: its messages, its archive and its settings."""
+    """Permanently drop a queue with its messages, its archive and its settings."""
     with session.connect() as service:
         service.queue(queue)
-        confirm(f"Drop queue {queue} with its messages and its archive for ever?", yes=yes)
+        confirm(f"Permanently drop queue {queue} with its messages and its archive?", yes=yes)
         dropped = service.drop_queue(queue)
     session.output.record({"queue": queue, "dropped": dropped}, human=f"Queue {queue} is dropped.")
 
@@ -337,23 +335,24 @@ def adopt(
     session: Session,
     *,
     queue: QueueName,
-    table: Annotated[str, argument("TABLE", "The table; its schema before a dot.")],
+    table: Annotated[str, argument("TABLE", "The table, as TABLE or SCHEMA.TABLE.")],
     column_prefix: Annotated[
         str,
         typer.Option(
             metavar="PREFIX",
-            help="What the names of the added columns begin with; needed where the table has such.",
+            help="Prefix for the names of the added columns; required if the table already has "
+            "columns of these names.",
         ),
     ] = "",
     enqueue: Annotated[
-        bool, typer.Option("--enqueue", help="Make messages of all rows that never were.")
+        bool, typer.Option("--enqueue", help="Enqueue all rows that were never messages.")
     ] = False,
     where: Annotated[
         str | None,
         typer.Option(
             metavar="SQL",
             show_default=False,
-            help="Make messages of the rows that never were and match this SQL condition.",
+            help="Enqueue the rows that match this SQL condition and were never messages.",
         ),
     ] = None,
     lease: LeaseOption = None,
@@ -361,21 +360,21 @@ def adopt(
     retry: RetryOption = None,
     priorities: PrioritiesOption = None,
 ) -> None:
-    """Make a queue of a table of yours, whose rows are the messages.
+    """Turn an existing table into a queue whose messages are the table's rows.
 
-    Adds the columns and indexes of a queue to the table; no row is deleted, ever. No row is a
-    message before it is enqueued. Safe to run again, also to enqueue more rows.
+    It adds the columns and indexes of a queue to the table. It never deletes a row. A row becomes a
+    message when you enqueue it. It is safe to run this again, for example to enqueue more rows.
     """
     policy = None if retry is None else parse_retry(retry)
     settings = _given(lease=lease, max_attempts=max_attempts, retry=policy, priorities=priorities)
     with session.connect(retry_policies=named_by_path(policy)) as service:
         adopted = service.adopt_queue(queue, table, column_prefix=column_prefix, **settings)
-        enqueued, human = {}, f"Queue {adopted.name} lives in the table {table}."
+        enqueued, human = {}, f"Queue {adopted.name} uses the table {table}."
         if enqueue or where is not None:
             count = _enqueue(adopted, where, session.output)
             enqueued, human = (
                 {"enqueued": count},
-                f"{human} {counted(count, 'row')} became messages.",
+                f"{human} Enqueued {counted(count, 'row')}.",
             )
         facts = {"queue": adopted.name, "table": table, **enqueued, **describe(adopted)}
         session.output.record(facts, human=human)

@@ -1,4 +1,4 @@
-"""The commands of `schedule`: messages that come again and again."""
+"""The commands of `schedule`: messages that are published regularly."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ from queue_over_sql.queues.json_lines import ENCODING_FIELD, in_base64, to_json
 from queue_over_sql.schedules.calendar import zone_named
 
 COLUMNS: Final = ("…name", "…queue", "…when", "next (UTC)")
-NONE_YET: Final = "There is no schedule yet: queue-over-sql schedule add NAME QUEUE PAYLOAD."
+NONE_YET: Final = (
+    "There is no schedule yet. Add one with: queue-over-sql schedule add NAME QUEUE PAYLOAD"
+)
 
 ScheduleName = Annotated[
     str, typer.Argument(metavar="NAME", show_default=False, help="Name of the schedule.")
@@ -43,7 +45,7 @@ ScheduleName = Annotated[
 commands = Commands(
     SCHEDULES_PANEL,
     "schedule",
-    help="Publish messages again and again, by the clock or the calendar.",
+    help="Publish messages regularly, at an interval or by cron expression.",
 )
 
 
@@ -58,7 +60,7 @@ def add(
         typer.Argument(
             metavar="PAYLOAD",
             show_default=False,
-            help="Of each message: JSON, or for a queue of text or bytes the text itself.",
+            help="Payload of each message: JSON, or plain text for a queue of text or bytes.",
         ),
     ],
     cron: Annotated[
@@ -66,18 +68,18 @@ def add(
         typer.Option(
             "--cron",
             metavar="LINE",
-            help="Minute, hour, day of month, month and day of week as in a crontab, in one "
-            "argument: '30 6 * * 1-5'; or @hourly, @daily, @weekly, @monthly, @yearly.",
+            help="Cron expression in quotes, such as '30 6 * * 1-5': minute, hour, day of month, "
+            "month, day of week. Or @hourly, @daily, @weekly, @monthly, @yearly.",
         ),
     ] = None,
     every: Annotated[
         float | None,
-        duration("Again after this long, at least 100ms; counted from now.", show_default=False),
+        duration("Interval, counted from now; at least 100ms.", show_default=False),
     ] = None,
     timezone: Annotated[
         str,
         typer.Option(
-            "--timezone", metavar="ZONE", help="Whose clocks --cron means: Europe/Zagreb."
+            "--timezone", metavar="ZONE", help="Time zone for --cron, such as Europe/Zagreb."
         ),
     ] = "UTC",
     missed: Annotated[
@@ -85,8 +87,8 @@ def add(
         typer.Option(
             "--missed",
             metavar="one|all|skip",
-            help="After a time without any server: one message for the latest instant that was "
-            "missed, one for each of them, or none.",
+            help="What to publish after a time without any server: one message for the latest "
+            "missed time, one for each missed time, or none.",
         ),
     ] = "one",
     kind: KindOption = None,
@@ -97,10 +99,10 @@ def add(
     lease: LeaseOption = None,
     column: ColumnOption = None,
 ) -> None:
-    """Publish a message again and again, or change the schedule that has this name.
+    """Publish a message regularly, or change the schedule that has this name.
 
-    Safe to run from every server at every start. A started service, or the reaper, must run
-    somewhere: it publishes the messages.
+    It is safe to run this from every server at every start. The messages are published by started
+    services and by the reaper daemon, so at least one of them must run.
 
     Example: queue-over-sql schedule add report mails '{"to": "ada"}' --cron '30 6 * * 1-5'
     --timezone Europe/Zagreb
@@ -133,7 +135,7 @@ def add(
 
 
 def fields(schedule: Schedule) -> dict[str, Any]:
-    """All of a schedule as JSON-ready values; bytes are written in Base64 and marked so."""
+    """The fields of a schedule as JSON-ready values; bytes are written in Base64 and marked so."""
     given = {f.name: getattr(schedule, f.name) for f in dataclasses.fields(schedule)}
     if isinstance(schedule.payload, bytes):
         return {**given, "payload": in_base64(schedule.payload), ENCODING_FIELD: "base64"}
@@ -142,7 +144,7 @@ def fields(schedule: Schedule) -> dict[str, Any]:
 
 @commands.add("list")
 def list_schedules(session: Session) -> None:
-    """List the schedules; exit code 3 when there is none."""
+    """List the schedules. Exit code 3: there is none."""
     with session.connect() as service:
         found = service.schedules.list()
     session.output.listing(found, fields, COLUMNS, _listed, nothing=NONE_YET)
@@ -154,10 +156,10 @@ def show(
     *,
     name: ScheduleName,
     count: Annotated[
-        int, typer.Option("--count", "-n", metavar="N", min=1, help="How many instants to show.")
+        int, typer.Option("--count", "-n", metavar="N", min=1, help="How many times to show.")
     ] = 5,
 ) -> None:
-    """Show a schedule and its next instants, also while it is paused."""
+    """Show a schedule and the next times at which it publishes, even if it is paused."""
     with session.connect() as service:
         schedule = service.schedules.get(name)
         upcoming = service.schedules.upcoming(name, count)
@@ -174,7 +176,7 @@ def show(
 
 @commands.add("pause")
 def pause(session: Session, *, name: ScheduleName) -> None:
-    """Publish nothing until resume; messages that are not due yet are removed."""
+    """Publish nothing until resume, and remove its messages that are not due yet."""
     with session.connect() as service:
         service.schedules.pause(name)
     session.output.record({"name": name, "paused": True}, human=f"Schedule {name} is paused.")
@@ -182,18 +184,18 @@ def pause(session: Session, *, name: ScheduleName) -> None:
 
 @commands.add("resume")
 def resume(session: Session, *, name: ScheduleName) -> None:
-    """Let a paused schedule go on with its next instant."""
+    """Resume a paused schedule, at its next time."""
     with session.connect() as service:
         service.schedules.resume(name)
         resumed = service.schedules.get(name)
     session.output.record(
-        {"name": name, "paused": False}, human=f"Schedule {name} goes on{_next(resumed)}."
+        {"name": name, "paused": False}, human=f"Schedule {name} is resumed{_next(resumed)}."
     )
 
 
 @commands.add("remove")
 def remove(session: Session, *, name: ScheduleName) -> None:
-    """End a schedule; its messages that are not due yet are removed with it."""
+    """Remove a schedule and its messages that are not due yet."""
     with session.connect() as service:
         if not service.schedules.remove(name):
             raise ScheduleNotFound(name)

@@ -1,4 +1,4 @@
-"""Commands that show messages without claiming any: `peek`, `search` and `show`."""
+"""Commands that show messages without claiming them: `peek`, `search` and `show`."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ from queue_over_sql.message import PREVIOUS_ERROR
 from queue_over_sql.queues.json_lines import message_fields
 
 ArchiveOption = Annotated[
-    bool, typer.Option("--archive", help="Look at finished messages, in the archive.")
+    bool, typer.Option("--archive", help="Show finished messages, from the archive.")
 ]
-LimitOption = Annotated[int, number("At most this many.", "--limit", "-n")]
+LimitOption = Annotated[int, number("Show at most this many messages.", "--limit", "-n")]
 AfterOption = Annotated[
-    int | None, typer.Option(metavar="ID", help="Only messages after this id: the next page.")
+    int | None,
+    typer.Option(metavar="ID", help="Only messages with an id above this one (for the next page)."),
 ]
 
 
@@ -50,7 +51,7 @@ def peek(
     limit: LimitOption = 20,
     after: AfterOption = None,
 ) -> None:
-    """Look at messages without claiming them, by id; exit code 3 when there is none."""
+    """Show messages by id without claiming them. Exit code 3: there is none."""
     with session.queue(queue) as looked_at:
         selection = _selection(looked_at, Filters(status, key, kind), archive=archive)
         found = selection.list(limit=limit, after=after)
@@ -69,14 +70,14 @@ def search(
     where: WhereFilter = None,
     archive: ArchiveOption = False,
     count: Annotated[
-        bool, typer.Option("--count", help="Only say how many there are, of all pages.")
+        bool, typer.Option("--count", help="Only print how many messages match, on all pages.")
     ] = False,
     limit: LimitOption = 20,
     after: AfterOption = None,
 ) -> None:
-    """Find messages by fields of their payload or any SQL condition; claims none, as peek.
+    """Find messages by payload fields or by an SQL condition, without claiming them.
 
-    All filters must match. Exit code 3 when there is none.
+    A message must match all filters. Exit code 3: nothing matched.
 
     Example: queue-over-sql search orders --payload address.city=Zagreb --where 'attempt_count > 2'
     """
@@ -96,11 +97,11 @@ def show(
     session: Session,
     *,
     queue: QueueName,
-    message_id: Annotated[int, argument("ID", "Of the message, live or archived.")],
+    message_id: Annotated[int, argument("ID", "Id of the message, live or archived.")],
 ) -> None:
-    """Show all of one message: its fields, what happened to it and when, its last traceback.
+    """Show one message: its fields, its history, and the traceback of its last failure.
 
-    Exit code 3 when there is no such message.
+    Exit code 3: it does not exist.
     """
     with session.connect() as service:
         looked_at = service.queue(queue)
@@ -208,7 +209,7 @@ def _show(session: Session, queue: Queue, found: Sequence[Message], *, archive: 
             _one_line(payload_line(message, queue.settings.payload)),
             *(_one_line(message.last_error or "") for _ in error),
         ),
-        nothing=f"No such message in {'the archive of ' * archive}queue {queue.name}.",
+        nothing=f"No message in {'the archive of ' * archive}queue {queue.name} matches.",
     )
 
 

@@ -1,4 +1,4 @@
-"""What every command shares: the options for the database, and errors as exit codes."""
+"""The options for the database, and the exit codes of errors, for every command."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from queue_over_sql.errors import near_queue_name
 
 
 def in_words(error: Exception) -> str:
-    """What went wrong, with advice for somebody at a shell."""
+    """The text of an error, with advice for users of the shell."""
     if isinstance(error, QueueNotFound):
         name = near_queue_name(error.queue)
         return (
@@ -46,13 +46,13 @@ def in_words(error: Exception) -> str:
         )
     if isinstance(error, ScheduleNotFound):
         return (
-            f"There is no schedule {error.schedule!r} in this database; "
-            "queue-over-sql schedule list shows those that are there"
+            f"There is no schedule {error.schedule!r} in this database; list the schedules with: "
+            "queue-over-sql schedule list"
         )
     if isinstance(error, DuplicateKey):
         return (
-            f"Queue {error.queue!r} has a live message with key {error.key!r} already "
-            f"(id {error.id}): use --on-conflict skip or replace."
+            f"Queue {error.queue!r} already has a live message with key {error.key!r} (id "
+            f"{error.id}): use --on-conflict skip or replace."
         )
     return str(error) or type(error).__name__
 
@@ -61,7 +61,7 @@ URL_VARIABLE = "QUEUE_OVER_SQL_URL"
 SCHEMA_VARIABLE = "QUEUE_OVER_SQL_SCHEMA"
 PREFIX_VARIABLE = "QUEUE_OVER_SQL_TABLE_PREFIX"
 DATABASE_PANEL = "Database and output"
-NO_URL = f"""no database is given. Say where the queues live with --url or {URL_VARIABLE}, e.g.
+NO_URL = f"""no database is given. Set it with --url or {URL_VARIABLE}, e.g.
   --url sqlite:///queues.db
   --url postgresql://user:password@host/database
   --url mysql://user:password@host/database
@@ -72,7 +72,7 @@ UrlOption = Annotated[
     typer.Option(
         metavar="URL",
         rich_help_panel=DATABASE_PANEL,
-        help=f"SQLAlchemy URL of the database, else from {URL_VARIABLE}.",
+        help=f"SQLAlchemy URL of the database. Default: {URL_VARIABLE}.",
     ),
 ]
 SchemaOption = Annotated[
@@ -80,7 +80,7 @@ SchemaOption = Annotated[
     typer.Option(
         metavar="NAME",
         rich_help_panel=DATABASE_PANEL,
-        help=f"Database schema of the tables, else from {SCHEMA_VARIABLE}.",
+        help=f"Database schema of the tables. Default: {SCHEMA_VARIABLE}.",
     ),
 ]
 PrefixOption = Annotated[
@@ -88,7 +88,7 @@ PrefixOption = Annotated[
     typer.Option(
         metavar="PREFIX",
         rich_help_panel=DATABASE_PANEL,
-        help=f"Prefix of the queues' tables, else from {PREFIX_VARIABLE}.",
+        help=f"Prefix of the queues' tables. Default: {PREFIX_VARIABLE}.",
         show_default="queue_",
     ),
 ]
@@ -97,14 +97,15 @@ JsonOption = Annotated[
     typer.Option(
         "--json",
         rich_help_panel=DATABASE_PANEL,
-        help="Write results as JSON lines on standard output; everything else on standard error.",
+        help="Write results as JSON lines to standard output, and everything else to standard "
+        "error.",
     ),
 ]
 
 
 @dataclass(frozen=True)
 class Connection:
-    """Where the queues live, as far as one place of the command line said; None: not said there."""
+    """The database options of one part of the command line; None: not given there."""
 
     url: UrlOption = None
     schema: SchemaOption = None
@@ -112,7 +113,7 @@ class Connection:
     as_json: JsonOption = False
 
     def over(self, other: Connection) -> Connection:
-        """These options, filled up with those of `other`."""
+        """These options, completed by those of `other`."""
         pairs = zip(astuple(self), astuple(other), strict=True)
         return Connection(*(mine or theirs for mine, theirs in pairs))
 
@@ -126,7 +127,7 @@ def environment() -> Connection:
 
 
 class Tables(TypedDict, total=False):
-    """Which tables are meant: arguments of `QueueService`, and of what works on Spark."""
+    """Schema and prefix of the tables: arguments of `QueueService` and of Spark's functions."""
 
     schema: str
     table_prefix: str
@@ -137,30 +138,30 @@ class Session(typer.Context):
 
     @property
     def given(self) -> Connection:
-        """What the command line says of the database; the environment says the rest."""
+        """The database options of the command line."""
         given: Connection = self.obj or Connection()
         return given
 
     @functools.cached_property
     def connection(self) -> Connection:
-        """What the command line and the environment say of the database."""
+        """The database options of the command line, completed by the environment."""
         return self.given.over(environment())
 
     @functools.cached_property
     def output(self) -> Output:
-        """Where the command's words go."""
+        """The output of the command."""
         return Output(machine=self.connection.as_json)
 
     @property
     def url(self) -> str:
-        """The database's URL; a usage error that says how to give one when there is none."""
+        """The database's URL; a usage error if there is none."""
         if self.connection.url is None:
             raise typer.BadParameter(NO_URL)
         return self.connection.url
 
     @property
     def tables(self) -> Tables:
-        """Which tables are meant, as far as it was said."""
+        """Schema and prefix of the tables, as far as they were given."""
         said = Tables()
         if self.connection.schema is not None:
             said["schema"] = self.connection.schema
@@ -171,7 +172,7 @@ class Session(typer.Context):
     def service(self, *, creates: bool = False, **options: Any) -> QueueService:
         """A service on the given database; `options` go to `QueueService`. Not started.
 
-        Only a command that `creates` makes the file of an embedded database.
+        The file of an embedded database is created only for a command that `creates`.
         """
         if not creates:
             insist_on_file(read_url(self.url))
@@ -240,11 +241,11 @@ def _database_options() -> list[Any]:
 
 
 class Commands(typer.Typer):
-    """Commands that are shown in one panel of the help; with a `name` they are a group.
+    """Commands of one help panel; with a `name` they are a group.
 
     Args:
         panel: of the commands.
-        name: of the group; None puts the commands beside those of the group that takes these.
+        name: of the group; None adds the commands to the parent group.
         help: of the group.
         group_panel: of the group; `panel` if it is not given.
     """
@@ -272,17 +273,17 @@ class Commands(typer.Typer):
 
 
 def unwrapped(text: str) -> str:
-    """`text` with each paragraph on one line, for the terminal to wrap."""
+    """`text` with each paragraph on one line, so that the terminal wraps it."""
     return "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(text).split("\n\n"))
 
 
 @contextmanager
 def errors_as_exit_codes(output: Output, by_options: Callable[[str], str] = str) -> Iterator[None]:
-    """End with the exit code of a library, database or input error, after saying what it was.
+    """Print a library, database or input error, and end with its exit code.
 
     Args:
-        output: where it is said.
-        by_options: puts options into an error's text that names arguments of the library.
+        output: where to print it.
+        by_options: replaces argument names of the library in an error's text by options.
     """
     try:
         yield

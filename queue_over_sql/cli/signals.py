@@ -25,7 +25,7 @@ from queue_over_sql import (
 
 
 class ExitCode(IntEnum):
-    """The exit codes of ``queue-over-sql``: the same for every command."""
+    """The exit codes of all commands."""
 
     OK = 0
     FAILED = 1
@@ -42,7 +42,7 @@ _NOT_THERE = (QueueNotFound, TopicNotFound, ScheduleNotFound, ConsumerNotFound, 
 
 
 def exit_code_of(kind: type[QueueError]) -> ExitCode:
-    """The exit code that tells a script what kind of error this was."""
+    """The exit code for a class of errors."""
     if issubclass(kind, _NOT_THERE):
         return ExitCode.NOTHING
     if issubclass(kind, DatabaseUnavailable):
@@ -57,7 +57,7 @@ _TWICE = 2
 
 
 class Flag:
-    """What a signal handler may set at any moment, and the main thread waits for.
+    """An event that a signal handler may set at any moment, and the main thread waits for.
 
     Not ``threading.Event``: its lock may be held by the very code that the signal interrupts, and
     an untimed wait for it does not return to run a handler when another thread took the signal.
@@ -86,12 +86,12 @@ class Flag:
 
 
 class Stop:
-    """Whether this process was asked to stop, and whether it was asked again, to stop now.
+    """Whether this process was asked to stop, and asked again to stop immediately.
 
     Attributes:
         asked: set by the first request.
         now: set by the second one.
-        awaits_command: whether a command was told to end, and is given the time to.
+        awaits_command: whether a command was told to end, and has not ended yet.
     """
 
     def __init__(self) -> None:
@@ -100,16 +100,16 @@ class Stop:
         self.awaits_command = False
 
     def ask(self) -> None:
-        """Note one more request: the first asks to finish and stop, the second to stop now."""
+        """Count one more request: the first one means finish and stop, the second one stop now."""
         (self.now if self.asked.is_set() else self.asked).set()
 
 
 @contextmanager
 def stop_on_signals(*, at_once: bool = False) -> Iterator[Stop]:
-    """Inside, SIGINT and SIGTERM only set the `Stop`; afterwards they mean what they did before.
+    """Within the block SIGINT and SIGTERM only set the `Stop`; afterwards the old handlers return.
 
     Args:
-        at_once: a process that was asked twice, and waits for a database, is ended.
+        at_once: whether a second signal ends a process that waits for a database.
     """
     stop = Stop()
 
@@ -127,12 +127,12 @@ def stop_on_signals(*, at_once: bool = False) -> Iterator[Stop]:
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, raised where the main thread is, as Ctrl-C is: on the way out all is given back."""
+    """SIGTERM raises this in the main thread, as Ctrl-C raises KeyboardInterrupt."""
 
 
 @contextmanager
 def sigterm_raised() -> Iterator[None]:
-    """Inside, the first SIGTERM raises `Terminated`, a second one kills; unless it is ignored."""
+    """Let the first SIGTERM raise `Terminated`, unless it is ignored; a second one kills."""
     if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
@@ -181,5 +181,7 @@ def _end_at_once(stop: Stop, signals: socket.socket, left: threading.Event) -> N
             return
         if stop.awaits_command:
             deadline = time.monotonic() + _AT_ONCE_SECONDS
-    sys.stderr.write("Stopped at once, waiting for nothing: what was held comes back by itself.\n")
+    sys.stderr.write(
+        "Stopped immediately. The messages that it held are redelivered when their leases expire.\n"
+    )
     os._exit(ExitCode.INTERRUPTED)

@@ -1,4 +1,4 @@
-"""What the commands of `spark` share: the session, options, progress, functions of the user."""
+"""Shared by the commands of `spark`: session, options, progress and the user's functions."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ ConfOption = Annotated[
         "--conf",
         metavar="NAME=VALUE",
         rich_help_panel=PANEL,
-        help="A setting of Spark, such as spark.driver.memory=4g; repeatable.",
+        help="A Spark setting, such as spark.driver.memory=4g. Repeatable.",
     ),
 ]
 QueuesOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--queue", metavar="QUEUE", show_default="all", help="Only this queue; repeatable."
+        "--queue", metavar="QUEUE", show_default="all", help="Only this queue. Repeatable."
     ),
 ]
 
@@ -54,9 +54,9 @@ QueuesOption = Annotated[
 def spark_session(
     session: Session, master: str | None, conf: Sequence[str] | None
 ) -> Iterator[SparkSession]:
-    """A Spark session for one command, stopped at its end; Spark's errors end it in short.
+    """A Spark session for one command; Spark's errors are shortened.
 
-    What is wrong with an argument is a ``ValueError``, which ends with exit code 2.
+    A wrong argument is a ``ValueError``, which ends with exit code 2.
     """
     settings = _settings(master, conf or ())
     try:
@@ -83,10 +83,10 @@ def spark_session(
 
 
 def ended_by(stop: Stop) -> contextlib.AbstractContextManager[None]:
-    """Inside, an error of Spark is the end that was asked for, once the process was asked to stop.
+    """Ignore Spark's errors once the process was asked to stop.
 
-    Service managers and ``timeout`` send their signal to all processes of a command. The JVM has
-    then gone before this process could tell it to stop the query, which goes on at its next start.
+    Service managers and ``timeout`` send their signal to all processes of a command, so the JVM may
+    end before this process can stop the query. The query continues at its next start.
     """
     return _without_spark(stop.asked.is_set)
 
@@ -114,7 +114,7 @@ def _is_of_spark(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def steps_shown(session: Session, doing: str) -> Iterator[Callable[[str, int, int], None]]:
-    """Show what a pipeline does, step by step: a bar on a terminal, else one remark a step."""
+    """Show the steps of a pipeline: a progress bar on a terminal, otherwise one line per step."""
     with session.output.progress() as bar:
         task = bar.add_task(doing, total=None)
 
@@ -132,9 +132,9 @@ def _tell(output: Output, what: str) -> None:
 
 
 def told_of_spark(error: BaseException) -> tuple[str, ExitCode]:
-    """What Spark's error comes to at the shell: its reason, and the exit code for that.
+    """Print the reason of a Spark error, and end with its exit code.
 
-    An error of ours that was raised in Spark's Python ends as it would have ended here.
+    An error of this library that was raised in Spark's Python gets its usual exit code.
     """
     from queue_over_sql.spark.reasons import in_short, raised_in_python
 
@@ -162,11 +162,10 @@ def _settings(master: str | None, conf: Sequence[str]) -> dict[str, Any]:
 
 
 def check_function(target: str, default: str) -> bool:
-    """Refuse what is no function; tells whether it could be imported without a session.
+    """Reject what is not a function; returns whether it could be imported without a session.
 
-    ``@udf("string")``, ``col("id")`` and ``SparkSession.active()`` ask Spark as soon as they are
-    written. What Spark has to say against them in a session, it says there. An error inside the
-    module itself is raised as it is.
+    ``@udf("string")``, ``col("id")`` and ``SparkSession.active()`` need a session when the module
+    is imported. An error inside the module itself is raised unchanged.
     """
     try:
         load_function(target, default)
@@ -178,7 +177,7 @@ def check_function(target: str, default: str) -> bool:
 
 
 def load_function(target: str, default: str) -> Callable[..., Any]:
-    """Import a function, of the name ``default`` where the path has none."""
+    """Import a function, named ``default`` if the path has no name."""
     try:
         found = import_object(target, default)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""`spark export-history` and `spark report`: archives as Parquet, and what happened in them."""
+"""`spark export-history` and `spark report`: archives as Parquet files, and reports on them."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def export_history(
     *,
     folder: Annotated[
         str,
-        argument("FOLDER", "Where the history is: a folder, or a URI such as hdfs://… or s3a://…."),
+        argument("FOLDER", "The history's folder, or a URI such as hdfs://… or s3a://…."),
     ],
     queue: QueuesOption = None,
     prune: Annotated[
         bool,
-        typer.Option("--prune", help="Then remove from the archives what is in the history."),
+        typer.Option("--prune", help="Afterwards remove the exported messages from the archives."),
     ] = False,
     overlap: Annotated[
         float | None,
         duration(
-            "Look for what was committed late only so far before the last export.",
+            "Search for messages that were committed late only this far before the last export.",
             show_default="all",
         ),
     ] = None,
@@ -47,17 +47,17 @@ def export_history(
         typer.Option(
             "--source",
             metavar="NAME",
-            show_default="its host and name",
-            help="What the database is called in the history, which takes one only.",
+            show_default="host and database name",
+            help="Name of the database in the history. A history holds one database.",
         ),
     ] = None,
     master: MasterOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Add what has finished since the last export to a history of Parquet files.
+    """Export messages that finished since the last export to Parquet files.
 
-    One folder for each queue and day. Each finished message is there once, whatever is killed
-    when; run it as often as you like, by one at a time.
+    The history has a folder for each queue and day. It contains each finished message exactly once,
+    even if an export is killed. Run it as often as you like, but only one export at a time.
 
     Example: queue-over-sql spark export-history /data/history --prune
     """
@@ -94,7 +94,7 @@ def report(
     *,
     folder: Annotated[
         str,
-        argument("FOLDER", "Where to: report.html, parquet/ and csv/ in it are replaced."),
+        argument("FOLDER", "Output folder; report.html, parquet/ and csv/ in it are replaced."),
     ],
     history: Annotated[
         str | None,
@@ -102,37 +102,47 @@ def report(
             "--history",
             metavar="FOLDER",
             show_default="the archives",
-            help="A history of export-history, for what is finished.",
+            help="Read finished messages from this history (see export-history).",
         ),
     ] = None,
     live: Annotated[
         bool,
-        typer.Option("--live/--no-live", help="Whether to look at the database's live messages."),
+        typer.Option("--live/--no-live", help="Include the live messages of the database."),
     ] = True,
     queue: QueuesOption = None,
     since: Annotated[
         float | None,
-        duration("Only what finished in the last 7d, 12h, ….", show_default="all"),
+        duration(
+            "Only messages that finished in this last period, such as 7d or 12h.",
+            show_default="all",
+        ),
     ] = None,
     title: Annotated[
         str, typer.Option("--title", metavar="TEXT", help="Title of the page.")
     ] = "Queue report",
     top: Annotated[
         int,
-        typer.Option("--top", metavar="N", min=1, help="Reasons and dead letters of each queue."),
+        typer.Option(
+            "--top",
+            metavar="N",
+            min=1,
+            help="Number of failure reasons and dead letters to list per queue.",
+        ),
     ] = 20,
     master: MasterOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Say what happened: throughput, waiting, run times, retries, failures, who did the work.
+    """Write an HTML report: throughput, waiting times, run times, retries, failures, consumers.
 
-    Computed by Spark over a history and the live messages, or without a history over the archives.
+    Spark computes it from a history and the live messages. Without --history it reads the archives.
     The page needs no network.
 
     Example: queue-over-sql spark report report --history /data/history --since 7d
     """
     if history is None and not live:
-        raise typer.BadParameter("--no-live leaves nothing to look at: name a --history as well")
+        raise typer.BadParameter(
+            "--no-live needs a --history: without it there is nothing to report on"
+        )
     url = session.url if live else None
     with (
         spark_session(session, master, conf) as spark,

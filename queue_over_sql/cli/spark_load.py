@@ -1,4 +1,4 @@
-"""`spark load`: files or a table of another database become messages."""
+"""`spark load`: publish the rows of files, or of a table of another database."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ FromOption = Annotated[
     typer.Option(
         "--from",
         metavar="FIELD=EXPRESSION",
-        help="Where a field of the message comes from: payload, key, kind, headers, priority, "
-        "delay, at, or a column of the queue's own, as a column of the input or an expression of "
-        "Spark SQL over it; repeatable. Without a payload all columns of the input become one "
-        "JSON object.",
+        help="A field of the message, and the input column or Spark SQL expression that it comes "
+        "from. Fields: payload, key, kind, headers, priority, delay, at, and the queue's own "
+        "columns. Repeatable. Without a payload, all input columns become one JSON object.",
     ),
 ]
 
@@ -49,8 +48,8 @@ def load(
         typer.Option(
             "--format",
             metavar="FORMAT",
-            show_default="by the file's ending",
-            help="parquet, csv, json, jdbc, or another that Spark reads.",
+            show_default="from the file extension",
+            help="parquet, csv, json, jdbc, or another format that Spark reads.",
         ),
     ] = None,
     option: Annotated[
@@ -58,21 +57,21 @@ def load(
         typer.Option(
             "--option",
             metavar="NAME=VALUE",
-            help="An option of Spark's reader, such as header=true or url=jdbc:…; repeatable.",
+            help="An option of Spark's reader, such as header=true or url=jdbc:…. Repeatable.",
         ),
     ] = None,
     fields: FromOption = None,
     on_conflict: Annotated[
         Literal["skip", "replace", "raise"],
-        typer.Option("--on-conflict", help="What to do with a message whose key is live."),
+        typer.Option("--on-conflict", help="What to do if a live message has the key."),
     ] = "skip",
     rejected: Annotated[
         str | None,
         typer.Option(
             "--rejected",
             metavar="FOLDER",
-            help="Where rows go that can be no message, with the reason. Without it one such row "
-            "ends the load, and nothing is published.",
+            help="Where to write rows that cannot become messages, with the reason. Without it, "
+            "one such row ends the load before anything is published.",
         ),
     ] = None,
     rejected_format: Annotated[
@@ -83,8 +82,8 @@ def load(
         typer.Option(
             "--also",
             metavar="URL",
-            help="One more database with this queue: messages are spread over all of them by "
-            "their keys; repeatable.",
+            help="Another database that has this queue. Messages are distributed over all "
+            "databases by key. Repeatable.",
         ),
     ] = None,
     master: MasterOption = None,
@@ -92,8 +91,8 @@ def load(
 ) -> None:
     """Publish the rows of files, or of a table of any database, as messages.
 
-    A row that can be no message goes to --rejected. A second run publishes nothing twice where
-    messages have keys. Exit code 5 when rows were rejected.
+    Rows that cannot become messages go to --rejected. Give messages keys, so that a second run
+    publishes nothing twice. Exit code 5: rows were rejected.
     """
     columns = parse_texts(fields or (), "--from")
     options = parse_texts(option or (), "--option")

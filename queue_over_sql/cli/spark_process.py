@@ -1,4 +1,4 @@
-"""`spark process`: a queue through a transformation of yours into Parquet, a queue, or both."""
+"""`spark process`: transform a queue's messages and write them to Parquet, a queue, or both."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Left:
-    """Messages of a queue that are not done.
+    """The unfinished messages of a queue.
 
-    ``waiting`` are due and free for anybody, ``own`` are held by the query that was looked for, or
-    were not acknowledged by it yet, ``others`` are held by other consumers.
+    ``waiting`` are ready, ``own`` are held or not yet acknowledged by this query, ``others`` are
+    held by other consumers.
     """
 
     waiting: int
@@ -45,9 +45,9 @@ class Left:
 
 
 def left_in(session: Session, queue: str, consumer: str) -> Left | None:
-    """What is left in a queue, as the durable consumer of a query sees it.
+    """Count the unfinished messages of a queue, from the view of a query's durable consumer.
 
-    It adds to what was told already: where the database does not answer it is None.
+    None if the database does not answer.
     """
     from queue_over_sql.durable.consumer import DurableConsumer
 
@@ -62,7 +62,7 @@ def left_in(session: Session, queue: str, consumer: str) -> Left | None:
 
 @contextlib.contextmanager
 def told_what_is_held(session: Session, queue: str, consumer: str) -> Iterator[None]:
-    """Where the query inside has failed, say that its messages wait for it, and for how long."""
+    """If the query fails, say which messages it still holds."""
     try:
         yield
     except typer.Exit as ended:
@@ -70,8 +70,8 @@ def told_what_is_held(session: Session, queue: str, consumer: str) -> Iterator[N
         if left is not None and left.own:
             session.output.note(
                 f"{consumer} holds {counted(left.own, 'message')} until it is started again with "
-                f"the same checkpoint. Give them to others with: queue-over-sql consumer release "
-                f"{consumer}"
+                "the same checkpoint. Release them to others with: queue-over-sql consumer "
+                f"release {consumer}"
             )
         raise
 
@@ -92,7 +92,7 @@ def process(
         str,
         argument(
             "MODULE:FUNCTION",
-            "Import path of the transformation: it gets a streaming DataFrame of messages and "
+            "Import path of the transformation. It gets a streaming DataFrame of messages and "
             "returns the result. Without a colon the function is named transform.",
         ),
     ],
@@ -102,12 +102,12 @@ def process(
             "--checkpoint",
             metavar="FOLDER",
             show_default=False,
-            help="Spark's account of this query; start again with the same to go on.",
+            help="Checkpoint folder of the query. Use the same one to continue after a stop.",
         ),
     ],
     output: Annotated[
         str | None,
-        typer.Option("--output", metavar="FOLDER", help="Parquet files to add to."),
+        typer.Option("--output", metavar="FOLDER", help="Folder of Parquet files to append to."),
     ] = None,
     to: Annotated[
         str | None, typer.Option("--to", metavar="QUEUE", help="The queue to publish to.")
@@ -117,7 +117,8 @@ def process(
         typer.Option(
             "--message",
             metavar="MODULE:FUNCTION",
-            help="Makes messages out of the result for --to: a column payload, and key, kind ….",
+            help="Import path of a function that turns the result into messages for --to: a "
+            "column payload, and optionally key, kind ….",
         ),
     ] = None,
     consumer: Annotated[
@@ -126,43 +127,50 @@ def process(
             "--consumer",
             metavar="ID",
             show_default="process-QUEUE",
-            help="Under which name it claims, the same at each start.",
+            help="Name of the durable consumer; keep it the same at each start.",
         ),
     ] = None,
     every: Annotated[
         float | None,
         duration(
-            "Go on for ever, with a batch so often. Without it: what is there now.",
+            "Run forever, with a batch at this interval. Without it, process the messages that "
+            "are there now.",
             show_default=False,
         ),
     ] = None,
     max_messages: Annotated[
         int | None,
-        typer.Option("--max-messages", metavar="N", min=1, help="The most that one batch takes."),
+        typer.Option(
+            "--max-messages", metavar="N", min=1, help="Largest number of messages per batch."
+        ),
     ] = None,
     partition_by: Annotated[
         list[str] | None,
-        typer.Option("--partition-by", metavar="COLUMN", help="Folders of --output; repeatable."),
+        typer.Option(
+            "--partition-by",
+            metavar="COLUMN",
+            help="Partition the files of --output by this column. Repeatable.",
+        ),
     ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option(
-            "--option", metavar="NAME=VALUE", help="An option of the format's stream; repeatable."
+            "--option", metavar="NAME=VALUE", help="An option of the stream reader. Repeatable."
         ),
     ] = None,
     master: MasterOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Consume a queue as a stream, transform it, and write it to Parquet, to a queue, or to both.
+    """Stream a queue through a transformation, and write to Parquet, to a queue, or to both.
 
-    Exactly once: killed at any point and started again with the same arguments, it goes on. SIGTERM
-    or Ctrl-C stops the query, says what is left, and ends with code 0; a batch that it cuts off is
-    repeated then.
+    Processing is exactly once: after a crash, start the command again with the same arguments.
+        SIGTERM or Ctrl-C stops the query and reports how many messages are left, with exit code 0.
+        The next run repeats an interrupted batch.
 
     Example: queue-over-sql spark process files work:hashes --output hashes --checkpoint state
     """
     if output is None and to is None:
-        raise typer.BadParameter("name what to write to: --output, --to, or both")
+        raise typer.BadParameter("give --output, --to, or both")
     # What is wrong with a name is told before Spark is started.
     for name in filter(None, (target, message)):
         check_function(name, _FUNCTION)
@@ -228,12 +236,12 @@ def _tell(session: Session, queue: str, consumer: str, done: _Done, *, stopped: 
     rest = left.waiting + left.own if stopped and left is not None else None
     if rest:
         are = "message is" if rest == 1 else "messages are"
-        human += f" Stopped; {rest:,} {are} left: start it again to go on."
+        human += f" Stopped; {rest:,} {are} left. Start it again to continue."
     fields = {"messages": done.messages, "batches": done.batches, "stopped": stopped, "left": rest}
     session.output.record({"queue": queue, **fields}, human=human)
     if not done.messages and left is not None and left.others:
         session.output.note(
-            f"{left.others:,} of its messages are held by others, see: queue-over-sql consumers"
+            f"Other consumers hold {left.others:,} of its messages; see: queue-over-sql consumers"
         )
 
 

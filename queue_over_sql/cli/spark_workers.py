@@ -1,4 +1,4 @@
-"""`spark workers`: a function of yours, run over a queue by Spark's executors."""
+"""`spark workers`: Spark's executors run your handler for the messages of a queue."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FormOption = Annotated[
     Literal["message", "batch", "arrow"],
     typer.Option(
         "--form",
-        help="What the function gets: one message, a list of messages, or an Arrow batch.",
+        help="What the handler gets: one message, a list of messages, or an Arrow batch.",
     ),
 ]
 
@@ -53,7 +53,10 @@ def workers(
         ),
     ],
     number: Annotated[
-        int, typer.Option("--workers", metavar="N", min=1, help="Workers, each a task of Spark.")
+        int,
+        typer.Option(
+            "--workers", metavar="N", min=1, help="Number of workers; each is a Spark task."
+        ),
     ] = 2,
     batch: Annotated[
         int | None,
@@ -62,7 +65,7 @@ def workers(
             metavar="N",
             min=1,
             show_default="100; as Arrow batches 500, transactional 10,000",
-            help="Messages claimed at once.",
+            help="Messages per claim.",
         ),
     ] = None,
     until: Annotated[
@@ -70,8 +73,8 @@ def workers(
         typer.Option(
             "--until",
             metavar="empty|forever|DURATION",
-            help="When to end: when each message that is due has met its fate, never, or after a "
-            "time. Ctrl-C finishes the messages at hand.",
+            help="When to end: when every due message is finished, never, or after a duration. "
+            "Ctrl-C finishes the current messages first.",
         ),
     ] = "empty",
     form: FormOption = "message",
@@ -79,18 +82,18 @@ def workers(
         bool,
         typer.Option(
             "--transactional",
-            help="Call the function with a connection as well, and commit its writes with the ack.",
+            help="Call the handler with a connection, too, and commit its writes together with "
+            "the ack.",
         ),
     ] = False,
     consumer_timeout: ConsumerTimeoutOption = 30.0,
     master: MasterOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Let Spark's executors work through a queue by a function of yours.
+    """Run your handler for the messages of a queue, on Spark's executors.
 
-    Each worker is an ordinary consumer, with heartbeat, leases, retries and dead letters. The
-    report at the end counts what became of the messages; with --json it is one line. Exit code 5
-    when messages were given up.
+    Each worker is a normal consumer, with heartbeat, leases, retries and dead letters. The report
+    at the end counts the handled and the failed messages. Exit code 5: there were dead letters.
     """
     # What is wrong with the name is told before Spark is started.
     importable = check_function(target, _FUNCTION)
@@ -152,11 +155,11 @@ def _tell(session: Session, report: FleetReport) -> None:
     session.output.record(
         fields,
         human=f"{counted(report.handled, 'message')} handled, {report.failed:,} failures, "
-        f"{counted(report.dead, 'message')} given up, in "
+        f"{counted(report.dead, 'dead letter')}, in "
         f"{format_duration(report.seconds)} by {counted(len(report.workers), 'worker')}.",
     )
     if report.restarts:
         session.output.note(
             f"Spark's job was started again {counted(report.restarts, 'time')} after a worker was "
-            "lost; what the lost ones handled is not counted here."
+            "lost. This count does not include what the lost workers handled."
         )

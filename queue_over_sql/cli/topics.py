@@ -32,8 +32,8 @@ PATTERN_HELP: Final = (
     "Routing keys: words joined by dots, * for exactly one word, # for any number of words."
 )
 WHERE_HELP: Final = (
-    "Only messages with this field in their JSON payload, e.g. address.city=Zagreb. VALUE is JSON "
-    "where it is, text otherwise. Repeatable: all must match."
+    "Only messages with this field in their JSON payload, e.g. address.city=Zagreb. VALUE is read "
+    "as JSON if it is valid JSON, else as text. Repeatable: all must match."
 )
 
 TopicName = Annotated[
@@ -44,14 +44,14 @@ TopicName = Annotated[
 commands = Commands(
     PANEL,
     "topic",
-    help="Publish once to a topic; each queue that subscribed gets a copy.",
+    help="Publish once to a topic; each subscribed queue gets a copy.",
 )
 subscriptions = Commands(PANEL)
 
 
 @commands.add("create")
 def create(session: Session, *, topic: TopicName, create_file: CreateFileOption = False) -> None:
-    """Create a topic; safe to run from every server at every start."""
+    """Create a topic; safe to repeat."""
     with session.connect(creates=create_file) as service:
         service.create_topic(topic)
     session.output.record({"topic": topic}, human=f"Topic {topic} is ready.")
@@ -59,7 +59,7 @@ def create(session: Session, *, topic: TopicName, create_file: CreateFileOption 
 
 @commands.add("list")
 def list_topics(session: Session) -> None:
-    """List the topics and how many subscriptions each has; exit code 3 when there is none."""
+    """List the topics and their numbers of subscriptions. Exit code 3: there is none."""
     with session.connect() as service:
         found = [(topic.name, len(topic.subscriptions())) for topic in service.topics()]
     session.output.listing(
@@ -67,13 +67,13 @@ def list_topics(session: Session) -> None:
         lambda row: {"topic": row[0], "subscriptions": row[1]},
         ("topic", "#subscriptions"),
         lambda row: row,
-        nothing="There is no topic yet: queue-over-sql topic create NAME makes one.",
+        nothing="There is no topic yet. Create one with: queue-over-sql topic create NAME",
     )
 
 
 @commands.add("show")
 def show(session: Session, *, topic: TopicName) -> None:
-    """Show who gets which messages of a topic; exit code 3 when nobody has subscribed."""
+    """Show the subscriptions to a topic. Exit code 3: there is none."""
     with session.connect() as service:
         found = service.topic(topic).subscriptions()
     session.output.listing(
@@ -92,7 +92,7 @@ def show(session: Session, *, topic: TopicName) -> None:
             "" if each.where is None else to_json(each.where),
             format_instant(each.created_at),
         ),
-        nothing=f"No queue has subscribed to topic {topic}.",
+        nothing=f"No queue is subscribed to topic {topic}.",
     )
 
 
@@ -104,7 +104,9 @@ def publish(
     payload: Annotated[
         str,
         typer.Argument(
-            metavar="PAYLOAD", show_default=False, help="The message: JSON, or with --text a text."
+            metavar="PAYLOAD",
+            show_default=False,
+            help="The payload: JSON, or plain text with --text.",
         ),
     ],
     routing_key: Annotated[
@@ -117,9 +119,7 @@ def publish(
             help="Words joined by dots, such as orders.eu.paid.",
         ),
     ],
-    text: Annotated[
-        bool, typer.Option("--text", help="PAYLOAD is a plain text, as it stands.")
-    ] = False,
+    text: Annotated[bool, typer.Option("--text", help="PAYLOAD is plain text.")] = False,
     key: KeyOption = None,
     on_conflict: OnConflictOption = "raise",
     kind: KindOption = None,
@@ -127,9 +127,9 @@ def publish(
     priority: PriorityOption = 0,
     delay: DelayOption = None,
 ) -> None:
-    """Put a copy of a message into each queue whose subscription fits: all of them or none.
+    """Publish a copy of a message to each queue with a matching subscription, in one transaction.
 
-    Without such a queue nothing is published, and that is no error.
+    If no subscription matches, it publishes nothing and ends with exit code 0.
 
     Example: queue-over-sql topic publish orders '{"id": 7}' --routing-key orders.eu.paid
     """
@@ -160,13 +160,13 @@ def _report(session: Session, topic: str, published: list[Published]) -> None:
         {},
         human=f"Published to {queues}: {told}."
         if published
-        else f"No subscription to topic {topic} fits: nothing was published.",
+        else f"No subscription to topic {topic} matches: nothing was published.",
     )
 
 
 @commands.add("drop")
 def drop(session: Session, *, topic: TopicName, yes: YesOption = False) -> None:
-    """Drop a topic with its subscriptions; the queues stay, and what they hold."""
+    """Drop a topic with its subscriptions; the queues keep their messages."""
     with session.connect() as service:
         count = len(service.topic(topic).subscriptions())
         told = counted(count, "subscription")
@@ -189,9 +189,10 @@ def subscribe(
         typer.Option("--where", metavar="PATH=VALUE", show_default=False, help=WHERE_HELP),
     ] = None,
 ) -> None:
-    """Let a queue get a copy of each message to a topic that fits, from now on.
+    """Subscribe a queue to a topic: it gets a copy of each new message that matches.
 
-    A queue may subscribe with several patterns. The same pattern again replaces its --where.
+    A queue may have several subscriptions, with different patterns. Repeating a pattern replaces
+    its --where.
 
     Example: queue-over-sql subscribe orders invoices --pattern 'orders.*.paid' --where country=HR
     """
@@ -202,7 +203,7 @@ def subscribe(
         service.topic(topic).subscribe(queue, pattern, fields or None)
     session.output.record(
         {"topic": topic, "queue": queue, "pattern": pattern, "where": fields or None},
-        human=f"Queue {queue} has subscribed to topic {topic}.",
+        human=f"Queue {queue} is subscribed to topic {topic}.",
     )
 
 
@@ -218,16 +219,16 @@ def unsubscribe(
             "--pattern",
             metavar="PATTERN",
             show_default="all",
-            help="Only the one with this pattern.",
+            help="Only the subscription with this pattern.",
         ),
     ] = None,
 ) -> None:
-    """End the subscriptions of a queue to a topic; exit code 3 when there was none."""
+    """Remove the subscriptions of a queue to a topic. Exit code 3: there was none."""
     with session.connect() as service:
         ended = service.topic(topic).unsubscribe(queue, pattern)
     if not ended:
         session.output.nothing(f"Queue {queue} has no such subscription to topic {topic}.")
     session.output.record(
         {"topic": topic, "queue": queue, "unsubscribed": True},
-        human=f"Queue {queue} has unsubscribed from topic {topic}.",
+        human=f"Queue {queue} is unsubscribed from topic {topic}.",
     )

@@ -1,4 +1,4 @@
-"""Reading the values of options: durations, instants, headers, columns, retry policies."""
+"""Parse the values of options: durations, times, headers, columns and retry policies."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from queue_over_sql.durations import parse_seconds
 from queue_over_sql.payloads.codec import json_or_text
 
 SHOWN_WITH_TENTHS = 10
-DURATION_HELP = "Seconds, or with units: 250ms, 90s, 1h30m, 7d."
+DURATION_HELP = "Write it in seconds, or with units: 250ms, 90s, 1h30m, 7d."
 
 
 def parse_duration(text: object) -> float:
-    """Seconds from ``"1.5"``, ``"250ms"`` or ``"1h30m"``; else `typer.BadParameter`.
+    """Parse ``"1.5"``, ``"250ms"`` or ``"1h30m"`` as seconds, or raise `typer.BadParameter`.
 
-    A line of a file may have anything there.
+    It accepts any value, because the text may be from a line of a file.
     """
     if isinstance(text, int | float):
         return float(text)
@@ -39,28 +39,28 @@ def parse_duration(text: object) -> float:
 
 
 def parse_instant(text: str | datetime) -> datetime:
-    """An aware instant from ISO 8601 text; without a zone or offset it is refused, not guessed."""
+    """Parse an ISO 8601 time; one without an offset is an error."""
     try:
         instant = text if isinstance(text, datetime) else datetime.fromisoformat(text)
     except (ValueError, TypeError):
         raise typer.BadParameter(
-            f"{text!r} is not an ISO 8601 instant, such as 2030-01-31T09:00:00+01:00"
+            f"{text!r} is not an ISO 8601 time, such as 2030-01-31T09:00:00+01:00"
         ) from None
     if instant.tzinfo is None:
         example = instant.replace(tzinfo=UTC).isoformat()
         raise typer.BadParameter(
-            f"{text!r} has no time zone: write {example} for UTC, or your own offset"
+            f"{text!r} has no time zone: write {example} for UTC, or add your own offset"
         )
     return instant
 
 
 def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, Any]:
-    """``["a=1", "b=x"]`` as ``{"a": 1, "b": "x"}``: JSON values where they are, text otherwise."""
+    """``["a=1", "b=x"]`` as ``{"a": 1, "b": "x"}``: JSON values if valid, else text."""
     return dict(_parse_pair(pair, option) for pair in pairs)
 
 
 def parse_texts(pairs: Sequence[str], option: str) -> dict[str, str]:
-    """The same with each value as the text that it is."""
+    """As `parse_pairs`, with each value as text."""
     return dict(_split_pair(pair, option) for pair in pairs)
 
 
@@ -77,7 +77,7 @@ def _parse_pair(pair: str, option: str) -> tuple[str, Any]:
 
 
 def format_duration(seconds: float | None) -> str:
-    """A duration for people: ``0.2s``, ``42s``, ``3m 20s``, ``2h 05m``, ``4d 1h``; none: ``-``."""
+    """A duration for people: ``0.2s``, ``42s``, ``3m 20s``, ``2h 05m``, ``4d 1h``; None: ``-``."""
     if seconds is None:
         return "-"
     if seconds < SHOWN_WITH_TENTHS:
@@ -93,17 +93,17 @@ def format_duration(seconds: float | None) -> str:
 
 
 def format_instant(at: datetime | None) -> str:
-    """An instant for people, in UTC, to the second; empty for none."""
+    """A time for people, in UTC, to the second; None: an empty string."""
     return "" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def format_age(since: datetime) -> str:
-    """How long ago an instant was by this machine's clock, as a duration for people."""
+    """How long ago a time was by this machine's clock, as a duration for people."""
     return format_duration(max(0.0, (datetime.now(UTC) - since).total_seconds()))
 
 
 def format_bytes(size: int | None) -> str:
-    """A size for people, in MiB; nothing where there is none."""
+    """A size for people, in MiB; None: an empty string."""
     return "" if size is None else f"{size / 2**20:,.1f} MiB"
 
 
@@ -112,11 +112,11 @@ def import_object(path: str, default: str) -> object:
 
     Args:
         path: the import path; the name may have dots.
-        default: the name where the path has none.
+        default: the name if the path has none.
 
     Raises:
-        ValueError: there is no such module, or nothing of that name in it. An error inside the
-            module itself is raised as it is.
+        ValueError: the module or the name does not exist. An error inside the module itself is
+            raised unchanged.
     """
     module_name, _, name = path.partition(":")
     folder = os.getcwd()  # noqa: PTH109 - an import path is a string
@@ -137,8 +137,8 @@ def import_object(path: str, default: str) -> object:
 
 
 COLUMN_HELP = (
-    "A column of your own, repeatable: NAME:TYPE or NAME:TYPE:index, with TYPE one of string(N), "
-    "text, integer, bigint, float, boolean, e.g. tenant:string(40):index."
+    "Add a column of your own: NAME:TYPE or NAME:TYPE:index. TYPE is string(N), text, integer, "
+    "bigint, float or boolean, e.g. tenant:string(40):index. Repeatable."
 )
 SPEC = re.compile(r"(?P<name>[a-z]\w*):(?P<type>[a-z]+)(?:\((?P<length>\d+)\))?(?P<index>:index)?")
 TYPES: dict[str, Callable[[], TypeEngine[Any]]] = {
@@ -172,15 +172,15 @@ def _column_type(text: str, name: str, length: str | None) -> TypeEngine[Any]:
 
 
 RETRY_HELP = (
-    "When a failed message comes back: none, fixed:30s, delays:1s,10s,1m, exponential, "
-    "exponential:base=1s,factor=2,maximum=1h,jitter=0.1, or module:Class of your own, which each "
-    "server registers by QueueService(retry_policies=...)."
+    "When a failed message is retried: none, fixed:30s, delays:1s,10s,1m, exponential, "
+    "exponential:base=1s,factor=2,maximum=1h,jitter=0.1, or module:Class for your own policy. "
+    "Each server must register its own policies with QueueService(retry_policies=...)."
 )
 PLAIN_NUMBERS = frozenset({"factor", "jitter"})
 
 
 def parse_retry(text: str) -> RetryPolicy:
-    """The policy that `text` names; `typer.BadParameter` says which forms there are."""
+    """Parse a retry policy, or raise `typer.BadParameter`, which lists the forms."""
     name, _, arguments = text.partition(":")
     maker = MAKERS.get(name)
     try:
@@ -194,7 +194,7 @@ def parse_retry(text: str) -> RetryPolicy:
 
 
 def named_by_path(policy: object) -> dict[str, type]:
-    """What `QueueService(retry_policies=...)` needs to store `policy`: its class by its path."""
+    """The argument `retry_policies` for `QueueService` that stores `policy` by its import path."""
     kind = type(policy)
     if policy is None or kind.__module__ == RetryPolicy.__module__:
         return {}

@@ -1,4 +1,4 @@
-"""Commands that stay: `worker` runs a Worker of yours, `reaper` is the background daemon."""
+"""The commands `worker` and `reaper`, which run until they are stopped."""
 
 from __future__ import annotations
 
@@ -42,10 +42,12 @@ if TYPE_CHECKING:
 
 LogLevelOption = Annotated[
     str,
-    typer.Option(metavar="debug|info|warning|error", help="How much is logged to standard error."),
+    typer.Option(
+        metavar="debug|info|warning|error", help="Log level; the log goes to standard error."
+    ),
 ]
 LogFormatOption = Annotated[
-    str, typer.Option(metavar="text|json", help="Log lines for people, or one JSON object a line.")
+    str, typer.Option(metavar="text|json", help="Log format: text, or one JSON object per line.")
 ]
 HttpOption = Annotated[
     str | None,
@@ -53,15 +55,15 @@ HttpOption = Annotated[
         "--http",
         metavar="HOST:PORT",
         show_default=False,
-        help="Answer /livez, /readyz and /metrics here. A port alone is reached from this machine "
-        "only; port 0 picks a free one, which the log names.",
+        help="Serve /livez, /readyz and /metrics at this address. A port without a host listens "
+        "on this machine only; port 0 picks a free port, which the log shows.",
     ),
 ]
 LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error")}
 logger = logging.getLogger(__name__)
 
 SUPERVISED = "--supervised"
-"""The option that tells a worker that a supervisor started it."""
+"""The hidden option of workers that a supervisor started."""
 FIRST_RESTART, LAST_RESTART = 0.5, 30.0
 _LOOK_SECONDS = 0.1
 # A process that ran for so long starts again after the shortest pause.
@@ -70,7 +72,7 @@ _STEADY_SECONDS = 30.0
 _WRONG_CALL = (ExitCode.USAGE, ExitCode.NOTHING)
 # None: it runs. The last one: it was told to stop before it could drain.
 _IN_ORDER = (None, ExitCode.OK, ExitCode.TERMINATED)
-_HOW = {1: "finish what they are handling", 2: "stop at once"}
+_HOW = {1: "finish their current messages", 2: "stop immediately"}
 # What a supervisor says to its processes: to stop, and to say how they are.
 _STOP, _ASK = b".", b"?"
 # How long they have for that, how long what they say counts, and how long they may take to start.
@@ -99,8 +101,8 @@ def worker(
     hung_after: Annotated[
         float | None,
         duration(
-            "Not live once each thread has been in one call of a handler for so long; "
-            "by default handlers may take any time.",
+            "/livez fails if every thread has been in the same handler call for longer than this. "
+            "Default: no limit.",
             show_default=False,
         ),
     ] = None,
@@ -112,18 +114,17 @@ def worker(
 ) -> None:
     """Run your Worker until SIGTERM or Ctrl-C.
 
-    It then finishes the messages that it is handling and gives the others back. A second signal
-    stops at once. The Worker brings its own database; --url, where given, is put into
+    It then finishes its current messages and releases the others. A second signal stops it
+    immediately. Your module decides which database the Worker uses; --url only sets
     QUEUE_OVER_SQL_URL before your module is imported.
 
-    With --processes, a process that dies is started again after half a second; the pause doubles
-    up to 30 s. Its messages come back when its heartbeat ends. Signals are passed on. If this
-    process itself is killed, the others finish what they are handling and stop.
+    With --processes, a process that dies is restarted after 0.5 s; the pause doubles up to 30 s.
+    Its messages are redelivered when its heartbeat expires. Signals are passed on. If this process
+    itself is killed, the others finish their current messages and stop.
 
-    With --http this process says whether it is live (its threads turn over; a database that is
-    away does not matter) and ready (the database answers, the heartbeat is fresh, it does not
-    stop). With --processes it answers for all of them. Under systemd it also says when it is
-    ready, and while it is live.
+    With --http this process answers health probes, for all --processes. It is live while its
+    threads make progress, even if the database is unreachable. It is ready if the database answers,
+    its heartbeat is recent and it is not stopping. It also reports both to systemd.
     """
     from queue_over_sql.observability.health import Health
 
@@ -146,21 +147,21 @@ def worker(
 
 
 def load_worker(target: str) -> Worker:
-    """The Worker at ``module:name``; a usage error says what is there instead."""
+    """Import the Worker at ``module:name``; a usage error says what it is instead."""
     try:
         found = import_object(target, "worker")
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     if not isinstance(found, Worker):
         raise typer.BadParameter(
-            f"{target} is a {type(found).__name__}, not a Worker (make one by service.worker())"
+            f"{target} is a {type(found).__name__}, not a Worker (create one with service.worker())"
         )
     return found
 
 
 @contextlib.contextmanager
 def probing(probed: Probed, address: str | None) -> Iterator[None]:
-    """Answer probes at an address, if there is one, and tell systemd, if it started this."""
+    """Answer probes at an address, if one is given, and notify systemd, if it is the parent."""
     from queue_over_sql.observability.probes import ProbeServer, SystemdNotifier
 
     server: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
@@ -171,7 +172,7 @@ def probing(probed: Probed, address: str | None) -> Iterator[None]:
 
 
 def metrics_pages(*collectors: object) -> dict[str, Callable[[], Page]]:
-    """The page of metrics, also those of more collectors; none without prometheus_client."""
+    """The metrics page, with those of more collectors; none without prometheus_client."""
     from queue_over_sql.observability.probes import Page
 
     if not _has_prometheus():
@@ -203,7 +204,7 @@ def _metrics_together() -> Iterator[None]:
 def reaper(
     session: Session,
     *,
-    interval: Annotated[float, duration("Time between two looks.", show_default="1s")] = 1.0,
+    interval: Annotated[float, duration("Time between two passes.", show_default="1s")] = 1.0,
     consumer_timeout: ConsumerTimeoutOption = 30.0,
     http: HttpOption = None,
     log_level: LogLevelOption = "info",
@@ -211,9 +212,10 @@ def reaper(
 ) -> None:
     """Run the reaper as a daemon until SIGTERM or Ctrl-C.
 
-    It gives back the messages of expired leases and of dead consumers, ends those that are out of
-    attempts, prunes archives, and publishes the messages of schedules. Every started service does
-    the same: the daemon is for deployments whose consumers come and go. Any number may run.
+    The reaper releases the messages of expired leases and dead consumers, dead-letters messages
+    that are out of attempts, prunes archives, and publishes the messages of schedules. Every
+    started service also runs a reaper. Use the daemon if none of your services runs all the time.
+    Any number of them may run.
     """
     from queue_over_sql.observability.health import Health
 
@@ -232,11 +234,11 @@ def reaper(
     with stop_on_signals(at_once=True) as stop, service, probing(Health(service), http):
         logger.info("The reaper runs in process %s, every %g s.", os.getpid(), interval)
         stop.asked.wait()
-        logger.info("The reaper stops.")
+        logger.info("The reaper is stopping.")
 
 
 class LogFormatter(logging.Formatter):
-    """Shows no password of a URL, and writes out what a terminal would obey."""
+    """Hides the passwords of URLs, and escapes control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The finished line, and below it the traceback if there is one."""
@@ -244,7 +246,7 @@ class LogFormatter(logging.Formatter):
 
 
 class JsonLogFormatter(logging.Formatter):
-    """Writes a record as one line of JSON, with its extra fields; shows no password of a URL.
+    """Writes a record as one line of JSON, with its extra fields; hides the passwords of URLs.
 
     The fields are ``time`` (ISO 8601, UTC), ``level``, ``logger``, ``message``, ``process``, those
     of ``extra``, and ``exception`` with the traceback.
@@ -274,11 +276,11 @@ _STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime"}
 
 
 def start_logging(level: str, form: str = "text", *, show_process: bool = False) -> None:
-    """Log to standard error from `level` on; a usage error for a level or form that is none."""
+    """Log to standard error from `level` on; a usage error for an unknown level or form."""
     if level.lower() not in LEVELS:
-        raise typer.BadParameter(f"{level!r} is none of {', '.join(LEVELS)}")
+        raise typer.BadParameter(f"{level!r} is not one of {', '.join(LEVELS)}")
     if form not in {"text", "json"}:
-        raise typer.BadParameter(f"{form!r} is none of text, json")
+        raise typer.BadParameter(f"{form!r} is not one of text, json")
     process = "%(process)d " if show_process else ""
     text = LogFormatter(f"%(asctime)s {process}%(levelname)-7s %(name)s  %(message)s")
     handler = logging.StreamHandler()
@@ -291,14 +293,14 @@ def start_logging(level: str, form: str = "text", *, show_process: bool = False)
 def supervise(arguments: Sequence[str], count: int, *, http: str | None = None) -> int:
     """Run worker processes until SIGTERM or SIGINT; returns the exit code.
 
-    The first signal drains the processes, the second stops them at once. A process that dies is
-    started again after 0.5 s. The pause doubles up to 30 s, until one has run for 30 s. A process
-    that ends by itself with exit code 0 is not started again.
+    The first signal drains the processes, the second one stops them immediately. A process that
+    dies is restarted after 0.5 s. The pause doubles up to 30 s, until a process has run for 30 s. A
+    process that ends by itself with exit code 0 is not restarted.
 
     Args:
         arguments: of ``queue-over-sql`` in each process.
         count: how many processes.
-        http: where to answer probes for all of them.
+        http: address at which to answer probes for all of them.
     """
     processes: list[_WorkerProcess] = []
     probed = _Supervised(processes, count)
@@ -386,7 +388,7 @@ class _WorkerProcess:
         """What keeps it from being live, and from being ready; empty where it is."""
         running, pipe = self._running, self._pipe
         if running is None or pipe is None:
-            return {}, {"process": "it has ended" if self.is_over else "it is started again"}
+            return {}, {"process": "it has ended" if self.is_over else "it is being restarted"}
         name, said = f"process {running.pid}", b""
         try:
             while not said.endswith(b"\n"):
@@ -473,7 +475,9 @@ class _Supervised:
     def ready(self) -> Report:
         """Whether each process is."""
         _, checks = self._ask()
-        return _report({"supervisor": "its processes stop" if self.draining else "ok", **checks})
+        return _report(
+            {"supervisor": "its processes are stopping" if self.draining else "ok", **checks}
+        )
 
     def _ask(self) -> tuple[dict[str, str], dict[str, str]]:
         with self._lock:
@@ -499,9 +503,9 @@ def _report(checks: Mapping[str, str]) -> Report:
 
 
 def obey_supervisor(worker: Worker, health: Health) -> None:
-    """Drain once the supervisor says so or is gone; stop at once when it says so again.
+    """Drain when the supervisor says so or is gone; stop immediately when it says so again.
 
-    Asked how it is, the process says what keeps it from being live, and from being ready.
+    When asked, the process reports why it is not live or not ready.
     """
     # Programs that handlers start must neither read what it says nor wait for it.
     pipe, nothing = os.dup(sys.stdin.fileno()), os.open(os.devnull, os.O_RDONLY)
@@ -522,13 +526,13 @@ def obey_supervisor(worker: Worker, health: Health) -> None:
                 continue
             told += 1
             if told == 1:
-                logger.info("This process finishes what it is handling.")
+                logger.info("This process is draining: it finishes its current messages.")
                 worker.stop()
             else:
-                logger.warning("This process stops at once.")
+                logger.warning("This process stops immediately.")
                 stop_at_once(worker)
         if not told:
-            logger.warning("The supervisor is gone. This process finishes what it is handling.")
+            logger.warning("The supervisor is gone. This process finishes its current messages.")
             worker.stop()
 
     threading.Thread(target=wait, name="queue-over-sql-supervisor", daemon=True).start()

@@ -319,10 +319,10 @@ class Worker:
     def _on_signal(self, number: int) -> None:
         name = signal.Signals(number).name
         if self._draining.is_set():
-            _log.warning("%s again: stopping at once.", name)
+            _log.warning("%s again: stopping immediately.", name)
             stop_at_once(self)
             return
-        _log.info("%s: finishing what runs. Once more stops at once.", name)
+        _log.info("%s: draining; send the signal again to stop immediately.", name)
         # Not wake(): its lock may be held by the very thread that this signal interrupted.
         self._draining.set()
 

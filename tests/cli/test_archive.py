@@ -34,7 +34,10 @@ def test_export_writes_what_peek_shows(
     shown = succeed("search", "jobs", "--archive", *chosen, "--json", url=database.url).out
     assert shown == file.read_text("utf-8")
     piped = succeed("archive", "export", "jobs", "-", *chosen, url=database.url)
-    assert (shown, "Exported 2 messages of the archive of queue jobs.\n") == (piped.out, piped.err)
+    assert (shown, "Exported 2 messages from the archive of queue jobs.\n") == (
+        piped.out,
+        piped.err,
+    )
 
 
 def test_an_empty_archive_is_exported_too(sqlite_url: str, tmp_path: Path) -> None:
@@ -97,7 +100,7 @@ def test_prune_does_what_the_settings_say(
     assert {"queue": "jobs", "pruned": 2} == pruned
     assert ["c", "d"] == [message.kind for message in queue.archive.messages().list()]
     again = succeed("archive", "prune", "jobs", url=database.url)
-    assert "Pruned 0 messages of the archive of queue jobs.\n" == again.out
+    assert "Pruned 0 messages from the archive of queue jobs.\n" == again.out
 
 
 def test_prune_goes_on_until_nothing_is_left(sqlite_url: str, jobs: Queue) -> None:
@@ -118,7 +121,7 @@ def test_remove_by_filters(database: TestDatabase, make_service: MakeService) ->
     refused = run(*remove, url=database.url, stdin="n\n")
     assert (1, True, 3) == (
         refused.exit_code,
-        "Remove 2 messages of the archive of queue jobs for ever?" in refused.err,
+        "Remove 2 messages from the archive of queue jobs permanently?" in refused.err,
         queue.stats().archived,
     )
     removed = succeed(*remove, "--yes", "--json", url=database.url).record

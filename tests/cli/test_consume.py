@@ -195,7 +195,7 @@ def test_sigterm_finishes_the_current_and_gives_back_the_rest(jobs: str, tmp_pat
         eventually(lambda: "Finishing what runs" in log.read_text(), "it knows that it shall end")
         (tmp_path / "go").touch()
         code = process.wait(30)
-    assert 1 == log.read_text().count("Finishing what runs; once more stops at once.")
+    assert 1 == log.read_text().count("Draining; send the signal again to stop immediately.")
     assert (0, "1", 2) == (code, Path(f"{log}.out").read_text(), _ready(jobs))
     attempts = [m["attempt"] for m in succeed("peek", "jobs", "--json", url=jobs).records]
     assert [0, 0] == attempts

@@ -86,7 +86,7 @@ def test_nothing_is_changed_without_a_yes(sqlite_url: str) -> None:
     """A no, or nobody there to ask: code 1, and the messages are as they were."""
     succeed("create", "jobs", url=sqlite_url)
     succeed("publish", "jobs", "1", url=sqlite_url)
-    question = "Remove 1 message of queue jobs for ever?"
+    question = "Remove 1 message of queue jobs permanently?"
     for answer in ("n\n", ""):
         ended = run("edit", "jobs", "--all", "--remove", url=sqlite_url, stdin=answer)
         assert (1, True) == (ended.exit_code, question in ended.err), answer
@@ -99,7 +99,7 @@ def test_what_is_not_clear_is_not_done(sqlite_url: str) -> None:
     succeed("publish", "jobs", "1", url=sqlite_url)
     wrong = {
         ("--hold",): "--all",
-        ("--all", "--key", "k", "--hold"): "contradict",
+        ("--all", "--key", "k", "--hold"): "not both",
         ("--all",): "exactly one",
         ("--all", "--hold", "--front"): "exactly one",
         ("--all", "--delay", "1h", "--at", "2040-01-01T00:00:00Z"): "exactly one",
@@ -118,7 +118,7 @@ def test_no_such_message_is_code_3(sqlite_url: str) -> None:
     succeed("create", "jobs", url=sqlite_url)
     asked = run("edit", "jobs", "--key", "k", "--hold", url=sqlite_url)
     told = run("edit", "jobs", "--key", "k", "--hold", "--yes", "--json", url=sqlite_url)
-    assert (3, "", "No such message in queue jobs.\n") == (asked.exit_code, asked.out, asked.err)
+    assert (3, "", "No message in queue jobs matches.\n") == (asked.exit_code, asked.out, asked.err)
     assert (3, 0) == (told.exit_code, told.record["changed"])
 
 
@@ -128,7 +128,7 @@ def test_removing_many_shows_how_far_it_is(sqlite_url: str) -> None:
     remove = ("edit", "jobs", "--all", "--remove", "--yes")
     succeed("publish", "jobs", url=sqlite_url, stdin="1\n" * 1200)
     code, shown = on_terminal(*remove, url=sqlite_url)
-    report = "Removed 1,200 messages of queue jobs for ever."
+    report = "Removed 1,200 messages of queue jobs permanently."
     assert (0, True, True) == (code, "1200/1200" in shown, report in shown)
     succeed("publish", "jobs", url=sqlite_url, stdin="1\n" * 1200)
     piped = succeed(*remove, url=sqlite_url)
@@ -163,7 +163,7 @@ def test_cancelling(database: TestDatabase, make_service: MakeService) -> None:
     refused = run("cancel", "jobs", str(claimed), url=url, stdin="n\n")
     assert (1, True) == (refused.exit_code, "Cancel 1 message of queue jobs?" in refused.err)
     done = run("cancel", "jobs", str(claimed), "999", "--reason", "no", "--yes", url=url)
-    assert (5, "Cancelled 1 message of queue jobs. Not there: 999.") == (
+    assert (5, "Cancelled 1 message of queue jobs. Not found: 999.") == (
         done.exit_code,
         done.out.strip(),
     )

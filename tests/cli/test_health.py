@@ -74,7 +74,7 @@ def test_doctor_says_what_to_do(sqlite_url: str, jobs: Queue, tmp_path: Path) ->
     """0 unless there is an error; each finding is a line, or a JSON line."""
     assert "jobs" == jobs.name
     ended = succeed("doctor", url=sqlite_url)
-    assert ("All is well.", True) == (ended.err.strip(), "ok       engine" in ended.out)
+    assert ("No problems found.", True) == (ended.err.strip(), "ok       engine" in ended.out)
     records = succeed("doctor", "--json", url=sqlite_url).records
     assert {"level", "about", "text", "advice"} == set(records[0])
     empty = tmp_path / "empty.db"

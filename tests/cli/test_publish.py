@@ -171,7 +171,7 @@ def test_an_error_in_a_later_batch_tells_how_many_are_in(sqlite_url: str) -> Non
         ended.exit_code,
         "line 7: The payload takes 52 bytes" in ended.err,
         "5 lines" in ended.err,
-        "Line 7 and what follows are not" in ended.err,
+        "Line 7 and all that follow are not published" in ended.err,
     )
     assert "0\n1\n2\n3\n4\n" == succeed("consume", "jobs", url=sqlite_url).out
 
@@ -186,7 +186,7 @@ def test_the_line_that_the_database_refuses_is_named(
     ended = run("publish", "jobs", "--format", "message", url=database.url, stdin=lines)
     assert (1, True, True, 1) == (
         ended.exit_code,
-        "line 3: Queue 'jobs' has a live message with key 'k3'" in ended.err,
+        "line 3: Queue 'jobs' already has a live message with key 'k3'" in ended.err,
         "0 lines" in ended.err,
         queue.messages().count(),
     )
@@ -197,7 +197,7 @@ def test_one_is_no_plural(sqlite_url: str) -> None:
     succeed("create", "jobs", url=sqlite_url)
     published = succeed("publish", "jobs", url=sqlite_url, stdin="1\n").out
     purged = succeed("purge", "jobs", "--yes", url=sqlite_url).out
-    assert ("Published 1 message to queue jobs.\n", "Removed 1 message of queue jobs.\n") == (
+    assert ("Published 1 message to queue jobs.\n", "Removed 1 message from queue jobs.\n") == (
         published,
         purged,
     )
@@ -254,7 +254,7 @@ def test_a_signal_tells_from_where_to_send_again(
         _, said = process.communicate(timeout=30)
     assert (code, True, True) == (
         process.returncode,
-        b"Published so far: 10 lines. Line 11 and what follows are not" in said,
+        b"Published so far: 10 lines. Line 11 and all that follow are not published" in said,
         b"Traceback" not in said,
     ), said
 
@@ -289,8 +289,8 @@ def test_an_interrupted_transaction_is_told(
         )
     said = " ".join(capsys.readouterr().err.split())
     assert (
-        "Published so far: 2 lines. Those of lines 3-4 may be, too: their transaction was cut off. "
-        "What follows is not." == said
+        "Published so far: 2 lines. The transaction of lines 3-4 was interrupted, so they may be "
+        "published, too. The lines that follow are not." == said
     )
 
 

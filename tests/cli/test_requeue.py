@@ -67,8 +67,8 @@ def test_a_live_key_is_explained(sqlite_url: str, jobs: Queue) -> None:
     assert (1, "", True, True) == (
         ended.exit_code,
         ended.out,
-        f"message {live.id} has the key" in ended.err,
-        "nothing of that transaction was requeued" in ended.err,
+        f"message {live.id} already has the key" in ended.err,
+        "this transaction requeued nothing" in ended.err,
     )
     assert 1 == jobs.stats().archived
     advice = """queue-over-sql archive remove jobs --key 'it'"'"'s'"""
@@ -102,7 +102,7 @@ def test_what_was_done_before_an_error_is_said(sqlite_url: str, jobs: Queue) -> 
     ended = run("requeue", "jobs", "--all", "--yes", url=sqlite_url)
     assert (1, True, 101) == (
         ended.exit_code,
-        "Done before this: 500 messages." in ended.err,
+        "500 messages done before the error." in ended.err,
         jobs.stats().archived,
     )
 

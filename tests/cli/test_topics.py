@@ -70,7 +70,10 @@ def test_nobody_subscribed_to_that(sqlite_url: str) -> None:
     prepared(sqlite_url)
     words = succeed("topic", "publish", "orders", "1", "-r", "eu.sent", url=sqlite_url).out
     lines = succeed("topic", "publish", "orders", "1", "-r", "", "--json", url=sqlite_url).out
-    assert ("No subscription to topic orders fits: nothing was published.\n", "") == (words, lines)
+    assert ("No subscription to topic orders matches: nothing was published.\n", "") == (
+        words,
+        lines,
+    )
 
 
 def test_topics_are_listed_and_shown(sqlite_url: str) -> None:

@@ -127,7 +127,9 @@ def test_a_second_signal_stops_all_processes_at_once(sqlite_url: str, tmp_path: 
     with two_at_work(sqlite_url, tmp_path) as (process, log):
         # As Ctrl-C does: to the whole group.
         os.killpg(process.pid, signal.SIGINT)
-        eventually(lambda: log.read_text().count("finishes what it is handling") == 2, "both drain")
+        eventually(
+            lambda: log.read_text().count("finishes its current messages") == 2, "both drain"
+        )
         os.killpg(process.pid, signal.SIGINT)
         assert 0 == process.wait(30), log.read_text()
     assert {"-1", "-2"} == set(run("consume", "jobs", "--count", "2", url=sqlite_url).out.split())
@@ -140,13 +142,15 @@ def test_a_signal_to_all_processes_drains_them(sqlite_url: str, tmp_path: Path) 
     with two_at_work(sqlite_url, tmp_path) as (process, log):
         for number in (*starts(log), process.pid):
             os.kill(number, signal.SIGTERM)
-        eventually(lambda: log.read_text().count("finishes what it is handling") == 2, "both drain")
+        eventually(
+            lambda: log.read_text().count("finishes its current messages") == 2, "both drain"
+        )
         (tmp_path / "go").touch()
         assert 0 == process.wait(30), log.read_text()
     said = log.read_text()
     assert ("", []) == (
         run("peek", "jobs", url=sqlite_url).out,
-        [words for words in ("process stops at once", "stopping at once") if words in said],
+        [words for words in ("process stops immediately", "stopping immediately") if words in said],
     )
 
 

@@ -245,7 +245,7 @@ def test_bad_options_are_refused(make_service: MakeService) -> None:
     for options, message in (
         ({"prefetch": 0}, "prefetch"),
         ({"ack": "later"}, "ack must be one of 'batch', 'each'"),
-        ({"prefetch": 2, "batch": 2}, "give prefetch= alone"),
+        ({"prefetch": 2, "batch": 2}, "use prefetch= only"),
     ):
         with pytest.raises(ValueError, match=message):
             service.worker(**options)

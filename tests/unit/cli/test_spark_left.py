@@ -50,7 +50,7 @@ def test_a_query_that_was_stopped_says_what_is_left(
     _tell(session, "jobs", "reports", _done(2), stopped=True)
     told = capsys.readouterr()
     assert told.out.startswith("Processed 2 messages of queue jobs in 1 batch. Stopped; ")
-    assert told.out.endswith(" 14 messages are left: start it again to go on.\n")
+    assert told.out.endswith(" 14 messages are left. Start it again to continue.\n")
     assert not told.err
 
 
@@ -78,7 +78,7 @@ def test_where_others_hold_all_it_is_said(
     _tell(session, "jobs", "another", _done(0), stopped=False)
     told = capsys.readouterr()
     assert "Processed 0 messages of queue jobs in 0 batches.\n" == told.out
-    assert "7 of its messages are held by others, see: queue-over-sql consumers\n" == told.err
+    assert "Other consumers hold 7 of its messages; see: queue-over-sql consumers\n" == told.err
     _tell(session, "jobs", "another", _done(1), stopped=False)
     assert not capsys.readouterr().err
 
