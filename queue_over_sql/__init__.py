@@ -17,6 +17,7 @@ claim can change nothing; oldest first.
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from queue_over_sql.errors import (
@@ -64,7 +65,7 @@ from queue_over_sql.schema.queue_tables import RELEASE
 from queue_over_sql.service import QueueService
 from queue_over_sql.settings import UNSET, EffectiveSettings, QueueSettings
 from queue_over_sql.sql_api import SqlApi
-from queue_over_sql.store import ConsumerInfo, Edited
+from queue_over_sql.store import ConsumerInfo, EditResult
 from queue_over_sql.topics import Subscription, Topic
 from queue_over_sql.worker.worker import Worker
 
@@ -78,6 +79,10 @@ def __getattr__(name: str) -> Any:
     # They need the extra `asyncio`, which not everybody has.
     if name.startswith("Async"):
         return getattr(importlib.import_module("queue_over_sql.aio"), name)
+    if name == "Edited":
+        msg = "queue_over_sql.Edited is deprecated: use queue_over_sql.EditResult"
+        warnings.warn(msg, DeprecationWarning, stacklevel=2)
+        return EditResult
     msg = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(msg)
 
@@ -98,7 +103,7 @@ __all__ = [
     "DatabaseUnavailable",
     "Delays",
     "DuplicateKey",
-    "Edited",
+    "EditResult",
     "EffectiveSettings",
     "ExponentialBackoff",
     "FixedDelay",

@@ -1,4 +1,4 @@
-"""Back-off, rate limits of unasked work, and what the log says while the database is away."""
+"""Back-off, rate limits of background jobs, and the outage log."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _log = logging.getLogger(__name__)
 
 
 class Backoff:
-    """Pauses that grow by a factor from the first, in seconds, to the last one.
+    """Pauses in seconds that grow by a factor, from the first to the last.
 
-    Each is multiplied by a random number of ``spread``, so that many who began together do not come
-    back together.
+    Each pause is multiplied by a random number from ``spread``, so that many clients do not retry
+    at the same moment.
     """
 
     def __init__(
@@ -40,17 +40,17 @@ class Backoff:
         return now * random.uniform(*self._spread)  # noqa: S311 - spreads, guards nothing
 
     def reset(self) -> None:
-        """Begin with the first pause again, after a try that worked."""
+        """Start with the first pause again, after a success."""
         self._next = self._first
 
 
 def look_pauses(first: float, last: float) -> Backoff:
-    """Pauses between looks at an empty queue, from the shortest to the longest, in seconds."""
+    """Pauses in seconds between polls of an empty queue, from the shortest to the longest."""
     return Backoff(first, last, factor=1.5, spread=(0.75, 1.25))
 
 
 class OutageLog:
-    """Tells of a database that went away once, however many threads and tries notice."""
+    """Logs each database outage once, however many threads and retries notice it."""
 
     def __init__(self, who: str) -> None:
         self._who = who
@@ -59,11 +59,11 @@ class OutageLog:
 
     @property
     def lasts(self) -> bool:
-        """Whether the database could not be reached when somebody tried last."""
+        """Whether the last attempt could not reach the database."""
         return self._since is not None
 
     def began(self, error: Exception) -> None:
-        """The database could not be reached."""
+        """Note that the database could not be reached."""
         with self._lock:
             if self._since is not None:
                 return
@@ -71,23 +71,26 @@ class OutageLog:
         _log.warning("%s waits for the database: %s", self._who, " ".join(str(error).split()))
 
     def ended(self) -> None:
-        """The database answered."""
+        """Note that the database answered."""
         if self._since is None:
             return
         with self._lock:
             since, self._since = self._since, None
         if since is not None:
-            _log.info("%s goes on: back after %.1f s.", self._who, time.monotonic() - since)
+            _log.info(
+                "%s continues: the database is back after %.1f s.",
+                self._who,
+                time.monotonic() - since,
+            )
 
 
 _SHARE = 19
 
 
 class RateLimit:
-    """When a job may run again: after its interval in seconds, and later where it is costly.
+    """Decides when a job may run again: after its interval in seconds, or later if it is slow.
 
-    One slow run may be the machine's fault, or have prepared what the next ones only use; so the
-    cheaper of the last two counts, and a single one not at all.
+    One slow run may be an exception, so only the faster of the last two runs counts.
     """
 
     def __init__(self, interval: float, *, ready: bool) -> None:
@@ -97,7 +100,7 @@ class RateLimit:
         self._lock = threading.Lock()
 
     def due(self) -> bool:
-        """Whether the caller may run the job now; until the interval is over, others get False."""
+        """Whether the caller may run the job now; all others get False until the interval is over."""
         with self._lock:
             now = time.monotonic()
             if now < self._next_at:
@@ -106,7 +109,7 @@ class RateLimit:
             return True
 
     def put_off(self) -> None:
-        """Another has just done the job: not before a while after the interval."""
+        """Delay the job beyond its interval, because another process has just done it."""
         with self._lock:
             self._next_at = max(self._next_at, time.monotonic() + 1.5 * self._interval)
 

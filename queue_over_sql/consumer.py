@@ -1,8 +1,7 @@
-"""A consumer's identity, its heartbeat, and how it fences itself when it was too late.
+"""A consumer's identity and heartbeat; it fences itself if a heartbeat is late.
 
-The deadline is kept on a clock that also counts while the machine is suspended, and it is set
-before the heartbeat is sent, so this process always believes itself dead no later than the
-database does.
+The deadline uses a clock that also runs while the machine is suspended. It is set before the
+heartbeat is sent, so this process always considers itself dead no later than the database does.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
 
 def elapsed_clock() -> float:
-    """Seconds on a clock that nobody sets and that counts suspended time where it can."""
+    """Seconds on a monotonic clock that includes suspended time, if the system has one."""
     return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
 class Identity:
-    """One life of a consumer: its id, its rounds and until when it may act."""
+    """One registration of a consumer: its id, its rounds, and its deadline."""
 
     def __init__(self, deadline: float) -> None:
         self.consumer_id = str(uuid.uuid4())
@@ -50,19 +49,19 @@ class Identity:
         self._lock = threading.Lock()
 
     def next_claim(self) -> Claim:
-        """A stamp that no other claim of this consumer has; safe from any thread."""
+        """A unique stamp for the next claim of this consumer; thread-safe."""
         with self._lock:
             self._round += 1
             return Claim(self.consumer_id, self._round)
 
     @property
     def alive(self) -> bool:
-        """Whether the deadline is ahead, in the process that registered."""
+        """Whether the deadline is ahead and this is the process that registered."""
         return elapsed_clock() < self.deadline and self.pid == os.getpid()
 
 
 class Consumer:
-    """The identity of one service, registered at the first use and renewed by heartbeats."""
+    """The identity of a service, registered at the first use and renewed by heartbeats."""
 
     def __init__(
         self,
@@ -90,12 +89,12 @@ class Consumer:
 
     @property
     def timeout_us(self) -> int:
-        """How long a heartbeat lasts; without end where no heartbeat can run beside the caller."""
+        """How long a heartbeat is valid; without end if no heartbeat thread can run."""
         hundred_years = 100 * 365 * 86_400 * 1_000_000
         return self._settings.consumer_timeout_us if self._connections.background else hundred_years
 
     def identity(self) -> Identity:
-        """The identity to claim under: registered, alive, and new where the former one expired."""
+        """The identity to claim with: registered and alive; a new one if the former expired."""
         identity = self._identity
         if identity is not None and identity.alive:
             return identity
@@ -115,11 +114,11 @@ class Consumer:
         return identity
 
     def check(self, messages: Sequence[Message], claims: Iterable[Claim]) -> None:
-        """Refuse to settle for an identity that expired.
+        """Refuse to settle claims of an expired identity.
 
         Raises:
-            ConsumerExpired: one of the claims was made by this service in a life that is over.
-            ServiceClosed: the service was stopped, and has given its claims back.
+            ConsumerExpired: the service made one of the claims with an identity that has expired.
+            ServiceClosed: the service was stopped and has released its messages.
         """
         if self._closed:
             raise ServiceClosed
@@ -130,28 +129,28 @@ class Consumer:
             if over or claim.consumer_id in self._former:
                 msg = (
                     f"This consumer ({claim.consumer_id}) missed its heartbeat deadline of "
-                    f"{self._settings.consumer_timeout} s, so its messages were given to others. "
-                    "Nothing was changed; consume again to go on under a new identity."
+                    f"{self._settings.consumer_timeout} s, so its messages went to other "
+                    "consumers. Nothing was changed. Consume again to continue with a new identity."
                 )
                 raise ConsumerExpired(msg, messages)
 
     def made(self, claim: Claim) -> bool:
-        """Whether this consumer made the claim in its present life."""
+        """Whether this consumer made the claim with its current identity."""
         return self._identity is not None and claim.consumer_id == self._identity.consumer_id
 
     @property
     def alive(self) -> bool:
-        """Whether it is registered and its last heartbeat still counts, without asking anybody."""
+        """Whether it is registered and its last heartbeat is still valid, without a query."""
         identity = self._identity
         return identity is not None and identity.alive
 
     def holds(self, claim: Claim | None) -> bool:
-        """Whether a claim is of this life and this life is not over, without asking anybody."""
+        """Whether a claim is of the current identity, and this is alive, without a query."""
         identity = self._identity
         return claim is not None and identity is not None and self.made(claim) and identity.alive
 
     def heartbeat(self) -> None:
-        """Renew the registration; called at a third of the timeout on a connection of its own."""
+        """Renew the registration; called every third of the timeout, on its own connection."""
         identity = self._identity
         if identity is None or not identity.alive:
             return
@@ -169,13 +168,17 @@ class Consumer:
         if renewed:
             identity.deadline = deadline
         else:
-            _log.warning("Consumer %s was taken for dead; it fences itself.", identity.consumer_id)
+            _log.warning(
+                "Consumer %s missed its heartbeat deadline and was considered dead; it "
+                "fences itself.",
+                identity.consumer_id,
+            )
             identity.deadline = float("-inf")
 
     def close(self) -> str | None:
-        """End this life and let no other begin; returns the id whose claims are to be given back.
+        """Close the consumer for good; returns the id whose messages are to be released.
 
-        None where there is none: never registered, or registered by the process that forked this.
+        None if it never registered, or if a parent process registered it before a fork.
         """
         with self._lock:
             self._closed = True
@@ -187,9 +190,9 @@ class Consumer:
 
     def _retire(self, identity: Identity) -> None:
         if identity.pid != os.getpid():
-            _log.info("This process was forked; it becomes a consumer of its own.")
+            _log.info("This process was forked; it registers as a new consumer.")
             return
-        _log.warning("Consumer %s has expired; registering anew.", identity.consumer_id)
+        _log.warning("Consumer %s has expired; it registers again.", identity.consumer_id)
         self._former.add(identity.consumer_id)
 
     def _register(self) -> Identity:

@@ -3,35 +3,35 @@
 ::
 
     QueueError
-    ├── QueueNotFound            the queue was never created here, or was dropped
+    ├── QueueNotFound            the queue was never created in this database, or was dropped
     ├── InvalidQueueName         also a ValueError
-    ├── QueueSchemaMismatch      it exists with another payload type or columns
-    ├── SchemaTooNew             a newer release made the tables: install that one
-    ├── SchemaOutdated           an older release made them, and this service does not change them
-    ├── DuplicateKey             a live message has this key, or one that finished lately
-    ├── PayloadInvalid           also a ValueError: it cannot be kept exactly, or fits no kind
+    ├── QueueSchemaMismatch      the queue exists with another payload type or columns
+    ├── SchemaTooNew             a newer release created the tables: install that release
+    ├── SchemaOutdated           an older release created them; this service may not upgrade them
+    ├── DuplicateKey             a live or recently finished message has this key
+    ├── PayloadInvalid           also a ValueError: loses data in storage, or does not fit its kind
     ├── PayloadTooLarge          also a ValueError
-    ├── TopicNotFound            the topic was never created here, or was dropped
-    ├── StageLost                what was staged is not all there any more
-    ├── ScheduleNotFound         there is no schedule of that name
-    ├── RequestTimeout           also a TimeoutError: no reply came in time
-    ├── ReplyQueueGone           who asked is gone, or its queue of replies was dropped
-    ├── WrongDatabase            also a ValueError: connection= leads to another database
-    ├── ClaimLost                the fence refused: someone else may hold the message now
-    │   └── ConsumerExpired      this consumer missed its own heartbeat deadline and fenced itself
-    ├── ConsumerNotFound         there is no durable consumer of that name
+    ├── TopicNotFound            the topic was never created in this database, or was dropped
+    ├── StageLost                some messages of a staged write are missing
+    ├── ScheduleNotFound         there is no schedule with that name
+    ├── RequestTimeout           also a TimeoutError: no reply arrived in time
+    ├── ReplyQueueGone           the requester is gone, or its reply queue was dropped
+    ├── WrongDatabase            also a ValueError: connection= belongs to another database
+    ├── ClaimLost                this consumer no longer holds the message
+    │   └── ConsumerExpired      this consumer missed its heartbeat deadline
+    ├── ConsumerNotFound         there is no durable consumer with that name
     ├── ConsumerTaken            the name belongs to a consumer of another queue
-    ├── ConsumerFenced           another query took the durable consumer over
-    ├── CheckpointBehind         a query went back to before what it has acknowledged
-    ├── RoundsGone               what a query had claimed was given back meanwhile
-    ├── DatabaseUnavailable      it cannot be reached, the connection broke, or it cancelled
-    ├── DatabaseRefused          the database answered with an error that is none of the above
+    ├── ConsumerFenced           another query took over the durable consumer
+    ├── CheckpointBehind         a query's checkpoint is older than what it acknowledged
+    ├── RoundsGone               the messages that a query had claimed were released
+    ├── DatabaseUnavailable      unreachable, connection broken, or statement cancelled
+    ├── DatabaseRefused          the database returned another error
     │   └── NotPermitted         the login lacks a right
-    ├── HistoryDiffers           what an export wrote is not what the archives have
-    ├── UnsupportedByEngine      this database cannot do that
+    ├── HistoryDiffers           an export's files do not match the archives
+    ├── UnsupportedByEngine      this database does not support the operation
     └── ServiceClosed            the service was stopped
 
-Errors of drivers and of SQLAlchemy are never raised bare: they are the ``__cause__``.
+Errors of drivers and of SQLAlchemy are never raised directly. They are the ``__cause__``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ TAKEN_ENDING: Final = re.compile(
 
 
 def shown(value: object, limit: int = 100) -> str:
-    """What an error says of a value that it was given: its repr, cut short; never fails itself."""
+    """The repr of a value for an error message, shortened; never raises."""
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001 - a repr may raise anything
@@ -61,7 +61,7 @@ def shown(value: object, limit: int = 100) -> str:
 
 
 def near_queue_name(name: object) -> str:
-    """A name that a queue or topic may have, for advice: this one where it may, or one close by."""
+    """A valid queue or topic name to suggest: this one if it is valid, else a similar one."""
     if not isinstance(name, str):
         return "order_events"
     name = str.__str__(name)[:100]
@@ -89,18 +89,18 @@ def _never_created(sort: str, name: object) -> str:
 UNREADABLE: Final = (
     *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError),
 )
-"""What Python raises where a stored value is not what this library writes."""
+"""The exceptions that Python raises for a stored value that this library did not write."""
 
 
 class QueueError(Exception):
-    """Root of all errors of queue_over_sql."""
+    """Base class of all errors of queue_over_sql."""
 
 
 class QueueNotFound(QueueError):
     """There is no such queue in this database.
 
     Attributes:
-        queue: the name that was asked for.
+        queue: the requested name.
     """
 
     def __init__(self, queue: str) -> None:
@@ -109,23 +109,23 @@ class QueueNotFound(QueueError):
 
 
 class InvalidQueueName(QueueError, ValueError):
-    """The name cannot be a queue's: see ``queue_over_sql.schema.queue_tables.check_queue_name``."""
+    """The name is not valid for a queue; the message says why."""
 
 
 class QueueSchemaMismatch(QueueError):
-    """The queue exists with another payload type or other columns than were asked for."""
+    """The queue exists with another payload type or other columns than the requested ones."""
 
 
 class SchemaTooNew(QueueError):
-    """A newer release made the tables of a queue, in a form that this one cannot use.
+    """A newer release created the queue's tables, with a schema version that this one cannot use.
 
     Nothing was written.
 
     Attributes:
         queue: name of the queue.
-        found: the version of its tables.
-        known: the newest version that this release knows.
-        release: the release that made them, as text; None where it did not say.
+        found: the schema version of its tables.
+        known: the newest schema version that this release knows.
+        release: the release that created them, as text; None if it is not recorded.
     """
 
     def __init__(
@@ -137,8 +137,8 @@ class SchemaTooNew(QueueError):
             else f"queue-over-sql {release} or newer"
         )
         super().__init__(
-            f"The tables of queue {queue!r} have schema version {found}, made by a newer release. "
-            f"This one, {mine}, knows versions up to {known}. Install {which} here. Nothing was "
+            f"The tables of queue {queue!r} have schema version {found}, from a newer release. "
+            f"This release, {mine}, supports versions up to {known}. Install {which}. Nothing was "
             "written."
         )
         self.queue = queue
@@ -148,11 +148,11 @@ class SchemaTooNew(QueueError):
 
 
 class SchemaOutdated(QueueError):
-    """An earlier release made tables, and this service must not or cannot bring them up to date.
+    """An earlier release created tables, and this service may not or cannot upgrade them.
 
     Attributes:
-        missing: what has to be done, a sentence for each table or queue.
-        statements: the SQL that does it, as ``queue-over-sql migrate --sql`` prints it.
+        missing: the pending changes, a sentence for each table or queue.
+        statements: the SQL for these changes, as ``queue-over-sql migrate --sql`` prints it.
     """
 
     def __init__(
@@ -161,20 +161,21 @@ class SchemaOutdated(QueueError):
         shown_first, more = "; ".join(missing[:5]), len(missing) - 5
         rest = f"; and {more} more" if more > 0 else ""
         super().__init__(
-            f"{why} To be done: {shown_first}{rest}. Run queue-over-sql migrate as a user that may "
-            "change tables, or give queue-over-sql migrate --sql to your database administrator."
+            f"{why} Pending changes: {shown_first}{rest}. Run queue-over-sql migrate as a "
+            "database user that may alter tables, or give the output of queue-over-sql migrate "
+            "--sql to your database administrator."
         )
         self.missing = tuple(missing)
         self.statements = tuple(statements)
 
 
 class DuplicateKey(QueueError):
-    """A live message of the queue has this key already, or one that finished a short while ago.
+    """A live message of the queue, or one within its ``dedup_window``, already has this key.
 
     Attributes:
         queue: name of the queue.
-        key: the key that is taken.
-        id: id of the message that has the key; None where two new messages have it.
+        key: the key.
+        id: id of the message that has the key; None if two of the new messages have it.
     """
 
     def __init__(
@@ -183,16 +184,16 @@ class DuplicateKey(QueueError):
         if message_id is None:
             text = (
                 f"Two messages of one batch for queue {queue!r} have the key {key!r}. Publish "
-                "with on_conflict='skip' to keep the first or 'replace' to keep the last."
+                "with on_conflict='skip' to keep the first one or 'replace' to keep the last one."
             )
         elif finished:
             text = (
                 f"In queue {queue!r} message {message_id} with key {key!r} finished within the "
-                "queue's dedup_window. Publish with on_conflict='skip' to take that as done."
+                "queue's dedup_window. Publish with on_conflict='skip' to ignore such duplicates."
             )
         else:
             text = (
-                f"Queue {queue!r} has a live message with key {key!r} already (id {message_id}). "
+                f"Queue {queue!r} already has a live message with key {key!r} (id {message_id}). "
                 "Publish with on_conflict='skip' to keep it or 'replace' to replace its content."
             )
         super().__init__(text)
@@ -202,7 +203,7 @@ class DuplicateKey(QueueError):
 
 
 class PayloadInvalid(QueueError, ValueError):
-    """The payload or the headers would not come back as they were given, or fit no kind."""
+    """The payload or the headers cannot be stored without loss, or do not fit their kind."""
 
 
 class PayloadTooLarge(QueueError, ValueError):
@@ -210,7 +211,7 @@ class PayloadTooLarge(QueueError, ValueError):
 
     Attributes:
         size: encoded size in bytes.
-        limit: largest size allowed, in bytes.
+        limit: largest allowed size in bytes.
     """
 
     def __init__(self, what: str, size: int, limit: int) -> None:
@@ -223,14 +224,14 @@ class PayloadTooLarge(QueueError, ValueError):
 
 
 class WrongDatabase(QueueError, ValueError):
-    """The caller's ``connection=`` leads to another database than the queue's; nothing was done."""
+    """The caller's ``connection=`` belongs to another database than the queue; nothing was done."""
 
 
 class TopicNotFound(QueueError):
     """There is no such topic in this database.
 
     Attributes:
-        topic: the name that was asked for.
+        topic: the requested name.
     """
 
     def __init__(self, topic: str) -> None:
@@ -239,21 +240,21 @@ class TopicNotFound(QueueError):
 
 
 class StageLost(QueueError):
-    """What was staged is not all there any more, so nothing of its batch was published.
+    """Some messages of a staged write are missing, so nothing of its batch was published.
 
-    Staged messages survive no crash of some servers, and are removed when nobody published them
-    for long. Write the batch again.
+    Some database servers lose staged messages in a crash, and the reaper removes those that nobody
+    published for a long time. Write the batch again.
 
     Attributes:
         queue: name of the queue.
-        stage: name of the table that they were in.
+        stage: name of the staging table.
     """
 
     def __init__(self, queue: str, stage: str, found: int, expected: int) -> None:
         super().__init__(
-            f"{found} of {expected} messages staged for queue {queue!r} in {stage} are there: the "
-            "database server crashed, or they waited for too long. Nothing of their batch was "
-            "published; write it again."
+            f"Only {found} of {expected} messages staged for queue {queue!r} in table {stage} are "
+            "left: the database server crashed, or they waited for too long. Nothing of the batch "
+            "was published. Write it again."
         )
         self.queue = queue
         self.stage = stage
@@ -263,7 +264,7 @@ class ScheduleNotFound(QueueError):
     """There is no such schedule in this database.
 
     Attributes:
-        schedule: the name that was asked for.
+        schedule: the requested name.
     """
 
     def __init__(self, schedule: str) -> None:
@@ -275,26 +276,27 @@ class ScheduleNotFound(QueueError):
 
 
 class RequestTimeout(QueueError, TimeoutError):
-    """No reply came in time.
+    """No reply arrived in time.
 
     Attributes:
-        queue: that the request was published to.
-        correlation_id: of the request.
-        message_id: of the request.
-        withdrawn: whether it was taken back before anybody had begun with it.
+        queue: name of the request's queue.
+        correlation_id: correlation id of the request.
+        message_id: id of the request.
+        withdrawn: whether it was removed before a consumer claimed it.
     """
 
     def __init__(
         self, queue: str, correlation_id: str, message_id: int, seconds: float, *, withdrawn: bool
     ) -> None:
         ending = (
-            "Nobody had begun with it, so it was withdrawn."
+            "No consumer had claimed it, so it was withdrawn."
             if withdrawn
-            else "It was claimed, or this login may not remove it, so it may be done or still be "
-            "done."
+            else "It could not be withdrawn, because a consumer claimed it or this login may not "
+            "remove it; it may still be handled."
         )
         super().__init__(
-            f"No reply to message {message_id} of queue {queue!r} came in {seconds:g} s. {ending}"
+            f"No reply to message {message_id} of queue {queue!r} arrived within {seconds:g} s. "
+            f"{ending}"
         )
         self.queue = queue
         self.correlation_id = correlation_id
@@ -303,10 +305,10 @@ class RequestTimeout(QueueError, TimeoutError):
 
 
 class ReplyQueueGone(QueueError):
-    """The queue that a reply goes to is gone: who asked has ended, or was taken for dead.
+    """The reply queue is gone, because the requester has stopped or is considered dead.
 
     Attributes:
-        queue: name of the queue of replies.
+        queue: name of the reply queue.
     """
 
     def __init__(self, queue: str, text: str) -> None:
@@ -318,35 +320,35 @@ class ConsumerNotFound(QueueError):
     """There is no such durable consumer in this database.
 
     Attributes:
-        consumer_id: that was asked for.
+        consumer_id: the requested id.
     """
 
     def __init__(self, consumer_id: str) -> None:
         super().__init__(
-            f"There is no durable consumer {shown(consumer_id)} in this database (it never was, it "
-            "was dropped, or it expired). queue-over-sql consumers lists those that there are."
+            f"There is no durable consumer {shown(consumer_id)} in this database (it was never "
+            "registered, it was dropped, or it expired). List them with: queue-over-sql consumers"
         )
         self.consumer_id = consumer_id
 
 
 class ConsumerTaken(QueueError):
-    """The name of a durable consumer belongs to one of another queue, or to one of another sort."""
+    """A consumer of another queue, or of another kind, already has this name."""
 
 
 class ConsumerFenced(QueueError):
-    """Another query took the durable consumer over, so this one may change nothing any more.
+    """Another query took over the durable consumer, so this query may not change anything.
 
     Attributes:
         consumer_id: the durable consumer.
-        epoch: of the query that has it now.
-        owner: that query's host and process.
+        epoch: epoch of the query that has it now.
+        owner: host and process of that query.
     """
 
     def __init__(self, consumer_id: str, mine: int, epoch: int, owner: str | None) -> None:
         super().__init__(
-            f"Durable consumer {consumer_id!r} was taken over by {owner or 'another query'} (epoch "
-            f"{epoch}; this query has epoch {mine}), or an operator released it. One query at a "
-            "time may read under a name: stop one of them, or give it another consumerId."
+            f"Durable consumer {consumer_id!r} was taken over by {owner or 'another query'} "
+            f"(epoch {epoch}; this query has epoch {mine}), or an operator released it. Only one "
+            "query at a time may use a consumerId: stop one of them, or give it another consumerId."
         )
         self.consumer_id = consumer_id
         self.epoch = epoch
@@ -354,20 +356,20 @@ class ConsumerFenced(QueueError):
 
 
 class CheckpointBehind(QueueError):
-    """A query asks for rounds that were acknowledged before: its checkpoint is an old copy.
+    """A query requests rounds that are already acknowledged: its checkpoint is an old copy.
 
     Attributes:
         consumer_id: the durable consumer.
-        start: the round at which the checkpoint stands.
-        acked_round: the last round that was acknowledged.
+        start: the round of the checkpoint.
+        acked_round: the last acknowledged round.
     """
 
     def __init__(self, consumer_id: str, start: int, acked_round: int) -> None:
         super().__init__(
-            f"The checkpoint of durable consumer {consumer_id!r} stands at round {start}, but "
-            f"round {acked_round} is acknowledged already: the messages of the rounds between are "
-            "done. Restore the newest checkpoint; begin with a new one; or, to go on behind what "
-            "is done, set failOnDataLoss=false."
+            f"The checkpoint of durable consumer {consumer_id!r} is at round {start}, but round "
+            f"{acked_round} is already acknowledged, so the messages between are finished. "
+            "Restore the newest checkpoint, or start with a new one, or set failOnDataLoss=false "
+            "to continue after the finished messages."
         )
         self.consumer_id = consumer_id
         self.start = start
@@ -375,7 +377,7 @@ class CheckpointBehind(QueueError):
 
 
 class RoundsGone(QueueError):
-    """Rounds of a durable consumer are not there: they were given back, or never were.
+    """Rounds of a durable consumer do not exist: they were released, or were never claimed.
 
     Attributes:
         consumer_id: the durable consumer.
@@ -383,20 +385,20 @@ class RoundsGone(QueueError):
 
     def __init__(self, consumer_id: str, text: str) -> None:
         super().__init__(
-            f"Durable consumer {consumer_id!r}: {text} It expired, was released or dropped by an "
-            "operator, or the checkpoint belongs to another database; messages that it had not "
-            "acknowledged come again in new rounds. Begin with a new checkpoint, or set "
-            "failOnDataLoss=false to go on with this one."
+            f"Durable consumer {consumer_id!r}: {text} It expired, or an operator released or "
+            "dropped it, or the checkpoint belongs to another database. Messages that it had not "
+            "acknowledged are delivered again in new rounds. Start with a new checkpoint, or set "
+            "failOnDataLoss=false to continue with this one."
         )
         self.consumer_id = consumer_id
 
 
 class ClaimLost(QueueError):
-    """The messages are not held by this claim any more; nothing of them was changed.
+    """This claim no longer holds the messages; they were not changed.
 
     Attributes:
-        messages: a list of the ``Message`` objects whose claim is lost. In a batch, all the
-            others were settled.
+        messages: a list of the ``Message`` objects whose claim is lost. All others of the batch
+            were settled.
     """
 
     def __init__(self, text: str, messages: Sequence[Any] = ()) -> None:
@@ -405,9 +407,9 @@ class ClaimLost(QueueError):
 
 
 class ConsumerExpired(ClaimLost):
-    """This consumer could not renew its heartbeat in time, so it refuses to settle.
+    """This consumer did not renew its heartbeat in time, so it may not settle messages.
 
-    Its messages are given to others. The next ``consume`` registers it anew.
+    Its messages go to other consumers. The next ``consume`` registers it again.
     """
 
 
@@ -420,12 +422,12 @@ class DatabaseRefused(QueueError):
 
 
 class NotPermitted(DatabaseRefused):
-    """The login of this service lacks a right; nothing was changed. ``docs/roles.md`` lists them.
+    """The database login lacks a right; nothing was changed. ``docs/roles.md`` lists the rights.
 
     Attributes:
-        table: that the right is missing on; None where the server did not name one of ours.
-        rights: what the statement needs there, such as ``INSERT``.
-        roles: those of ours that have these rights; empty where only the owner of the tables has.
+        table: the table on which the right is missing; None if the server did not name one of ours.
+        rights: the rights that the statement needs on it, such as ``INSERT``.
+        roles: our roles that have these rights; empty if only the owner of the tables has them.
     """
 
     def __init__(
@@ -442,15 +444,15 @@ class NotPermitted(DatabaseRefused):
 
 
 class HistoryDiffers(QueueError):
-    """Files that an export wrote and the archives do not agree; nothing was added."""
+    """The files of an export do not match the archives; nothing was added."""
 
 
 class UnsupportedByEngine(QueueError):
-    """This database engine, or this version of it, cannot do what was asked for."""
+    """This database engine, or this version of it, does not support the operation."""
 
 
 class ServiceClosed(QueueError):
-    """The service was stopped; make a new ``QueueService``."""
+    """The service was stopped; create a new ``QueueService``."""
 
     def __init__(self) -> None:
-        super().__init__("This QueueService was stopped. Make a new one to go on.")
+        super().__init__("This QueueService was stopped. Create a new one.")

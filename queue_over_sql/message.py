@@ -1,4 +1,4 @@
-"""Messages: what is published, what comes out of a queue, and the words for their states."""
+"""Messages: what is published and what is consumed, and their states."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ if TYPE_CHECKING:
 
 
 PREVIOUS_ERROR: Final = "previous_error"
-"""The header in which a message that was sent again carries the reason it had failed for."""
+"""The header of a requeued message that holds the reason of its earlier failure."""
 
 REPLY_TO: Final = "reply_to"
-"""The header in which a request names the queue that its reply goes to."""
+"""The header of a request that names its reply queue."""
 
 CORRELATION_ID: Final = "correlation_id"
-"""The header that a request and its reply share."""
+"""The header by which a reply is matched to its request."""
 
 UNFIT_SINCE: Final = "unfit_since"
-"""The header that tells, in seconds since the epoch, since when a message that does not fit its
-kind waits for a server that knows better."""
+"""The header of a message that does not fit its kind: since when it is deferred, in seconds since
+the epoch."""
 
 SCHEDULE: Final = "schedule"
-"""The header in which a message carries the name of its schedule."""
+"""The header that names the schedule of a message."""
 
 TOPIC: Final = "topic"
-"""The header that names the topic to which a message was published."""
+"""The header that names the topic of a message."""
 
 ROUTING_KEY: Final = "routing_key"
-"""The header with the routing key under which a message was published to a topic."""
+"""The header that holds the routing key of a message to a topic."""
 
 
 class PublishOutcome(enum.StrEnum):
-    """What a publish did about its key."""
+    """The result of a publish."""
 
     CREATED = "created"
     SKIPPED = "skipped"
@@ -60,21 +60,21 @@ class PublishOutcome(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Publication:
-    """One message to be published, with its options.
+    """A message to publish, with its options.
 
-    ``publish`` and ``request`` take the options as keywords; ``publish_many`` and ``load`` take
+    ``publish`` and ``request`` take these options as keywords; ``publish_many`` and ``load`` take
     this object.
 
     Args:
-        payload: a JSON value, a ``str`` or ``bytes``, by the queue's payload type.
-        key: at most one live message of the queue has it; up to 200 characters.
+        payload: a JSON value, a ``str`` or ``bytes``, depending on the queue's payload type.
+        key: a queue has at most one live message with this key; up to 200 characters.
         kind: name of the payload's type, up to 100 characters.
-        headers: string keys to JSON values, up to 64 KiB.
+        headers: a mapping of strings to JSON values, up to 64 KiB.
         priority: 0 is the most urgent; up to the queue's ``priorities`` - 1.
-        delay: stays invisible for so long.
-        at: stays invisible until then; instead of ``delay``.
-        max_attempts: deliveries before it is a dead letter, instead of the queue's.
-        lease: how long a claim holds, instead of the queue's.
+        delay: the message becomes due after this time.
+        at: the message becomes due at this time; instead of ``delay``.
+        max_attempts: deliveries before it becomes a dead letter, instead of the queue's.
+        lease: length of the lease, instead of the queue's.
         columns: values of the queue's own columns, by name.
     """
 
@@ -92,18 +92,18 @@ class Publication:
 
 
 PUBLISH_OPTIONS: Final = tuple(field.name for field in dataclasses.fields(Publication))[1:]
-"""The options of a publication by name, in their order; the queue's own columns are the last."""
+"""The names of the options, in order; the queue's own columns come last."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """What became of a publication.
+    """The result of a publication.
 
     Attributes:
-        id: id of the live message; with ``skipped`` that of the one that was there, or that
+        id: id of the live message. With ``skipped``, id of the existing message, or of the one that
             finished within the queue's ``dedup_window``.
         outcome: ``created``, ``skipped``, ``replaced`` or ``unchanged``.
-        queue: which queue got this copy of a message to a topic; None of a message to one queue.
+        queue: for a topic, the queue that got this copy; otherwise None.
     """
 
     id: int
@@ -124,7 +124,7 @@ class Published:
 
 
 class Status(enum.StrEnum):
-    """Where a live message stands."""
+    """The status of a live message."""
 
     READY = "ready"
     DELAYED = "delayed"
@@ -133,7 +133,7 @@ class Status(enum.StrEnum):
 
 
 class Outcome(enum.StrEnum):
-    """How an archived message ended."""
+    """The outcome of an archived message."""
 
     DONE = "done"
     FAILED = "failed"
@@ -143,7 +143,7 @@ class Outcome(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Claim:
-    """The stamp of one claim; every change of the message is fenced by it."""
+    """The stamp of one claim, which fences every change of the message."""
 
     consumer_id: str
     consumer_round: int
@@ -166,7 +166,7 @@ class Settler(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Unreadable:
-    """Stands in a row for a value of an own column that its type cannot make."""
+    """Stands in a row for a column value that its type cannot convert."""
 
     error: Exception
 
@@ -199,14 +199,14 @@ class MessageRow(NamedTuple):
 
     @property
     def claim(self) -> Claim | None:
-        """The stamp of the claim; None where the row was only looked at."""
+        """The stamp of the claim; None if the row was only listed."""
         if self.listed or self.consumer_id is None or self.consumer_round is None:
             return None
         return Claim(self.consumer_id, self.consumer_round)
 
     @property
     def claimed_lease_us(self) -> int | None:
-        """Length of the lease at the claim."""
+        """Length of the lease when it was claimed."""
         if self.lease_expires_at is None or self.claimed_at is None:
             return None
         return self.lease_expires_at - self.claimed_at
@@ -217,15 +217,15 @@ AGE = attrgetter("available_at", "id")
 
 
 class Message:
-    """A message as it was claimed, found or archived; its facts are read-only.
+    """A message as it was claimed, listed or archived; its attributes are read-only.
 
     Attributes:
         queue: name of its queue.
-        payload: as it was published; of an adopted table, the same mapping as ``row``.
-        headers: as they were published; empty when there were none.
-        row: of an adopted table, the columns of the user's by name, read-only, as they were when
+        payload: the published payload; for an adopted table, the same mapping as ``row``.
+        headers: the published headers; may be empty.
+        row: for an adopted table, a read-only mapping of your columns by name, as they were when
             the message was claimed or listed; None in other queues.
-        settled: whether one of its verbs but ``extend`` was called.
+        settled: whether it was settled through this object.
     """
 
     __slots__ = (
@@ -267,12 +267,12 @@ class Message:
 
     @property
     def id(self) -> int:
-        """The publish order, unique in its queue for ever."""
+        """The id: unique in its queue, and increasing in publish order."""
         return self._row.id
 
     @property
     def key(self) -> str | None:
-        """The key, of which a queue has at most one live message."""
+        """The key; a queue has at most one live message with it."""
         return self._row.message_key
 
     @property
@@ -282,27 +282,27 @@ class Message:
 
     @property
     def reply_to(self) -> str | None:
-        """Name of the queue that the reply to a request goes to; None on any other message."""
+        """Name of a request's reply queue; None for other messages."""
         return _text(self.headers.get(REPLY_TO))
 
     @property
     def correlation_id(self) -> str | None:
-        """What a request and its reply have in common; None on any other message."""
+        """The correlation id of a request or reply; None for other messages."""
         return _text(self.headers.get(CORRELATION_ID))
 
     @property
     def priority(self) -> int:
-        """How urgent it is; 0 is the most urgent."""
+        """The priority; 0 is the most urgent."""
         return self._row.priority
 
     @property
     def attempt(self) -> int:
-        """Number of this delivery, from 1; 0 on a message that was never delivered."""
+        """Number of this delivery, from 1; 0 if it was never delivered."""
         return self._row.attempt_count
 
     @property
     def max_attempts(self) -> int:
-        """Deliveries before it is a dead letter."""
+        """Deliveries before it becomes a dead letter."""
         own = self._row.max_attempts
         return stored_number("max_attempts", own) if own else self._queue_max_attempts
 
@@ -313,12 +313,12 @@ class Message:
 
     @property
     def consumer_id(self) -> str | None:
-        """Who claimed it."""
+        """Id of the consumer that claimed it."""
         return self._row.consumer_id
 
     @property
     def consumer_round(self) -> int | None:
-        """The round of that consumer in which it was claimed."""
+        """The consumer's round in which it was claimed."""
         return self._row.consumer_round
 
     @property
@@ -348,50 +348,53 @@ class Message:
 
     @property
     def last_attempt_at(self) -> datetime | None:
-        """When it failed last."""
+        """When it last failed."""
         return optional_instant(self._row.last_attempt_at)
 
     @property
     def finished_at(self) -> datetime | None:
-        """When it was archived; None on a live message."""
+        """When it was archived; None for a live message."""
         return optional_instant(self._row.finished_at)
 
     @property
     def lease_expires_at(self) -> datetime | None:
-        """When the claim ends unless it is extended; follows ``extend``."""
+        """When the lease ends unless it is extended; ``extend`` updates it."""
         return optional_instant(self._lease_expires_at)
 
     @property
     def cancelled(self) -> bool:
-        """Whether to stop working on it: its claim is lost, or its time is over.
+        """Whether to stop working on it, because its claim is lost or its handler timed out.
 
-        A worker sets it when the handler's ``timeout`` has passed, or when it finds, as it renews
-        leases, that the claim is lost: the lease or the consumer expired, or the message was
-        cancelled, deleted or replaced. It asks nobody, and is never False again.
+        A worker sets it after the handler's ``timeout``. It also sets it if a lease renewal finds
+        that the claim is lost: the lease or the consumer expired, or the message was cancelled,
+        deleted or replaced. Reading it does not query the database. It never becomes False again.
         """
         return self._cancelled
 
     @property
     def outcome(self) -> Outcome | None:
-        """How it ended; None on a live message.
+        """The outcome; None for a live message.
 
         Raises:
-            QueueError: the archive holds something else.
+            QueueError: the archive holds an unknown outcome.
         """
         try:
             return None if self._row.outcome is None else Outcome(self._row.outcome)
         except ValueError as error:
-            msg = f"Message {self.id} of queue {self.queue!r} is archived with no outcome: {error}"
+            msg = (
+                f"Message {self.id} of queue {self.queue!r} has no valid outcome in the "
+                f"archive: {error}"
+            )
             raise QueueError(msg) from error
 
     def ack(self, connection: CallersConnection | None = None) -> None:
-        """Finish the message: it is removed, or archived where the queue keeps finished ones.
+        """Finish the message: it is removed, or archived if the queue keeps finished messages.
 
         Args:
-            connection: the caller's own transaction; it is not committed here.
+            connection: the caller's own transaction, which this does not commit.
 
         Raises:
-            ClaimLost: this claim does not hold the message any more; nothing was changed.
+            ClaimLost: this claim no longer holds the message; nothing was changed.
         """
         self._settler.ack(self, connection=connection)
 
@@ -401,12 +404,12 @@ class Message:
         delay: Duration | None = None,
         connection: CallersConnection | None = None,
     ) -> None:
-        """Report a failure: retry later, or dead letter when out of attempts.
+        """Report a failure: it is retried later, or becomes a dead letter if out of attempts.
 
         Args:
-            error: the reason, kept as ``last_error``.
-            delay: when to retry, instead of what the queue's policy says.
-            connection: the caller's own transaction; it is not committed here.
+            error: the reason, stored as ``last_error``.
+            delay: when to retry, instead of the queue's retry policy.
+            connection: the caller's own transaction, which this does not commit.
 
         Raises:
             ClaimLost: as in ``ack``.
@@ -419,12 +422,11 @@ class Message:
         *,
         delay: Duration | None = None,
     ) -> None:
-        """Give the message back untouched; this delivery is not counted.
+        """Return the message to the queue unchanged; this delivery is not counted.
 
         Args:
-            connection: the caller's own transaction; it is not committed here.
-            delay: nobody gets it for so long, and then it has the place of that time. None: it
-                goes back to its place, and is due at once.
+            connection: the caller's own transaction, which this does not commit.
+            delay: when it is due again. None: it is due now, at its old place.
 
         Raises:
             ClaimLost: as in ``ack``.
@@ -432,11 +434,11 @@ class Message:
         self._settler.release(self, connection=connection, delay=delay)
 
     def reject(self, reason: str, connection: CallersConnection | None = None) -> None:
-        """End the message as a dead letter; it is never delivered again.
+        """Make a dead letter of the message: it is not delivered again.
 
         Args:
-            reason: kept in the archive as ``last_error``.
-            connection: the caller's own transaction; it is not committed here.
+            reason: stored in the archive as ``last_error``.
+            connection: the caller's own transaction, which this does not commit.
 
         Raises:
             ClaimLost: as in ``ack``.
@@ -448,11 +450,11 @@ class Message:
         lease: Duration | None = None,
         connection: CallersConnection | None = None,
     ) -> None:
-        """Renew the lease, counted from now; ``lease_expires_at`` follows.
+        """Renew the lease, counted from now, and update ``lease_expires_at``.
 
         Args:
-            lease: the new length; None for that of the claim.
-            connection: the caller's own transaction; it is not committed here.
+            lease: the new length; None: that of the claim.
+            connection: the caller's own transaction, which this does not commit.
 
         Raises:
             ClaimLost: as in ``ack``.
@@ -467,23 +469,24 @@ class Message:
         headers: Mapping[str, Any] | None = None,
         connection: CallersConnection | None = None,
     ) -> Published:
-        """Answer a request; the message is still to be settled.
+        """Reply to a request; you still have to settle the message.
 
-        The first reply stands: one more, as after a redelivery, is skipped.
+        Only the first reply counts. Further ones, such as after a redelivery, are skipped.
 
         Args:
-            payload: of the reply: a JSON value, unless ``reply_to`` is a queue of another type.
+            payload: payload of the reply: a JSON value, unless the reply queue has another payload
+                type.
             kind: name of the payload's type.
-            headers: of the reply.
-            connection: the caller's own transaction; it is not committed here.
+            headers: headers of the reply.
+            connection: the caller's own transaction, which this does not commit.
 
         Returns:
-            The id of the reply, and whether it was created or skipped.
+            The reply's id, and whether it was created or skipped.
 
         Raises:
-            ReplyQueueGone: who asked is gone; nothing was published.
+            ReplyQueueGone: the requester is gone; nothing was published.
             ClaimLost: as in ``ack``; nothing was published.
-            ValueError: the message asks for no reply.
+            ValueError: the message is not a request.
         """
         reply = Publication(payload, kind=kind, headers=headers)
         return self._settler.reply(self, reply, connection)
@@ -501,43 +504,43 @@ def _text(value: Any) -> str | None:
 
 
 def claim_of(message: Message) -> Claim | None:
-    """The stamp that fences every change of a message; None on one that was only listed."""
+    """The stamp that fences every change of a message; None if it was only listed."""
     return message._row.claim
 
 
 def row_of(message: Message) -> MessageRow:
-    """The row of a message as it was read, with its payload as it is stored."""
+    """The row of a message as it was read, with its stored payload."""
     return message._row
 
 
 def payload_size(message: Message) -> int:
-    """About how many bytes the payload takes, as it came from the database."""
+    """Approximate size of the stored payload in bytes."""
     stored = message._row.payload
     return len(stored) if isinstance(stored, str | bytes) else 0
 
 
 def claimed_lease_us(message: Message) -> int | None:
-    """Length of the lease that a message was claimed with, in microseconds."""
+    """Length of a message's lease at its claim, in microseconds."""
     return message._row.claimed_lease_us
 
 
 def lease_runs_at(message: Message, microseconds: int) -> bool:
-    """Whether the lease of a message still runs at an instant of the database's clock."""
+    """Whether the lease of a message is still valid at a time of the database's clock."""
     return message._lease_expires_at is not None and microseconds < message._lease_expires_at
 
 
 def note_lease(message: Message, microseconds: int) -> None:
-    """Follow a renewed lease."""
+    """Note a renewed lease."""
     message._lease_expires_at = microseconds
 
 
 def note_cancelled(message: Message) -> None:
-    """Let whoever works on a message know that it is no longer wanted."""
+    """Mark a message as cancelled, and notify its handler."""
     message._cancelled = True
     if (tell := message._on_cancelled) is not None:
         tell()
 
 
 def when_cancelled(message: Message, tell: Callable[[], None] | None) -> None:
-    """Have a function called when a message is cancelled; None for no longer."""
+    """Set the function to call when a message is cancelled; None removes it."""
     message._on_cancelled = tell

@@ -1,4 +1,4 @@
-"""Observer: told what a service does, for metrics, traces and logs of your own."""
+"""Observer: notified of what a service does, for your own metrics, traces and logs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,16 +23,16 @@ _NO_HEADERS: AbstractContextManager[dict[str, Any]] = contextlib.nullcontext({})
 
 
 class MessageFacts(NamedTuple):
-    """What an observer is told about a claimed message; never its payload.
+    """The facts about a claimed message for observers; they do not include its payload.
 
     Attributes:
-        id: of the message.
+        id: id of the message.
         attempt: number of this delivery, from 1.
-        round: the round of the consumer in which it was claimed; None of a message that was taken.
-        consumer_id: who claimed it; None of a message that was taken.
-        waited: seconds from the instant at which it was due to its claim; None where that is not
-            known, as of a second attempt.
-        headers: as they were published.
+        round: the consumer's round in which it was claimed; None for a taken message.
+        consumer_id: id of the consumer that claimed it; None for a taken message.
+        waited: seconds from its due time to its claim; None if that is not known, such as for a
+            second attempt.
+        headers: the published headers.
     """
 
     id: int
@@ -44,25 +45,46 @@ class MessageFacts(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ReaperReport:
-    """What one pass did.
+    """The results of one pass of the reaper.
 
     Attributes:
-        restored: messages given back.
-        buried: messages that were out of attempts, or of a kind that nobody knew for too long.
-        pruned: archived messages removed because they were too old or too many.
-        consumers: dead consumers whose registration was removed.
-        fired: messages that schedules published.
+        restored: messages returned to their queues.
+        dead_lettered: messages that were out of attempts, or deferred for longer than the
+            ``kind_timeout``.
+        pruned: archived messages that were removed by ``archive_ttl`` or ``archive_limit``.
+        consumers: dead consumers whose registrations were removed.
+        scheduled: messages that schedules published.
         dropped: temporary queues of dead consumers that were dropped.
-        swept: staged batches that nobody published, which were dropped.
+        cleaned: abandoned staged batches that were dropped.
     """
 
     restored: int = 0
-    buried: int = 0
+    dead_lettered: int = 0
     pruned: int = 0
     consumers: int = 0
-    fired: int = 0
+    scheduled: int = 0
     dropped: int = 0
-    swept: int = 0
+    cleaned: int = 0
+
+    @property
+    def buried(self) -> int:
+        """Deprecated: the former name of ``dead_lettered``."""
+        return self._renamed("buried", "dead_lettered")
+
+    @property
+    def fired(self) -> int:
+        """Deprecated: the former name of ``scheduled``."""
+        return self._renamed("fired", "scheduled")
+
+    @property
+    def swept(self) -> int:
+        """Deprecated: the former name of ``cleaned``."""
+        return self._renamed("swept", "cleaned")
+
+    def _renamed(self, old: str, new: str) -> Any:
+        msg = f"ReaperReport.{old} is deprecated: use ReaperReport.{new}"
+        warnings.warn(msg, DeprecationWarning, stacklevel=3)
+        return getattr(self, new)
 
     def __add__(self, other: ReaperReport) -> ReaperReport:
         pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
@@ -70,31 +92,30 @@ class ReaperReport:
 
 
 class Observer:
-    """Told what a service does: subclass it, and override what you want to know.
+    """Is notified of what a service does: subclass it, and override the methods that you need.
 
-    Give it to ``QueueService(observer=…)``. The service calls it in the thread, or on the event
-    loop, that called the verb, so its methods must be quick and thread-safe. What they raise is
-    logged and changes nothing. A verb that was given ``connection=`` calls it when the verb is
-    done, whether or not the caller's transaction commits.
+    Pass it to ``QueueService(observer=…)``. The service calls it in the thread or event loop that
+    called the verb, so its methods must be fast and thread-safe. Their exceptions are logged and
+    have no other effect. A verb with ``connection=`` calls it at the end of the verb, even if the
+    caller's transaction does not commit later.
     """
 
     def opened(self, service: Any) -> None:
-        """A ``QueueService`` was made with this observer; what this raises, the service raises."""
+        """A ``QueueService`` was created with this observer; it raises what this method raises."""
 
     def closing(self) -> None:
-        """The service stops, and can still reach its database."""
+        """The service is stopping, and can still reach its database."""
 
     def publishing(self, queue: str, count: int) -> AbstractContextManager[Any] | None:
         """Wrap a publish.
 
         Args:
             queue: name of the queue, or of the topic.
-            count: how many messages; 0 where that is not known before.
+            count: how many messages; 0 if that is not known yet.
 
         Returns:
-            A context manager that is entered before the publish and left after it, with the error
-            where there is one. It yields headers that each message gets, or None. Or no context
-            manager.
+            A context manager around the publish, or None. It gets the error, if there is one. It
+            may yield headers to add to each message.
         """
         del queue, count
         return None
@@ -104,10 +125,9 @@ class Observer:
 
         Args:
             queue: name of the queue.
-            count: how many messages are new, or have new content.
-            seconds: how long that took.
-            ids: of these messages; empty after each batch of a ``load``, after ``enqueue``, and of
-                those of a schedule.
+            count: how many messages were created or replaced.
+            seconds: how long the publish took.
+            ids: ids of these messages; empty for ``load``, ``enqueue`` and schedules.
         """
 
     def claimed(self, queue: str, messages: Sequence[MessageFacts], seconds: float) -> None:
@@ -115,8 +135,8 @@ class Observer:
 
         Args:
             queue: name of the queue.
-            messages: at least one.
-            seconds: how long the claim took, without what the consumer waited before.
+            messages: the claimed messages, at least one.
+            seconds: how long the claim took, without the wait for a message.
         """
 
     def handling(
@@ -125,8 +145,7 @@ class Observer:
         """Wrap a call of a worker's handler.
 
         Returns:
-            A context manager that is entered before the call and left after it, with the error
-            where there is one; or none.
+            A context manager around the call, or None. It gets the error, if there is one.
         """
         del queue, messages
         return None
@@ -142,9 +161,9 @@ class Observer:
 
         Args:
             queue: name of the queue.
-            messages: those of the call: one, unless the handler takes batches.
+            messages: the messages of the call: one, unless the handler takes batches.
             seconds: how long the handler ran.
-            error: what it raised.
+            error: the exception that it raised, or None.
         """
 
     def settled(self, queue: str, outcome: str, ids: Sequence[int]) -> None:
@@ -154,24 +173,24 @@ class Observer:
             queue: name of the queue.
             outcome: ``done``, ``retried``, ``failed`` (out of attempts), ``rejected`` or
                 ``released``.
-            ids: of the messages.
+            ids: ids of the messages.
         """
 
     def claim_lost(self, queue: str, ids: Sequence[int]) -> None:
-        """Messages could not be settled, because their claim was lost."""
+        """Messages could not be settled, because their claims were lost."""
 
     def dead_lettered(self, queue: str, ids: Sequence[int], reason: str | None) -> None:
-        """Messages became dead letters; by a verb of this service, or by its reaper."""
+        """Messages became dead letters, through a verb of this service or its reaper."""
 
     def reaped(self, report: ReaperReport, seconds: float) -> None:
-        """A pass of the reaper ended, and how long it took."""
+        """A pass of the reaper ended, after this many seconds."""
 
     def schedule_fired(self, schedule: str, queue: str, count: int) -> None:
         """A schedule published messages."""
 
 
 class Observers(Observer):
-    """Tells several observers, and lets none of them fail a verb."""
+    """Notifies several observers; their exceptions do not reach the verb."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         # What observers do not override need not be called.
@@ -181,16 +200,16 @@ class Observers(Observer):
             if not name.startswith("_")
         }
         self.wraps_publishing = bool(self._told["publishing"])
-        """Whether one of them gives headers, or measures by itself."""
+        """Whether any of them overrides ``publishing``."""
         self._complained: set[Callable[..., Any]] = set()
 
     def opened(self, service: Any) -> None:
-        """Tell them; what they raise is raised."""
+        """Notify them; their exceptions are raised."""
         for tell in self._told["opened"]:
             tell(service)
 
     def closing(self) -> None:
-        """Tell them."""
+        """Notify them."""
         self._tell("closing")
 
     def publishing(self, queue: str, count: int) -> AbstractContextManager[dict[str, Any]]:
@@ -214,7 +233,7 @@ class Observers(Observer):
         return self._wrapped("handling", queue, messages)
 
     def published(self, queue: str, count: int, seconds: float, ids: Sequence[int]) -> None:
-        """Tell them."""
+        """Notify them."""
         # As _tell does, without a call more.
         for tell in self._told["published"]:
             try:
@@ -223,7 +242,7 @@ class Observers(Observer):
                 self._complain(tell)
 
     def claimed(self, queue: str, messages: Sequence[MessageFacts], seconds: float) -> None:
-        """Tell them."""
+        """Notify them."""
         self._tell("claimed", queue, messages, seconds)
 
     def handled(
@@ -233,27 +252,27 @@ class Observers(Observer):
         seconds: float,
         error: BaseException | None,
     ) -> None:
-        """Tell them."""
+        """Notify them."""
         self._tell("handled", queue, messages, seconds, error)
 
     def settled(self, queue: str, outcome: str, ids: Sequence[int]) -> None:
-        """Tell them."""
+        """Notify them."""
         self._tell("settled", queue, outcome, ids)
 
     def claim_lost(self, queue: str, ids: Sequence[int]) -> None:
-        """Tell them."""
+        """Notify them."""
         self._tell("claim_lost", queue, ids)
 
     def dead_lettered(self, queue: str, ids: Sequence[int], reason: str | None) -> None:
-        """Tell them."""
+        """Notify them."""
         self._tell("dead_lettered", queue, ids, reason)
 
     def reaped(self, report: ReaperReport, seconds: float) -> None:
-        """Tell them."""
+        """Notify them."""
         self._tell("reaped", report, seconds)
 
     def schedule_fired(self, schedule: str, queue: str, count: int) -> None:
-        """Tell them."""
+        """Notify them."""
         self._tell("schedule_fired", schedule, queue, count)
 
     def _tell(self, what: str, *facts: Any) -> None:
@@ -293,14 +312,16 @@ class Observers(Observer):
     def _complain(self, method: Callable[..., Any]) -> None:
         if method not in self._complained:
             self._complained.add(method)
-            _log.exception("The observer failed in %s; this is not logged again.", method)
+            _log.exception(
+                "The observer failed in %s; further failures of this method are not logged.", method
+            )
 
 
 def as_observers(given: Any) -> Observers | None:
-    """What was given as ``observer=``; None where nothing was.
+    """The observers given as ``observer=``; None if there are none.
 
     Raises:
-        TypeError: it is neither an ``Observer`` nor several.
+        TypeError: it is neither an ``Observer`` nor a list of them.
     """
     if given is None:
         return None
@@ -312,7 +333,7 @@ def as_observers(given: Any) -> Observers | None:
 
 
 def facts_of(messages: Sequence[Message]) -> list[MessageFacts]:
-    """What observers are told about claimed messages."""
+    """The facts about claimed messages for observers."""
     return [_facts(message) for message in messages]
 
 
@@ -341,5 +362,5 @@ def log_fields(queue: str, messages: Sequence[Message]) -> dict[str, Any]:
 
 
 def log_lost(queue: str, error: ClaimLost) -> None:
-    """Log, as an error, that a worker lost claims."""
+    """Log as an error that a worker lost claims."""
     _log.error("Queue %s: %s", queue, error, extra=log_fields(queue, error.messages))

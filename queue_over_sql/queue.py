@@ -1,4 +1,4 @@
-"""Queue: publish, consume, settle, and look at what is there."""
+"""Queue: publish, consume, settle, and inspect messages."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 
 
 def name_of(queue: object) -> str:
-    """The name of a queue that is given as such or by its name.
+    """The name of a queue, which is given as a ``Queue`` or by name.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: it is neither a queue nor a name.
     """
     # A member of an enumeration of names has a name of its own; so have threads, files, topics.
     name = queue if isinstance(queue, str) else getattr(queue, "name", None)
@@ -134,10 +134,10 @@ class QueueCore:
     def take_columns(self, count: int, connection: Connection) -> list[RecordBatch] | None:
         """As ``take``, but as Arrow columns with payloads as they are stored.
 
-        When the caller's transaction rolls back, ``announce`` must be called.
+        If the caller's transaction rolls back, call ``announce``.
 
         Returns:
-            Batches without empty ones; None where this queue can only be taken as messages.
+            Non-empty batches; None if this queue can only be taken as messages.
         """
         context, settings = self.context, self.context.settings
         if not context.tables.has_payloads or settings.dedup_us is not None or context.kinds:
@@ -148,20 +148,20 @@ class QueueCore:
         )
 
     def holds(self, message: Message) -> bool:
-        """Whether this consumer may still work on a message, as far as it knows by itself."""
+        """Whether this consumer still holds a message, as far as it knows without a query."""
         return self.context.consumer.holds(claim_of(message))
 
     def release_all(self, consumer_id: str) -> int:
-        """Give back, uncounted, all that a consumer of this service still holds."""
+        """Release all messages of a consumer of this service, without counting the deliveries."""
         sql = self.context.sql
         return self.context.run(lambda c: store.unclaim_all(c, sql, consumer_id))
 
     def announce(self) -> None:
-        """Wake those in this process who wait for a message, and look fully next."""
+        """Wake this process's waiting consumers; the next claim searches the whole queue."""
         self.came_back(None)
 
     def came_back(self, available_at: int | None) -> None:
-        """Messages came back at this place, or at any: wake who waits, and claim from there."""
+        """Note that messages returned to this place, or to any, and wake waiting consumers."""
         self.claimer.look_fully(available_at)
         self.context.announce()
 
@@ -172,7 +172,7 @@ def core_of(queue: Queue) -> QueueCore:
 
 
 class Queue:
-    """One queue. Made by ``QueueService``; may be used from any thread."""
+    """A queue. ``QueueService`` creates it; it may be used from any thread."""
 
     def __init__(self, core: QueueCore) -> None:
         self._core = core
@@ -189,12 +189,12 @@ class Queue:
 
     @property
     def temporary(self) -> bool:
-        """Whether it is a queue of replies, which is dropped with the consumer that it serves."""
+        """Whether it is a temporary reply queue, which is dropped together with its consumer."""
         return self._core.context.tables.temporary
 
     @property
     def settings(self) -> EffectiveSettings:
-        """The settings in force; durations are ``timedelta``.
+        """The current settings; durations are ``timedelta``.
 
         Raises:
             QueueNotFound: the queue was dropped.
@@ -219,27 +219,28 @@ class Queue:
         connection: CallersConnection | None = None,
         **columns: Any,
     ) -> Published:
-        """Put a message into the queue; it is durable when this returns.
+        """Publish a message; it is durable when this returns.
 
         Args:
             payload: a JSON value, a ``str`` or ``bytes``, by the queue's payload type.
             key, kind, headers, priority, delay, at, max_attempts, lease: see ``Publication``.
-            on_conflict: what to do when the key is taken: ``"raise"``, ``"skip"`` the new one,
-                or ``"replace"`` the content of the live one, whose holder then loses it. Where
-                the key is only kept by the ``dedup_window``, both leave out the new one.
-            connection: the caller's own transaction: published when it commits, never when it
-                rolls back. It is not committed here.
+            on_conflict: what to do if the key is taken: ``"raise"``; ``"skip"`` the new message; or
+                ``"replace"`` the content of the live message, whose holder then loses its claim. If
+                only the ``dedup_window`` still keeps the key, ``"replace"`` skips, too.
+            connection: the caller's own transaction, which this does not commit: the message is
+                published when the caller commits it.
             columns: values of the queue's own columns.
 
         Returns:
-            The id, and whether it was created, skipped, replaced or unchanged.
+            The message's id, and whether it was created, skipped, replaced or unchanged.
 
         Raises:
             DuplicateKey: the key is taken and ``on_conflict`` is ``"raise"``.
             PayloadInvalid, PayloadTooLarge: nothing was published.
-            WrongDatabase: ``connection`` leads to another database.
-            DatabaseUnavailable: when the connection broke, whether it was published is unknown.
-            TypeError, ValueError: an option has no sensible value.
+            WrongDatabase: ``connection`` belongs to another database.
+            DatabaseUnavailable: if the connection broke, it is unknown whether the message was
+                published.
+            TypeError, ValueError: an option has an invalid value.
         """
         publication = Publication(
             payload,
@@ -262,18 +263,18 @@ class Queue:
         on_conflict: str = "raise",
         connection: CallersConnection | None = None,
     ) -> list[Published]:
-        """Publish many messages in one transaction: all or none, in their order.
+        """Publish many messages in one transaction: all or none, in the given order.
 
         Args:
             items: payloads, or ``Publication`` objects for those with options.
             on_conflict: as in ``publish``, for each of them.
-            connection: the caller's own transaction; it is not committed here.
+            connection: the caller's own transaction, which this does not commit.
 
         Returns:
             One result per item, in order.
 
         Raises:
-            DuplicateKey and the others of ``publish``: nothing was published.
+            DuplicateKey and the other errors of ``publish``: nothing was published.
         """
         return self._core.publish_many(items, on_conflict, connection)
 
@@ -284,7 +285,7 @@ class Queue:
         batch_size: int = 10_000,
         progress: Callable[[int], None] | None = None,
     ) -> int:
-        """Publish a large number of messages by the engine's fastest path.
+        """Publish a large number of messages, in the engine's fastest way.
 
         Args:
             items: payloads or ``Publication`` objects; read one batch at a time.
@@ -295,8 +296,8 @@ class Queue:
             How many were published.
 
         Raises:
-            DuplicateKey and the others of ``publish``: the batches before were published, nothing
-                of the one that failed.
+            DuplicateKey and the other errors of ``publish``: earlier batches were published, and
+            nothing of the failed batch.
         """
         return self._core.load(items, batch_size, progress)
 
@@ -310,20 +311,20 @@ class Queue:
         wait: Duration = 0.0,
         where: ColumnElement[bool] | None = None,
     ) -> list[Message]:
-        """Claim messages: nobody else gets them until they are given back or the lease ends.
+        """Claim messages: no other consumer gets them until they are released or the lease ends.
 
         Args:
-            count: at most so many.
-            lease: how long the claim holds, instead of the message's or the queue's.
-            wait: how long to wait for a first one.
-            where: only messages that match this SQLAlchemy condition on ``table``. Keep the
-                expression and pass the same object again: its statement is compiled once.
+            count: the maximum number of messages.
+            lease: length of the lease, instead of the message's or the queue's.
+            wait: how long to wait for the first message.
+            where: only messages that match this SQLAlchemy condition on ``table``. Pass the same
+                expression object each time, so that its statement is compiled only once.
 
         Returns:
-            Up to ``count`` messages, oldest first; none when there are none.
+            Up to ``count`` messages, oldest first.
 
         Raises:
-            QueueNotFound, DatabaseUnavailable, ServiceClosed: as their names say.
+            QueueNotFound, DatabaseUnavailable, ServiceClosed: nothing was claimed.
         """
         return self._core.claimer.consume(count, lease, wait, where)
 
@@ -331,12 +332,12 @@ class Queue:
     def receive(
         self, *, wait: Duration = 0.0, lease: Duration | None = None
     ) -> Iterator[Message | None]:
-        """Claim one message for a ``with`` block: ack at its end, nack when it raises.
+        """Claim one message for a ``with`` block: ack at its end, nack if it raises.
 
-        A message that the block settled itself is left alone.
+        If the block settles the message itself, nothing more is done.
 
         Yields:
-            The message, or None when there was none in time.
+            The message, or None if none arrived in time.
         """
         messages = self.consume(1, lease=lease, wait=wait)
         if not messages:
@@ -356,12 +357,12 @@ class Queue:
     def stream(
         self, *, prefetch: int = 1, wait: Duration | None = 0.0, lease: Duration | None = None
     ) -> Generator[Message, None, None]:
-        """Claim messages one after another; the caller settles each.
+        """Yield messages one after another; the caller settles each of them.
 
         Args:
             prefetch: how many to claim at once; those not yet yielded are released at the end.
-            wait: ends after so long without a message; None never ends.
-            lease: how long each claim holds.
+            wait: the stream ends if no message arrives for this long; None: it never ends.
+            lease: length of each lease.
         """
         prefetch = check_whole("prefetch", prefetch)
         waiting: list[Message] = []
@@ -390,12 +391,13 @@ class Queue:
 
         Args:
             finished: messages to ack; may be empty.
-            count: how many to claim.
+            count: the maximum number of messages to claim.
             lease: as in ``consume``.
             where: as in ``consume``.
 
         Raises:
-            ClaimLost: some of ``finished`` were lost; the others were acked, nothing was claimed.
+            ClaimLost: the claims of some of ``finished`` are lost; all others were acked, and
+                nothing was claimed.
         """
         return self._core.exchange(finished, count, lease, where)
 
@@ -408,21 +410,22 @@ class Queue:
     ) -> list[Message]:
         """Remove the oldest messages inside the caller's transaction.
 
-        When it commits they are done; when it rolls back, or the process dies, they were never
-        taken and no attempt was counted. Their rows stay locked meanwhile, so keep it short.
+        If the transaction commits, they are finished. If it rolls back or the process dies, they
+        stay in the queue and no attempt is counted. Keep the transaction short, because it locks
+        their rows.
 
         Args:
-            count: at most so many.
+            count: the maximum number of messages.
             connection: the caller's own transaction.
             where: as in ``consume``.
 
         Returns:
-            The messages, oldest first; they need no ack.
+            The messages, oldest first; you need not ack them.
         """
         return self._core.take(count, connection, where)
 
     def holds(self, message: Message) -> bool:
-        """Whether this consumer may still work on a message, as far as it knows by itself."""
+        """Whether this consumer still holds a message, as far as it knows without a query."""
         return self._core.holds(message)
 
     # -- settle
@@ -433,14 +436,14 @@ class Queue:
         *,
         connection: CallersConnection | None = None,
     ) -> None:
-        """Finish messages: they are removed, or archived where finished ones are kept.
+        """Finish messages: they are removed, or archived if the queue keeps finished messages.
 
         Args:
-            messages: one or several, of any claims.
-            connection: the caller's own transaction; it is not committed here.
+            messages: one or several, from any claims.
+            connection: the caller's own transaction, which this does not commit.
 
         Raises:
-            ClaimLost: names those that this claim does not hold any more; all others were acked.
+            ClaimLost: lists the messages whose claim is lost; all others were acked.
             ConsumerExpired: this consumer missed its heartbeat; nothing was changed.
         """
         self._core.settlements.ack(messages, connection)
@@ -453,13 +456,13 @@ class Queue:
         delay: Duration | None = None,
         connection: CallersConnection | None = None,
     ) -> None:
-        """Report failures: each message is retried later, or a dead letter when out of attempts.
+        """Report failures: retry each message later, or dead-letter it if out of attempts.
 
         Args:
             messages: one or several.
             error: the reason.
-            delay: instead of what the retry policy says, its end included.
-            connection: the caller's own transaction; it is not committed here.
+            delay: when to retry, instead of the retry policy; even if the policy would give up.
+            connection: the caller's own transaction, which this does not commit.
 
         Raises:
             ClaimLost, ConsumerExpired: as in ``ack``.
@@ -473,13 +476,12 @@ class Queue:
         connection: CallersConnection | None = None,
         delay: Duration | None = None,
     ) -> None:
-        """Give messages back untouched; this delivery is not counted.
+        """Return messages to the queue unchanged; the delivery is not counted.
 
         Args:
             messages: one or several.
-            connection: the caller's own transaction; it is not committed here.
-            delay: how long they are kept back. They are due after that. None: they are due at once,
-                at their old places.
+            connection: the caller's own transaction, which this does not commit.
+            delay: when they are due again. None: they are due now, at their old places.
 
         Raises:
             ClaimLost, ConsumerExpired: as in ``ack``.
@@ -493,12 +495,12 @@ class Queue:
         *,
         connection: CallersConnection | None = None,
     ) -> None:
-        """End messages as dead letters, never to be delivered again.
+        """Make dead letters of messages: they are not delivered again.
 
         Args:
             messages: one or several.
-            reason: kept in the archive as ``last_error``.
-            connection: the caller's own transaction; it is not committed here.
+            reason: stored in the archive as ``last_error``.
+            connection: the caller's own transaction, which this does not commit.
 
         Raises:
             ClaimLost, ConsumerExpired: as in ``ack``.
@@ -512,12 +514,12 @@ class Queue:
         *,
         connection: CallersConnection | None = None,
     ) -> None:
-        """Renew leases, counted from now.
+        """Renew leases; the new length counts from now.
 
         Args:
             messages: one or several.
-            lease: the new length; None for that of each claim.
-            connection: the caller's own transaction; it is not committed here.
+            lease: the new length; None: that of each claim.
+            connection: the caller's own transaction, which this does not commit.
 
         Raises:
             ClaimLost, ConsumerExpired: as in ``ack``.
@@ -540,28 +542,27 @@ class Queue:
         lease: Duration | None = None,
         **columns: Any,
     ) -> Message:
-        """Publish a message and wait for the reply that its consumer gives.
+        """Publish a message and wait for its consumer's reply.
 
-        May be called from many threads at once. The replies come by a temporary queue, which is
-        made at the first request and dropped when the service stops.
+        Many threads may call this at once. Replies arrive in a temporary queue, which is created at
+        the first request and dropped when the service stops.
 
         Args:
             payload: as in ``publish``.
-            timeout: how long to wait for the reply.
-            key, kind, headers, priority, max_attempts, lease: see ``Publication``; the headers
-                ``reply_to`` and ``correlation_id`` are set here.
+            timeout: how long to wait for the reply. key, kind, headers, priority, max_attempts,
+            lease: see ``Publication``; this sets the headers ``reply_to`` and ``correlation_id``.
             columns: values of the queue's own columns.
 
         Returns:
-            The reply, with its payload, kind and headers; it needs no ack.
+            The reply, with its payload, kind and headers; you need not ack it.
 
         Raises:
-            RequestTimeout: no reply came in time; ``withdrawn`` tells whether the request was
-                taken back before anybody had begun with it.
-            ReplyQueueGone: no reply can come any more, because this consumer was taken for dead.
+            RequestTimeout: no reply arrived in time; ``withdrawn`` says whether the request was
+                removed before a consumer claimed it.
+            ReplyQueueGone: no reply can arrive, because this consumer is considered dead.
             DuplicateKey, PayloadInvalid, PayloadTooLarge: nothing was published.
-            DatabaseUnavailable: whether it was published, or is done, is unknown.
-            TypeError, ValueError: an option has no sensible value, or has no place here.
+            DatabaseUnavailable: it is unknown whether the request was published or handled.
+            TypeError, ValueError: an option has an invalid value, or is not possible for a request.
         """
         publication = Publication(
             payload,
@@ -584,7 +585,7 @@ class Queue:
         headers: Mapping[str, Any] | None = None,
         connection: CallersConnection | None = None,
     ) -> Published:
-        """Answer a request that was claimed or taken from this queue; see ``Message.reply``."""
+        """Reply to a request that was claimed or taken from this queue; see ``Message.reply``."""
         reply = Publication(payload, kind=kind, headers=headers)
         return self._core.reply(message, reply, connection)
 
@@ -603,15 +604,15 @@ class Queue:
 
         Args:
             status: ``ready``, ``delayed``, ``claimed`` or ``held``.
-            key: the key of one message.
-            kind: the name of their payload's type.
-            payload: fields of a JSON payload that must be equal: paths such as ``address.city`` or
-                ``items.0.sku`` to text, numbers, True, False or None.
+            key: only the message with this key.
+            kind: only messages of this kind.
+            payload: fields of the JSON payload that must be equal: a mapping of paths, such as
+                ``address.city`` or ``items.0.sku``, to text, numbers, True, False or None.
             where: any SQLAlchemy condition on ``table``.
 
         Raises:
-            ValueError: there is no such status, or no such path.
-            UnsupportedByEngine: this database cannot look into JSON.
+            ValueError: the status or a path is not valid.
+            UnsupportedByEngine: this database cannot search in JSON.
         """
         return LiveSelection(
             self._core.context, status=status, key=key, kind=kind, payload=payload, where=where
@@ -619,15 +620,15 @@ class Queue:
 
     @property
     def archive(self) -> Archive:
-        """The finished messages that are kept."""
+        """The archive, which holds finished messages."""
         return Archive(self._core.context)
 
     def stats(self) -> QueueStats:
-        """Count what is there now, by status and outcome; all of it at one moment."""
+        """Count the messages by status and outcome, all at one moment."""
         return count_messages(self._core.context)
 
     def delete(self, message_id: int) -> bool:
-        """Remove a message; a consumer that holds it loses it. False where there is none."""
+        """Remove a message, even if a consumer holds it; False if it does not exist."""
         message_id = check_whole("message_id", message_id, 0)
         sql = self._core.context.sql
         return self._core.context.run(
@@ -635,47 +636,47 @@ class Queue:
         )
 
     def cancel(self, message_id: int, reason: str | None = None) -> bool:
-        """End a message as a dead letter, as ``reject`` does, even if a consumer holds it.
+        """Make a dead letter of a message, as ``reject`` does, even if a consumer holds it.
 
-        Its holder can settle it no more. A worker sees that at its next renewal of leases, at most
-        10 s later: ``message.cancelled`` turns true, and on an event loop the handler is cancelled.
+        Its holder can no longer settle it. A worker notices at its next lease renewal, at most 10 s
+        later: it sets ``message.cancelled``, and on an event loop it cancels the handler.
 
         Args:
-            message_id: of the message.
-            reason: follows ``cancelled by operator`` in ``last_error``.
+            message_id: id of the message.
+            reason: added to ``cancelled by operator`` in ``last_error``.
 
         Returns:
-            Whether there was such a live message.
+            Whether the live message existed.
 
         Raises:
-            DatabaseUnavailable: when the connection broke, whether it was cancelled is unknown.
+            DatabaseUnavailable: if the connection broke, it is unknown whether the message was
+                cancelled.
         """
         message_id = check_whole("message_id", message_id, 0)
         return self._core.settlements.cancel(message_id, reason)
 
     def last_traceback(self, message_id: int) -> str | None:
-        """Where the last failure of a message happened, live or archived.
+        """The traceback of the last failure of a message, live or archived.
 
-        It is kept of exceptions: of a worker's handler, of a ``with`` block of ``receive``, and of
-        those given to ``nack(error=…)``, but not in a transaction of the caller's; the last 20,000
-        characters of each.
+        It is stored for exceptions of a worker's handler, of a ``with`` block of ``receive``, and
+        for those given to ``nack(error=…)`` without ``connection=``: the last 20,000 characters.
 
         Args:
-            message_id: of the message.
+            message_id: id of the message.
 
         Returns:
-            The traceback; None where there is no such message, or it has none.
+            The traceback; None if the message does not exist or has none.
         """
         return read_traceback(self._core.context, check_whole("message_id", message_id, 0))
 
     def purge(self, *, claimed: bool = False) -> int:
-        """Remove ready, delayed and held messages; the archive stays.
+        """Remove ready, delayed and held messages, but not the archive.
 
         Args:
-            claimed: remove claimed ones too; their holders lose them.
+            claimed: also remove claimed messages; their holders lose them.
 
         Returns:
-            How many were removed.
+            How many messages were removed.
         """
         check_flag("claimed", claimed)
         sql = self._core.context.sql
@@ -684,16 +685,16 @@ class Queue:
         )
 
     def pause(self) -> None:
-        """Stop handing out messages, everywhere and at once; what is claimed may be settled."""
+        """Stop delivering messages, on every server; claimed messages can still be settled."""
         change_record(self._core.context, paused_at=self._core.context.tables.dialect.now())
 
     def resume(self) -> None:
-        """Hand out messages again."""
+        """Deliver messages again."""
         change_record(self._core.context, paused_at=None)
         self._core.context.announce()
 
     def refresh(self) -> None:
-        """Read the settings again now."""
+        """Reload the settings now."""
         self._core.context.refresh()
 
     def __repr__(self) -> str:

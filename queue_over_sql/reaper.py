@@ -1,8 +1,8 @@
-"""The reaper: passes over all queues, again and again.
+"""The reaper: regular cleanup passes over all queues.
 
-Every server runs the same reaper; each act is idempotent and works in bounded batches, so many
-of them side by side do no harm. What a pass costs decides when the next one comes: at most about
-a twentieth of the time is spent here.
+Every server runs the same reaper. Each step is idempotent and works in bounded batches, so many
+reapers may run at once. The cost of a pass decides when the next one starts, so that the reaper
+uses at most about 5 % of the time.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _log = logging.getLogger(__name__)
 
 
 class Reaper:
-    """Gives back what the dead held, dead-letters what killed them, prunes archives, does chores.
+    """Releases messages of dead consumers, dead-letters, prunes archives, and runs other chores.
 
     Args:
-        queues: lists the queues to serve.
-        expired_consumers: lists the ids of those whose heartbeat is overdue.
-        forget_consumer: removes the registration of one of them.
-        chores: what else there is to do at each interval.
-        observer: told of each pass.
+        queues: returns the queues to serve.
+        expired_consumers: returns the ids of the consumers whose heartbeat is overdue.
+        forget_consumer: deletes the registration of a consumer.
+        chores: other jobs to run at each interval.
+        observer: notified of each pass.
     """
 
     def __init__(
@@ -64,14 +64,14 @@ class Reaper:
         self._refused: set[str] = set()
 
     def run_once(self, *, patient: bool = False) -> ReaperReport:
-        """Make one pass over all queues.
+        """Run one pass over all queues.
 
         Args:
-            patient: leave what takes long to every so many passes.
+            patient: run slow steps only in some of the passes.
 
         Raises:
-            DatabaseUnavailable: it was cut short; the next pass goes on.
-            QueueError: a queue could not be served; all the others were.
+            DatabaseUnavailable: the pass was interrupted; the next pass continues.
+            QueueError: a queue could not be served; all others were.
         """
         began = time.monotonic()
         # Only who was dead before the pass may be forgotten after it: all it held is back then.
@@ -103,9 +103,10 @@ class Reaper:
         return report
 
     def run_if_due(self) -> None:
-        """The job: one pass, or only the chores if the last one was so costly that it is too soon.
+        """Run one pass; or only the chores, if the last pass was so slow that the next is not due
+        yet.
 
-        What a costly pass puts off can wait; schedules cannot.
+        Slow passes are delayed, but schedules cannot wait.
         """
         try:
             if self._rate_limit.due():
@@ -121,7 +122,7 @@ class Reaper:
         except NotPermitted as error:
             self._leave_to_others(error)
         except QueueError as error:
-            _log.warning("The reaper's pass was cut short: %s", error)
+            _log.warning("The reaper's pass was interrupted: %s", error)
 
     def _do_chores(self) -> ReaperReport:
         report = ReaperReport()
@@ -135,7 +136,10 @@ class Reaper:
     def _leave_to_others(self, error: NotPermitted) -> None:
         if str(error) not in self._refused:
             self._refused.add(str(error))
-            _log.info("The reaper leaves this to the reapers of others: %s", error)
+            _log.info(
+                "The login lacks rights for this, so the reaper leaves it to other services: %s",
+                error,
+            )
 
     def _reap(self, queue: Queue, *, patient: bool) -> ReaperReport:
         core = core_of(queue)
@@ -154,7 +158,7 @@ _CLEANUP_SECONDS: Final = 60.0
 
 
 class StagedWriteCleanup:
-    """Drops what crashed writers left behind; a chore of every reaper."""
+    """Drops staging tables of crashed writers; a chore of every reaper."""
 
     def __init__(self, parts: ServiceParts) -> None:
         self._parts = parts
@@ -162,14 +166,14 @@ class StagedWriteCleanup:
         self._refused: set[str] = set()
 
     def run_if_due(self) -> ReaperReport:
-        """Clean up, but not more often than once a minute."""
+        """Clean up at most once a minute."""
         if not self._rate_limit.due():
             return ReaperReport()
         with self._rate_limit.running():
-            return ReaperReport(swept=self.sweep())
+            return ReaperReport(cleaned=self.clean_up())
 
-    def sweep(self) -> int:
-        """Drop stages that nobody publishes any more, counted, and forget old commits."""
+    def clean_up(self) -> int:
+        """Drop abandoned staging tables, forget old commits, and return how many were dropped."""
         connections, system = self._parts.connections, self._parts.system()
         dialect = connections.dialect
         connections.run(lambda c: recovery.prune_commits(c, system, dialect))
@@ -187,6 +191,6 @@ class StagedWriteCleanup:
         except QueueError as error:
             if name not in self._refused:
                 self._refused.add(name)
-                _log.warning("The stage %s cannot be dropped: %s", name, error)
+                _log.warning("The staging table %s cannot be dropped: %s", name, error)
             return False
         return True

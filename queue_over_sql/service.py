@@ -1,4 +1,4 @@
-"""QueueService: connect, be a consumer, make queues and topics, start and stop."""
+"""QueueService: connects to the database, registers a consumer, and creates queues and topics."""
 
 from __future__ import annotations
 
@@ -71,33 +71,34 @@ _log = logging.getLogger(__name__)
 class QueueService:
     """Queues in one database, and this process as one consumer of them.
 
-    May be used from any thread. Nothing connects before it is needed; consuming registers the
-    consumer and starts its heartbeat, ``start()`` also starts the reaper.
+    It may be used from any thread. It connects when a verb first needs the database. The first
+    ``consume`` registers the consumer and starts its heartbeat. ``start()`` also starts the reaper.
 
     Args:
-        database: an SQLAlchemy URL, as text or object, or an ``Engine``, which is not altered.
+        database: an SQLAlchemy URL, as text or object, or an ``Engine``, which is not changed.
         schema: database schema that holds all tables; None for the connection's default.
-        table_prefix: what the table of each queue begins with.
-        consumer_name: a name for people; the host's by default.
-        consumer_timeout: how long this consumer counts as alive without a heartbeat, and how long
-            anything waits for a database that does not answer at all (five seconds at least).
-        reaper_interval: how often the reaper looks for messages to give back.
-        notify: whether consumers are woken by what other processes publish: on PostgreSQL by
-            LISTEN and NOTIFY, on SQLite by watching the file. They poll underneath in any case,
-            and only poll where a pooler such as PgBouncer shares sessions. False does without.
-        auto_migrate: whether tables that an earlier release made are brought up to date when the
-            service starts or opens a queue; safe beside workers of that release. False is for
-            users of the database that may not change tables: then ``SchemaOutdated`` says what
-            is missing, and ``queue-over-sql migrate`` does it.
-        retry_policies: names and classes of your own retry policies, the same on every server. A
-            queue stores the name and the arguments of its policy. A service that does not know the
-            name logs it and uses ``ExponentialBackoff()``.
-        observer: one ``Observer`` or several, which are told what this service does.
-        reply_queue: a queue that holds the replies to ``request``, of any number of services, and
-            nothing else. By default each service makes one, for which it needs the right to.
+        table_prefix: prefix of the names of all tables of queues.
+        consumer_name: a name to show to people; by default the host name.
+        consumer_timeout: a consumer with no heartbeat for this long is considered dead. It is also
+            the time limit for a database that does not answer at all (at least five seconds).
+        reaper_interval: how often the reaper runs.
+        notify: whether a publish in another process wakes waiting consumers: on PostgreSQL by
+            LISTEN and NOTIFY, on SQLite by watching the file. Consumers also poll. They only poll
+            if this is False, or behind a pooler that shares sessions, such as PgBouncer.
+        auto_migrate: whether the service upgrades tables of an earlier release when it starts or
+            opens a queue; safe while workers of that release run. Use False if the login may not
+            alter tables: then ``SchemaOutdated`` lists the pending changes, and ``queue-over-sql
+            migrate`` makes them.
+        retry_policies: your own retry policies: a mapping of names to classes, the same on every
+            server. A queue stores the name and the arguments of its policy. A service that does not
+            know the name logs a warning and uses ``ExponentialBackoff()``.
+        observer: one ``Observer`` or several, which are notified of what this service does.
+        reply_queue: name of a queue for the replies to ``request``, and for nothing else; several
+            services may share it. By default each service creates a temporary one, so its login
+            must be allowed to create tables.
 
     Raises:
-        TypeError, ValueError: an argument has no sensible value.
+        TypeError, ValueError: an argument has an invalid value.
         UnsupportedByEngine: the driver is not installed.
     """
 
@@ -176,41 +177,43 @@ class QueueService:
 
     @property
     def consumer_id(self) -> str | None:
-        """The id under which this service claims; None before it is registered."""
+        """The id of this service as a consumer; None before it is registered."""
         return self._parts.consumer.consumer_id
 
     @property
     def schedules(self) -> Schedules:
-        """Messages that are published again and again."""
+        """The schedules, which publish messages regularly."""
         return self._schedules
 
     @property
     def sql_api(self) -> SqlApi:
-        """Installs the functions and procedures through which any SQL client can use the queues."""
+        """The SQL API: functions and procedures with which any SQL client can use the queues."""
         return SqlApi(self._parts)
 
     @property
     def roles(self) -> Roles:
-        """Database roles for logins that publish, consume, operate or look, and do nothing else."""
+        """Database roles for publishers, consumers, operators and viewers."""
         return Roles(self._parts)
 
     @property
     def migrations(self) -> Migrations:
-        """Says what tables of an earlier release lack, and brings them up to date."""
+        """The migrations: list and apply the changes that tables of an earlier release need."""
         return self._migrations
 
     # -- life cycle
 
     def start(self) -> None:
-        """Register this consumer and start its heartbeat and the reaper; again does nothing.
+        """Register this consumer and start its heartbeat and the reaper; repeated calls do nothing.
 
-        First it brings tables of an earlier release up to date, unless ``auto_migrate`` is False. A
-        login that may not register, such as a publisher's, goes on without these three.
+        First it upgrades tables of an earlier release, unless ``auto_migrate`` is False. If the
+        login may not register a consumer, as a publisher's login, the service works without
+        consumer, heartbeat and reaper.
 
         Raises:
-            SchemaTooNew: a newer release made the tables of a queue; nothing was written.
-            SchemaOutdated: an earlier release made tables, and this service does not change them.
-            DatabaseUnavailable: the database cannot be reached, so a booting server can end here.
+            SchemaTooNew: a newer release created the tables of a queue; nothing was written.
+            SchemaOutdated: an earlier release created tables, and this service may not upgrade
+                them.
+            DatabaseUnavailable: the database cannot be reached.
             ServiceClosed: the service was stopped.
         """
         self._parts.check_open()
@@ -221,7 +224,7 @@ class QueueService:
             try:
                 self._parts.consumer.identity()
             except NotPermitted as error:
-                _log.info("This service cannot consume, and runs no reaper: %s", error)
+                _log.info("This service cannot consume and runs no reaper: %s", error)
             else:
                 if self._parts.connections.background:
                     seconds = self._settings.reaper_seconds
@@ -234,17 +237,18 @@ class QueueService:
         return self._started
 
     def stop(self, timeout: Duration = 10.0) -> None:
-        """Give back what this consumer still holds and disconnect; final, and again does nothing.
+        """Release the messages that this consumer holds, and disconnect.
 
-        Where the database cannot be reached, or does not answer in time, the log says what is left
-        behind, and it comes back through another's reaper. That is no error.
+        If the database cannot be reached or does not answer in time, this is not an error: the log
+        says what was not released, and the reaper of another service releases it later. A stopped
+        service cannot be started again.
 
         Args:
-            timeout: how long the database may take, in seconds or as a ``timedelta``. Then all
-                connections are ended, also those on which other threads still work.
+            timeout: time limit for the database, in seconds or as a ``timedelta``. After it, all
+                connections are closed, even those that other threads still use.
 
         Raises:
-            TypeError, ValueError: the time-out is no duration above zero.
+            TypeError, ValueError: the timeout is not a duration above zero.
         """
         seconds = to_timedelta(timeout, "timeout").total_seconds()
         if self._parts.closed:
@@ -284,40 +288,39 @@ class QueueService:
         kinds: Sequence[Any] | Mapping[str, Any] | Unset = UNSET,
         kind_timeout: Duration | Unset = UNSET,
     ) -> Queue:
-        """Create a queue, or open it where it exists; safe from many servers at once.
+        """Create a queue, or open it if it exists; safe to call from many servers at once.
 
-        What is given is applied to an existing queue too; what is not stays as it is.
+        Arguments that you give change an existing queue, too. Its other settings stay unchanged.
 
         Args:
             name: 1 to 40 lower-case letters, digits and underscores, beginning with a letter.
-            lease: how long a claim holds without being extended (300 s).
-            max_attempts: deliveries before a message is a dead letter (5).
-            retry: policy after a failure (``ExponentialBackoff()``).
-            payload: ``"json"`` (default), ``"text"`` or ``"bytes"``; fixed from then on.
-            priorities: number of levels, 1 (default) to 100; 0 is the most urgent.
-            archive: which finished messages are kept: ``"none"``, ``"failed"`` (default) or
-                ``"all"``.
-            archive_ttl: how long the archive keeps them; None (default) for ever. A mapping of
-                outcomes (``done``, ``failed``, ``rejected``, ``expired``) to durations sets it by
-                outcome.
-            archive_limit: how many the archive keeps of each outcome, the newest; None (default)
-                for any number. A mapping of outcomes to numbers sets it by outcome.
-            dedup_window: how long a key stays taken after its message finished; None (default) for
+            lease: how long a consumer holds a message unless it extends the lease (300 s).
+            max_attempts: deliveries before a message becomes a dead letter (5).
+            retry: the retry policy (``ExponentialBackoff()``).
+            payload: ``"json"`` (default), ``"text"`` or ``"bytes"``; cannot be changed later.
+            priorities: number of priority levels, 1 (default) to 100; 0 is the most urgent.
+            archive: which finished messages the archive keeps: ``"none"``, ``"failed"`` (default)
+                or ``"all"``.
+            archive_ttl: how long the archive keeps them; None (default) forever. Also a mapping of
+                outcomes (``done``, ``failed``, ``rejected``, ``expired``) to durations.
+            archive_limit: how many messages the archive keeps per outcome; it removes the oldest
+                first. None (default): any number. Also a mapping of outcomes to numbers.
+            dedup_window: how long a key stays taken after its message is finished; None (default):
                 not at all.
             max_payload_bytes: largest encoded payload (1 MiB).
-            columns: SQLAlchemy columns of the queue's own; fixed from then on.
-            kinds: types of payloads that this server's code knows: a list of Pydantic models,
-                dataclasses, TypedDicts or types of plain JSON, or a mapping of kinds to types.
-                They belong to the service that names them, not to the database.
-            kind_timeout: how long a message of a kind that no server knows, or whose payload does
-                not fit its kind, waits for a server that knows better (1 day).
+            columns: additional SQLAlchemy columns of the queue; cannot be changed later.
+            kinds: the payload types that this program knows: a list of Pydantic models,
+                dataclasses, TypedDicts or plain JSON types, or a mapping of kinds to types. They
+                are not stored in the database.
+            kind_timeout: how long a message waits before it becomes a dead letter if no server
+                knows its kind, or its payload does not fit its kind (1 day).
 
         Raises:
-            InvalidQueueName: it is no queue name.
+            InvalidQueueName: the name is not valid for a queue.
             QueueSchemaMismatch: the queue exists with another payload type or other columns.
             DatabaseUnavailable: nothing was created.
             ImportError: there are kinds, and Pydantic is not installed.
-            TypeError, ValueError: a setting has no sensible value.
+            TypeError, ValueError: a setting has an invalid value.
         """
         asked = QueueSettings(
             lease=lease,
@@ -340,7 +343,7 @@ class QueueService:
         return self.create_queues({name: asked})[name]
 
     def create_queues(self, queues: Mapping[str, QueueSettings]) -> dict[str, Queue]:
-        """Create several queues, as a server does when it boots.
+        """Create several queues, or open them if they exist.
 
         Args:
             queues: the settings of each, by name.
@@ -349,7 +352,7 @@ class QueueService:
             The queues, by name.
 
         Raises:
-            As ``create_queue``; all names are checked before the first queue is created.
+            As ``create_queue``; it checks all names before it creates the first queue.
         """
         self._parts.check_open()
         if not isinstance(queues, Mapping) or not all(
@@ -370,28 +373,28 @@ class QueueService:
         retry: RetryPolicy | Unset = UNSET,
         priorities: int | Unset = UNSET,
     ) -> AdoptedQueue:
-        """Make a queue of a table of your own: each row may be a message; safe to repeat.
+        """Turn an existing table into a queue whose messages are its rows; safe to repeat.
 
-        The columns and indexes of a queue are added to the table, which needs one whole-number
-        primary key. No row is a message before ``enqueue`` or ``publish`` makes it one, and none
-        is ever deleted: what is finished keeps what became of it in its row.
+        It adds the columns and indexes of a queue to the table, which must have an integer primary
+        key of one column. A row becomes a message by ``enqueue`` or ``publish``. No row is ever
+        deleted: a finished row stores its outcome.
 
         Args:
             name: of the queue, as in ``create_queue``.
-            table: an SQLAlchemy ``Table`` or a mapped class, whose types and defaults are used;
-                or the table's name, with its schema before a dot.
-            column_prefix: what the names of the added columns begin with.
-            lease: how long a claim holds without being extended (300 s).
-            max_attempts: deliveries before a message is a dead letter (5).
-            retry: policy after a failure (``ExponentialBackoff()``).
-            priorities: number of levels, 1 to 100 (1).
+            table: an SQLAlchemy ``Table`` or a mapped class, whose types and defaults are used; or
+                the table's name, as ``table`` or ``schema.table``.
+            column_prefix: prefix of the names of the added columns.
+            lease: how long a consumer holds a message unless it extends the lease (300 s).
+            max_attempts: deliveries before a message becomes a dead letter (5).
+            retry: the retry policy (``ExponentialBackoff()``).
+            priorities: number of priority levels, 1 to 100 (1).
 
         Raises:
-            InvalidQueueName: it is no queue name.
-            QueueSchemaMismatch: the table is not there, has no such key or has columns of our
-                names, or the queue exists otherwise; nothing was changed.
-            DatabaseUnavailable: as its name says; calling again completes what was begun.
-            TypeError, ValueError: an argument has no sensible value.
+            InvalidQueueName: the name is not valid for a queue.
+            QueueSchemaMismatch: the table does not exist, has no such key or already has columns of
+                these names, or the queue exists with another table; nothing was changed.
+            DatabaseUnavailable: call again to complete the adoption.
+            TypeError, ValueError: an argument has an invalid value.
         """
         self._parts.check_open()
         asked = QueueSettings(
@@ -403,50 +406,51 @@ class QueueService:
         return queue
 
     def queue(self, name: str) -> Queue:
-        """Open a queue that exists; one of an earlier release is brought up to date first.
+        """Open an existing queue; tables of an earlier release are upgraded first.
 
         Raises:
-            QueueNotFound: it does not.
-            SchemaTooNew: a newer release made its tables; nothing was written.
-            SchemaOutdated: an earlier release made them, and this service does not change them.
+            QueueNotFound: there is no such queue.
+            SchemaTooNew: a newer release created its tables; nothing was written.
+            SchemaOutdated: an earlier release created them, and this service may not upgrade them.
         """
         self._parts.check_open()
         return self._parts.catalog.get(name)
 
     def queues(self, *, temporary: bool = False) -> list[Queue]:
-        """All queues under this service's table prefix, by name.
+        """List all queues with this service's table prefix, ordered by name.
 
         Args:
-            temporary: the queues of replies to ``request``, too, which belong to consumers.
+            temporary: whether to include temporary reply queues.
         """
         self._parts.check_open()
         check_flag("temporary", temporary)
         return self._parts.catalog.all(temporary=temporary)
 
     def drop_queue(self, name: str) -> bool:
-        """Drop a queue with all its messages and its archive; False where there is none.
+        """Drop a queue with all its messages and its archive; False if there is none.
 
-        Its schedules, its subscriptions to topics and its durable consumers go with it.
+        This also drops its schedules, its subscriptions to topics and its durable consumers.
 
-        Of a queue over a table of your own only the added columns and indexes are dropped.
+        For an adopted table it only drops the added columns and indexes.
 
-        Others who have it open notice within 5 seconds. If you create it anew with another payload
-        type, let nobody publish in between: they would store the former type in it.
+        Other services that opened the queue notice within 5 seconds. If you create it again with
+        another payload type, stop publishers first: for these 5 seconds they would still store
+        payloads of the former type.
 
         Raises:
-            DatabaseUnavailable: transactions kept using the queue for about half a minute.
+            DatabaseUnavailable: other transactions used the queue for about half a minute.
         """
         self._parts.check_open()
         return self._parts.catalog.drop(name)
 
     def create_topic(self, name: str) -> Topic:
-        """Create a topic, or open it where it exists; safe from many servers at once.
+        """Create a topic, or open it if it exists; safe to call from many servers at once.
 
         Args:
             name: 1 to 40 lower-case letters, digits and underscores, beginning with a letter.
 
         Raises:
-            InvalidQueueName: it is no such name.
+            InvalidQueueName: the name is not valid for a topic.
             DatabaseUnavailable: nothing was created.
         """
         parts = self._parts
@@ -455,17 +459,17 @@ class QueueService:
         try:
             name = check_queue_name(name, prefix, dialect.identifier_limit)
         except InvalidQueueName as error:
-            msg = f"A topic is named by the rules for queues. {error}"
+            msg = f"Topic names follow the rules for queue names. {error}"
             raise InvalidQueueName(msg) from error
         system = parts.system()
         parts.connections.run(lambda c: topic_store.add_topic(c, system, dialect, prefix, name))
         return self._opened(name)
 
     def topic(self, name: str) -> Topic:
-        """Open a topic that exists.
+        """Open an existing topic.
 
         Raises:
-            TopicNotFound: it does not.
+            TopicNotFound: there is no such topic.
         """
         parts = self._parts
         parts.check_open()
@@ -479,7 +483,7 @@ class QueueService:
         return self._opened(name)
 
     def topics(self) -> list[Topic]:
-        """All topics under this service's table prefix, by name."""
+        """List all topics with this service's table prefix, ordered by name."""
         parts = self._parts
         parts.check_open()
         system, prefix = parts.system(), parts.settings.table_prefix
@@ -487,9 +491,9 @@ class QueueService:
         return [self._opened(name) for name in names]
 
     def drop_topic(self, name: str) -> bool:
-        """Drop a topic with its subscriptions; False where there is none.
+        """Drop a topic with its subscriptions; False if there is none.
 
-        The queues stay, and what they hold.
+        The queues and their messages stay.
         """
         parts = self._parts
         parts.check_open()
@@ -504,9 +508,9 @@ class QueueService:
     # -- consumers and workers
 
     def consumers(self) -> list[ConsumerInfo]:
-        """All consumers that are registered in this database, the oldest first.
+        """List all consumers registered in this database, the oldest first.
 
-        What cannot be read of them is logged and left out.
+        Consumers whose rows cannot be read are logged and left out.
         """
         self._parts.check_open()
         system = self._parts.catalog.system()
@@ -515,14 +519,15 @@ class QueueService:
         )
         for row in rows:
             if isinstance(row, QueueError):
-                _log.warning("A consumer is left out: %s", row)
+                _log.warning("A consumer is left out of the list: %s", row)
         return [row for row in rows if not isinstance(row, QueueError)]
 
     def release_consumer(self, consumer_id: str) -> int:
-        """Give back, uncounted, what a durable consumer holds, and fence the query that has it.
+        """Release the messages that a durable consumer holds, and fence its query.
 
-        Call it when the query has died and will not be started again. A query that still runs
-        ends with ``ConsumerFenced``. The registration stays, so a later query can take it over.
+        Call it if the query has died and will not be started again. The deliveries are not counted.
+        A query that still runs fails with ``ConsumerFenced``. The registration stays, so a later
+        query can take it over.
 
         Args:
             consumer_id: the query's ``consumerId``.
@@ -532,21 +537,22 @@ class QueueService:
 
         Raises:
             ConsumerNotFound: there is no such consumer.
-            ValueError: it is not durable, or of another table prefix.
+            ValueError: it is not durable, or belongs to another table prefix.
         """
         count: int = self._durable_consumer(consumer_id).release()
         return count
 
     def drop_consumer(self, consumer_id: str) -> int:
-        """Give back, uncounted, what a durable consumer holds, and forget it for good.
+        """Release the messages that a durable consumer holds, and delete its registration.
 
-        A query that comes back with its old checkpoint is refused with ``RoundsGone``.
+        The deliveries are not counted. A query that restarts with its old checkpoint fails with
+        ``RoundsGone``.
 
         Args:
             consumer_id: the query's ``consumerId``.
 
         Returns:
-            How many messages were given back.
+            How many messages were released.
 
         Raises:
             ConsumerNotFound, ValueError: as in ``release_consumer``.
@@ -560,7 +566,7 @@ class QueueService:
         return count
 
     def reap(self) -> ReaperReport:
-        """Make one pass of the reaper now; ``start()`` does it at an interval.
+        """Run one pass of the reaper now; a started service does it regularly.
 
         Raises:
             DatabaseUnavailable: the pass was cut short.
@@ -578,30 +584,31 @@ class QueueService:
         poll_interval: tuple[float, float] = (0.01, 1.0),
         middleware: Sequence[Middleware] = (),
     ) -> Worker:
-        """Make a worker; give it handlers with ``@worker.handle(queue)``.
+        """Create a worker; add handlers to it with ``@worker.handle(queue)``.
 
         Args:
             concurrency: threads that handle messages; on an event loop, tasks.
-            prefetch: messages that are claimed for each of them, with the one that it works on. By
-                default as many as its handlers take 25 ms for, as measured, from one upwards; what
-                waited for 50 ms is given back.
+            prefetch: messages to claim for each of them, including the one in work. By default the
+                worker measures its handlers and claims as many as they finish in 25 ms, at least
+                one. Messages that waited 50 ms are released.
             ack: ``"batch"`` acks finished messages together with the next claim, or after 5 ms;
-                ``"each"`` acks each one before its thread begins another.
+                ``"each"`` acks each message before its thread begins another one.
             batch: deprecated; the former name of ``prefetch``.
-            poll_interval: shortest and longest pause in seconds between two looks at empty queues.
-            middleware: functions that are called around each handler, the first one outermost:
-                ``function(message, call)`` gets what the handler gets, and runs it by ``call()``.
-                What it raises counts as the handler's failure. On an event loop they are coroutine
-                functions, which await ``call()``.
+            poll_interval: shortest and longest pause in seconds between two polls of an empty
+                queue.
+            middleware: functions that wrap each handler call, the first one outermost:
+                ``function(message, call)`` gets the handler's argument and runs the handler with
+                ``call()``. An exception from it counts as a failure of the handler. On an event
+                loop they are coroutine functions, which await ``call()``.
 
         Raises:
-            TypeError, ValueError: an argument has no sensible value.
+            TypeError, ValueError: an argument has an invalid value.
         """
         if batch is not None:
             if prefetch is not None:
-                msg = "batch= is the former name of prefetch=: give prefetch= alone"
+                msg = "batch= is the former name of prefetch=: use prefetch= only"
                 raise ValueError(msg)
-            warnings.warn("batch= is now prefetch=", DeprecationWarning, stacklevel=2)
+            warnings.warn("batch= is deprecated: use prefetch=", DeprecationWarning, stacklevel=2)
             prefetch = batch
         return Worker(
             self._parts,
@@ -683,7 +690,7 @@ class QueueService:
             except QueueNotFound:
                 _log.debug("Queue %s was dropped meanwhile.", queue.name)
             except NotPermitted:
-                _log.debug("Nothing of queue %s can have been claimed.", queue.name)
+                _log.debug("Queue %s cannot have claimed messages.", queue.name)
             self._released.append(queue.name)
         self._reply_queues.drop_own(consumer_id)
         self._forget_consumer(consumer_id)
@@ -698,10 +705,10 @@ class QueueService:
             _log.warning("Stopped without the database: %s", reason)
             return
         _log.warning(
-            "Stopped without the database. Consumer %s leaves behind its registration%s; "
-            "another's reaper gives that back within %g s: %s",
+            "Stopped without the database. Consumer %s could not remove its registration%s. The "
+            "reaper of another service does it within %g s: %s",
             consumer_id,
-            f" and what it holds in {', '.join(left)}" if left else "",
+            f" or release its messages of {', '.join(left)}" if left else "",
             seconds,
             reason,
         )
@@ -712,10 +719,16 @@ class QueueService:
         if found is None:
             raise ConsumerNotFound(consumer_id)
         if found.queue is None or not found.durable:
-            msg = f"{consumer_id!r} is no durable consumer: its process gives back what it holds"
+            msg = (
+                f"{consumer_id!r} is not a durable consumer: its process releases its messages "
+                "itself"
+            )
             raise ValueError(msg)
         if found.table_prefix != self._settings.table_prefix:
-            msg = f"{consumer_id!r} belongs to the table prefix {found.table_prefix!r}: use that"
+            msg = (
+                f"{consumer_id!r} belongs to the table prefix {found.table_prefix!r}: use that "
+                "prefix"
+            )
             raise ValueError(msg)
         # Loaded only here: the rest of the core does without durable consumers.
         durable = importlib.import_module("queue_over_sql.durable.consumer")

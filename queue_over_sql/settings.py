@@ -1,4 +1,4 @@
-"""Settings of a queue and of a service: what may be asked for, checked at the edge."""
+"""Settings of a queue and of a service, and their checks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PAYLOAD_TYPES: Final = ("json", "text", "bytes")
 ARCHIVES: Final = ("none", "failed", "all")
 MAX_PRIORITIES: Final = 100
 LARGEST: Final = 2**63 - 1
-"""The largest whole number that databases hold, in a BIGINT."""
+"""The largest integer that a BIGINT holds."""
 
 PayloadType = Literal["json", "text", "bytes"]
 ArchivePolicy = Literal["none", "failed", "all"]
@@ -49,7 +49,7 @@ _DESCRIBED: Final[Mapping[str, tuple[str, ...]]] = {
     "UUID": ("as_uuid",),
     "JSON": ("none_as_null",),
 }
-"""SQLAlchemy's types that are written down with a queue, and their arguments."""
+"""The SQLAlchemy types that are stored with a queue, and their arguments."""
 _COLLATION = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
 
 
@@ -63,17 +63,17 @@ class Unset(enum.Enum):
 
 
 UNSET: Final = Unset.UNSET
-"""Not given: a new queue takes the default, an existing one keeps what it has."""
+"""Not given: a new queue gets the default, an existing queue keeps its value."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QueueSettings:
-    """What a queue is asked to be; a field left ``UNSET`` takes the default or stays as it is.
+    """The settings to give a queue; a field left ``UNSET`` gets its default or stays unchanged.
 
-    The fields mean what the arguments of ``QueueService.create_queue`` do.
+    The fields are the arguments of ``QueueService.create_queue``.
 
     Raises:
-        TypeError, ValueError: a field has no sensible value; the text names it.
+        TypeError, ValueError: a field has an invalid value; the message names it.
     """
 
     lease: Duration | Unset = UNSET
@@ -97,7 +97,7 @@ class QueueSettings:
 
 @dataclasses.dataclass(frozen=True)
 class Adoption:
-    """Which table of the user's a queue lives in; without a schema that of the connection."""
+    """The table of an adopted queue; without a schema, that of the connection."""
 
     table: str
     schema: str | None
@@ -112,10 +112,10 @@ class Adoption:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EffectiveSettings:
-    """The settings that a queue has; the fields are those of ``QueueSettings``, all present.
+    """The settings of a queue; the fields are those of ``QueueSettings``, all set.
 
     Attributes:
-        adoption: which table of the user's the queue lives in; None for an ordinary queue.
+        adoption: the adopted table of the queue; None for an ordinary queue.
     """
 
     lease: timedelta = timedelta(seconds=300)
@@ -143,24 +143,24 @@ class EffectiveSettings:
         return None if self.dedup_window is None else self.dedup_window // MICROSECOND
 
     def kept_for(self, outcome: str) -> timedelta | None:
-        """How long the archive keeps messages of an outcome; None for ever."""
+        """How long the archive keeps messages of an outcome; None: forever."""
         ttl = self.archive_ttl
         return ttl.get(outcome) if isinstance(ttl, Mapping) else ttl
 
     def kept_count(self, outcome: str) -> int | None:
-        """How many messages of an outcome the archive keeps; None for any number."""
+        """How many messages of an outcome the archive keeps; None: any number."""
         limit = self.archive_limit
         return limit.get(outcome) if isinstance(limit, Mapping) else limit
 
 
 def given_of(settings: QueueSettings) -> dict[str, Any]:
-    """The fields that were set, by name."""
+    """The fields that are set, by name."""
     pairs = ((field.name, getattr(settings, field.name)) for field in dataclasses.fields(settings))
     return {name: value for name, value in pairs if value is not UNSET}
 
 
 def updated(present: EffectiveSettings, asked: QueueSettings) -> EffectiveSettings:
-    """The present settings with what was given in ``asked``."""
+    """The current settings, updated with the fields set in ``asked``."""
     given = given_of(asked)
     given.pop("kinds", None)
     for name in ("lease", "dedup_window", "kind_timeout"):
@@ -183,10 +183,10 @@ def updated(present: EffectiveSettings, asked: QueueSettings) -> EffectiveSettin
 def settings_json(
     settings: EffectiveSettings, columns: Mapping[str, Any], policies: RetryPolicies
 ) -> str:
-    """Write the settings for the registry.
+    """Encode the settings for the registry.
 
-    ``columns`` has for each of the queue's own the type as the engine has it, alone or as ``sql``
-    beside what ``described_type`` says.
+    ``columns`` has the SQL type of each of the queue's own columns, alone or as ``sql`` beside the
+    result of ``described_type``.
     """
     ttl = each_outcome(settings.archive_ttl, lambda value: value // MICROSECOND)
     adopted = (
@@ -213,14 +213,14 @@ def settings_json(
 
 @dataclasses.dataclass(frozen=True)
 class StoredSettings:
-    """What a queue's record says of it, read once: a row is data, and may be anything.
+    """A queue's row of the registry; its content is checked, because anybody may have changed it.
 
     Attributes:
         queue: its name.
-        data: what ``settings_json`` wrote.
-        adoption: which table of the user's it lives in; None for an ordinary queue.
+        data: the settings as ``settings_json`` wrote them.
+        adoption: the adopted table; None for an ordinary queue.
         columns: the types of its own columns in SQL, by name.
-        types: the same as they were declared, where they could be written down.
+        types: the declared types, if they could be stored.
     """
 
     queue: str
@@ -231,7 +231,7 @@ class StoredSettings:
 
     @staticmethod
     def read(queue: str, text: str) -> StoredSettings:
-        """Read a record; QueueSchemaMismatch tells of one that ``settings_json`` did not write."""
+        """Read a row; QueueSchemaMismatch if ``settings_json`` did not write it."""
         with _readable(queue):
             data = json.loads(text)
             check_choice("payload", data["payload"], PAYLOAD_TYPES)
@@ -253,7 +253,7 @@ class StoredSettings:
     def effective(
         self, policies: RetryPolicies, columns: Sequence[Column[Any]] = ()
     ) -> EffectiveSettings:
-        """The settings, checked, with the columns of the table; errors as in ``read``."""
+        """Check the settings, and add the columns of the table; raises as ``read`` does."""
         data = self.data
         with _readable(self.queue):
             # What is newer than the record has its default.
@@ -294,7 +294,7 @@ def _readable(queue: str) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServiceSettings:
-    """How one ``QueueService`` behaves: its arguments, which it describes."""
+    """The arguments of a ``QueueService``, which documents them."""
 
     schema: str | None = None
     table_prefix: str = "queue_"
@@ -308,7 +308,7 @@ class ServiceSettings:
 
     def __post_init__(self) -> None:
         if self.schema == "":
-            msg = "schema must be the name of a schema, or None for the connection's default"
+            msg = "schema must be the name of a schema, or None for the default of the connection"
             raise ValueError(msg)
         check_flag("notify", self.notify)
         check_flag("auto_migrate", self.auto_migrate)
@@ -331,7 +331,7 @@ class ServiceSettings:
 
 
 def described_type(kind: TypeEngine[Any]) -> dict[str, Any] | None:
-    """A type as data; None of one that only its own code can make."""
+    """Describe a type as data; None for a type that cannot be rebuilt from data."""
     import sqlalchemy  # noqa: PLC0415 - settings stay cheap to import
 
     name = type(kind).__name__
@@ -344,14 +344,14 @@ def described_type(kind: TypeEngine[Any]) -> dict[str, Any] | None:
 
 
 def restored_type(description: Mapping[str, Any]) -> TypeEngine[Any]:
-    """The type that ``described_type`` described; anything else is a TypeError or ValueError."""
+    """Rebuild the type that ``described_type`` described; else raise TypeError or ValueError."""
     import sqlalchemy  # noqa: PLC0415 - settings stay cheap to import
 
     arguments = dict(description)
     name = arguments.pop("type", None)
     known = name in _DESCRIBED and arguments.keys() <= set(_DESCRIBED[name])
     if not known or not all(map(_is_plain, arguments.values())):
-        msg = f"{shown(dict(description))} is no type of a column"
+        msg = f"{shown(dict(description))} is not a column type"
         raise ValueError(msg)
     kind: TypeEngine[Any] = getattr(sqlalchemy, name)(**arguments)
     return kind
@@ -365,7 +365,7 @@ def _is_plain(argument: Any) -> bool:
 
 
 def each_outcome(value: Any, read: Callable[[Any], Any]) -> Any:
-    """Read a setting that is one value for all outcomes, or a mapping of outcomes to values."""
+    """Read a setting that is one value for all outcomes, or a mapping by outcome."""
     if isinstance(value, Mapping):
         return {str.__str__(name): read(each) for name, each in value.items() if each is not None}
     return None if value is None else read(value)
@@ -390,10 +390,10 @@ def _check_kinds(name: str, value: Any) -> None:
 
 
 def check_whole(name: str, value: Any, least: int = 1, most: int = LARGEST) -> int:
-    """Read a whole number between ``least`` and ``most``, by default all that a database holds.
+    """Check an integer between ``least`` and ``most``, by default the range of a BIGINT.
 
     Raises:
-        TypeError, ValueError: it is none; the text names the argument.
+        TypeError, ValueError: it is not such a number; the message names the argument.
     """
     if isinstance(value, bool) or not isinstance(value, int):
         msg = f"{name} must be a whole number, not {type(value).__name__}"
@@ -406,7 +406,7 @@ def check_whole(name: str, value: Any, least: int = 1, most: int = LARGEST) -> i
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """Raise TypeError unless it is True or False: what only counts as one may be a mistake."""
+    """Raise TypeError unless the value is True or False; other truth values may be mistakes."""
     if not isinstance(value, bool):
         msg = f"{name} must be True or False, not {shown(value)}"
         raise TypeError(msg)
@@ -414,14 +414,14 @@ def check_flag(name: str, value: Any) -> bool:
 
 
 def check_function(name: str, value: Any) -> None:
-    """Raise TypeError unless it can be called or is None."""
+    """Raise TypeError unless the value is callable or None."""
     if value is not None and not callable(value):
         msg = f"{name} must be a function, not {shown(value)}"
         raise TypeError(msg)
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
-    """Raise ValueError, which lists the choices, for any other value."""
+    """Raise ValueError, which lists the choices, unless the value is one of them."""
     if value not in choices:
         listed = ", ".join(repr(choice) for choice in choices)
         msg = f"{name} must be one of {listed}, not {shown(value)}"

@@ -27,7 +27,7 @@ from queue_over_sql.message import Message, Published
 from queue_over_sql.queue import Queue, core_of
 from queue_over_sql.queues.archive import Archive
 from queue_over_sql.queues.selection import ArchiveSelection, LiveSelection, Selection
-from queue_over_sql.store import Edited
+from queue_over_sql.store import EditResult
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -151,7 +151,7 @@ class AsyncSelection(Proxy[S]):
         *,
         connection: CallersConnection | None = None,
         progress: Callable[[int], None] | None = None,
-    ) -> Edited: ...
+    ) -> EditResult: ...
 
 
 @proxy_of(LiveSelection)
@@ -167,7 +167,7 @@ class AsyncLiveSelection(AsyncSelection[LiveSelection]):
         at: datetime | None = None,
         delay: Duration | None = None,
         connection: CallersConnection | None = None,
-    ) -> Edited: ...
+    ) -> EditResult: ...
 
     @proxied(LiveSelection.prioritize)
     async def prioritize(
@@ -176,13 +176,13 @@ class AsyncLiveSelection(AsyncSelection[LiveSelection]):
         priority: int | None = None,
         front: bool = False,
         connection: CallersConnection | None = None,
-    ) -> Edited: ...
+    ) -> EditResult: ...
 
     @proxied(LiveSelection.hold)
-    async def hold(self, *, connection: CallersConnection | None = None) -> Edited: ...
+    async def hold(self, *, connection: CallersConnection | None = None) -> EditResult: ...
 
     @proxied(LiveSelection.unhold)
-    async def unhold(self, *, connection: CallersConnection | None = None) -> Edited: ...
+    async def unhold(self, *, connection: CallersConnection | None = None) -> EditResult: ...
 
 
 @proxy_of(ArchiveSelection)
@@ -197,7 +197,7 @@ class AsyncArchiveSelection(AsyncSelection[ArchiveSelection]):
         *,
         connection: CallersConnection | None = None,
         progress: Callable[[int], None] | None = None,
-    ) -> Edited: ...
+    ) -> EditResult: ...
 
 
 @proxy_of(Archive)

@@ -15,7 +15,7 @@ from queue_over_sql import (
     AdoptedQueue,
     ArchiveSelection,
     DuplicateKey,
-    Edited,
+    EditResult,
     LiveSelection,
     Queue,
     Status,
@@ -136,7 +136,7 @@ class Action:
     verb: str
     past: str
     how: str = ""
-    act: Callable[[LiveSelection], Edited] | None = None
+    act: Callable[[LiveSelection], EditResult] | None = None
     status: str | None = None
 
 
@@ -244,12 +244,14 @@ def edit(
     _report(session, queue, action, done)
 
 
-def _edit(session: Session, queue: Queue, filters: Filters, action: Action, *, yes: bool) -> Edited:
+def _edit(
+    session: Session, queue: Queue, filters: Filters, action: Action, *, yes: bool
+) -> EditResult:
     selection = filters.live(queue)
     if not yes:
         free, claimed = _reach(queue, filters, action)
         if not free:
-            return Edited(0, claimed)
+            return EditResult(0, claimed)
         held = f" ({_left_alone(claimed)})" if claimed else ""
         confirm(f"{action.verb} {_what(free, queue.name)}{action.how}{held}?", yes=False)
     if action.act is not None:
@@ -273,7 +275,7 @@ def _count(queue: Queue, filters: Filters, status: str) -> int:
     return dataclasses.replace(filters, status=status).live(queue).count()
 
 
-def _report(session: Session, queue: str, action: Action, done: Edited) -> None:
+def _report(session: Session, queue: str, action: Action, done: EditResult) -> None:
     left = f"; {_left_alone(done.skipped)}" if done.skipped else ""
     nothing = not done and not done.skipped
     session.output.record(

@@ -84,7 +84,9 @@ class Recovery:
             disposition=disposition,
         )
         levels = range(settings.priorities)
-        return ReaperReport(buried=sum(self._in_batches(partial(bury, level=n)) for n in levels))
+        return ReaperReport(
+            dead_lettered=sum(self._in_batches(partial(bury, level=n)) for n in levels)
+        )
 
     def prune(self, *, patient: bool = False) -> ReaperReport:
         """Remove what the archive keeps no longer, and keys that are free again.
@@ -155,7 +157,7 @@ class Recovery:
             len(store.restore(connection, self._context.sql, settlement))
             for settlement in _settlements(others, reason)
         )
-        return len(dead), ReaperReport(restored=restored, buried=len(buried)), sorted(buried)
+        return len(dead), ReaperReport(restored=restored, dead_lettered=len(buried)), sorted(buried)
 
     def _note_dead(self, ids: Sequence[int], reason: str) -> None:
         context = self._context

@@ -20,7 +20,7 @@ from queue_over_sql.schema.conditions import (
 )
 from queue_over_sql.schema.system_tables import KEY_LENGTH, KIND_LENGTH
 from queue_over_sql.settings import check_choice, check_flag, check_function, check_whole
-from queue_over_sql.store import Chosen, Edited
+from queue_over_sql.store import Chosen, EditResult
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -129,7 +129,7 @@ class Selection:
         *,
         connection: CallersConnection | None = None,
         progress: Progress | None = None,
-    ) -> Edited:
+    ) -> EditResult:
         """Remove the messages for ever; the key of a live one is free from then on.
 
         Args:
@@ -148,7 +148,7 @@ class Selection:
             edited = self._run(lambda c: store.remove_messages(c, sql, batch), None)  # noqa: B023 - runs at once
             removed, skipped = removed + edited, skipped + edited.skipped
             progress(removed)
-        return Edited(removed, skipped)
+        return EditResult(removed, skipped)
 
     def _batches(self) -> Iterator[Chosen]:
         context, column = self._context, self._table.c.id
@@ -239,7 +239,7 @@ class LiveSelection(Selection):
         at: datetime | None = None,
         delay: Duration | None = None,
         connection: CallersConnection | None = None,
-    ) -> Edited:
+    ) -> EditResult:
         """Let messages be due at an instant, or so long from now; held ones are not held then.
 
         Raises:
@@ -260,7 +260,7 @@ class LiveSelection(Selection):
         priority: int | None = None,
         front: bool = False,
         connection: CallersConnection | None = None,
-    ) -> Edited:
+    ) -> EditResult:
         """Move messages to another level, or to the front of their own, where they are due now.
 
         Every consumer finds them by its very next claim.
@@ -283,18 +283,18 @@ class LiveSelection(Selection):
         sql, chosen = self._context.sql, self._chosen
         return self._run(lambda c: store.move_to_front(c, sql, chosen), connection)
 
-    def hold(self, *, connection: CallersConnection | None = None) -> Edited:
+    def hold(self, *, connection: CallersConnection | None = None) -> EditResult:
         """Take messages out of delivery until ``unhold`` or ``reschedule``."""
         return self._edit(connection, available_at=None)
 
-    def unhold(self, *, connection: CallersConnection | None = None) -> Edited:
+    def unhold(self, *, connection: CallersConnection | None = None) -> EditResult:
         """Put held messages back to where they were due first."""
         columns = self._table.c
         held = self._chosen.also(columns.available_at.is_(None))
         sql, values = self._context.sql, {"available_at": self._context.tables.due_first()}
         return self._run(lambda c: store.edit_messages(c, sql, held, values), connection)
 
-    def _edit(self, connection: CallersConnection | None, **values: Any) -> Edited:
+    def _edit(self, connection: CallersConnection | None, **values: Any) -> EditResult:
         sql, chosen = self._context.sql, self._chosen
         return self._run(
             lambda c: store.edit_messages(c, sql, chosen, values), connection, repeat=True
@@ -311,7 +311,7 @@ class ArchiveSelection(Selection):
         *,
         connection: CallersConnection | None = None,
         progress: Progress | None = None,
-    ) -> Edited:
+    ) -> EditResult:
         """Give finished messages a new life, due now, with all attempts before them.
 
         Each is published anew, under a new id, with its content, key, headers, priority and own
@@ -355,7 +355,7 @@ class ArchiveSelection(Selection):
                 progress(done)
             if batch < BATCH:
                 break
-        return Edited(done)
+        return EditResult(done)
 
 
 def rows_of(

@@ -112,7 +112,7 @@ class ScheduleFirer:
             if version != schedule.version or wake_at <= schedule.now:
                 fired += self._fire_or_complain(schedule.name)
         self._forget_all_but({schedule.name for schedule in pending})
-        return ReaperReport(fired=fired)
+        return ReaperReport(scheduled=fired)
 
     def _fire_or_complain(self, name: str) -> int:
         try:

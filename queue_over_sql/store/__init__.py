@@ -47,7 +47,7 @@ from queue_over_sql.store.recovery import DeadClaim as DeadClaim
 from queue_over_sql.store.recovery import expired_leases as expired_leases
 from queue_over_sql.store.recovery import orphaned_claims as orphaned_claims
 from queue_over_sql.store.selection import Chosen as Chosen
-from queue_over_sql.store.selection import Edited as Edited
+from queue_over_sql.store.selection import EditResult as EditResult
 from queue_over_sql.store.selection import count_messages as count_messages
 from queue_over_sql.store.selection import edit_messages as edit_messages
 from queue_over_sql.store.selection import extent_of as extent_of

@@ -82,7 +82,7 @@ class Chosen:
         return Chosen(self.archived, [*self.conditions, condition])
 
 
-class Edited(int):
+class EditResult(int):
     """How many messages an edit changed.
 
     Attributes:
@@ -161,7 +161,7 @@ def count_messages(connection: Connection, sql: StatementCache, chosen: Chosen) 
 
 def edit_messages(
     connection: Connection, sql: StatementCache, chosen: Chosen, values: Mapping[str, Any]
-) -> Edited:
+) -> EditResult:
     """Change live messages that nobody holds, and tell every consumer to look for them."""
     tables: QueueTables = sql.subject
     live = tables.live
@@ -171,10 +171,10 @@ def edit_messages(
     changed = connection.execute(statement.values(values)).rowcount
     if changed:
         registry.count_edit(connection, tables)
-    return Edited(changed, _held_back(connection, tables, chosen))
+    return EditResult(changed, _held_back(connection, tables, chosen))
 
 
-def move_to_front(connection: Connection, sql: StatementCache, chosen: Chosen) -> Edited:
+def move_to_front(connection: Connection, sql: StatementCache, chosen: Chosen) -> EditResult:
     """Let messages be the next of their levels, in the order of their ids; held ones stay held."""
     tables: QueueTables = sql.subject
     chosen = chosen.also(tables.live.c.available_at.is_not(None))
@@ -192,14 +192,14 @@ def move_to_front(connection: Connection, sql: StatementCache, chosen: Chosen) -
     return edit_messages(connection, sql, chosen, {"available_at": front})
 
 
-def remove_messages(connection: Connection, sql: StatementCache, chosen: Chosen) -> Edited:
+def remove_messages(connection: Connection, sql: StatementCache, chosen: Chosen) -> EditResult:
     """Remove messages, live ones only where nobody holds them."""
     tables: QueueTables = sql.subject
     statement = tables.removal(archived=chosen.archived)
     if not chosen.archived:
         statement = statement.where(tables.live.c.consumer_id.is_(None))
     removed = connection.execute(statement.where(*chosen.conditions)).rowcount
-    return Edited(removed, 0 if chosen.archived else _held_back(connection, tables, chosen))
+    return EditResult(removed, 0 if chosen.archived else _held_back(connection, tables, chosen))
 
 
 def last_id(connection: Connection, sql: StatementCache, chosen: Chosen) -> int | None:

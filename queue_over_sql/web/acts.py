@@ -19,7 +19,7 @@ from queue_over_sql.plots.words import counted
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.json_lines import to_json
 from queue_over_sql.queues.selection import ArchiveSelection, LiveSelection
-from queue_over_sql.store import Edited
+from queue_over_sql.store import EditResult
 from queue_over_sql.web.access import Principal, Refused, insist_on_tables
 from queue_over_sql.web.looks import error_groups
 from queue_over_sql.web.settings import Role
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from queue_over_sql.web.tables import WebStore
 
     # Changes the messages of a selection in a transaction; it may say how many so far.
-    Verb = Callable[[Any, Connection, Callable[[int], None]], Edited]
+    Verb = Callable[[Any, Connection, Callable[[int], None]], EditResult]
 
 _log = logging.getLogger(__name__)
 _BATCH: Final = 500
@@ -171,7 +171,7 @@ class Doing:
             if most is not None and found > most:
                 raise TooManyFound(found, most)
 
-        def together(connection: Connection) -> Edited:
+        def together(connection: Connection) -> EditResult:
             changed = skipped = 0
             for selection in selections:
                 before = changed + skipped * skips
@@ -179,7 +179,7 @@ class Doing:
                 changed, skipped = changed + done, skipped + done.skipped
                 check(changed + skipped * skips)
             self.note(changed, str(chosen), connection)
-            return Edited(changed, skipped)
+            return EditResult(changed, skipped)
 
         try:
             done = context.run(together, atomic=True, durable=True, repeat=False)
@@ -258,15 +258,15 @@ def _drop(doing: Doing) -> Done:
 # -- messages
 
 
-def _in_one_step(act: Callable[..., Edited], **options: Any) -> Verb:
+def _in_one_step(act: Callable[..., EditResult], **options: Any) -> Verb:
     return lambda found, connection, _: act(found, connection=connection, **options)
 
 
-def _remove(found: LiveSelection | ArchiveSelection, *, connection: Connection) -> Edited:
+def _remove(found: LiveSelection | ArchiveSelection, *, connection: Connection) -> EditResult:
     return found.remove(connection=connection)
 
 
-def _live(act: Callable[..., Edited]) -> Callable[..., Done]:
+def _live(act: Callable[..., EditResult]) -> Callable[..., Done]:
     def run(doing: Doing, *, chosen: Chosen, **options: Any) -> Done:
         return doing.change(chosen.live(doing.queue), _in_one_step(act, **options), chosen)
 
@@ -280,7 +280,7 @@ def _remove_archived(doing: Doing, *, chosen: Chosen) -> Done:
 def _requeue(doing: Doing, *, chosen: Chosen) -> Done:
     def verb(
         found: ArchiveSelection, connection: Connection, check: Callable[[int], None]
-    ) -> Edited:
+    ) -> EditResult:
         return found.requeue(connection=connection, progress=check)
 
     return doing.change(chosen.archived(doing.queue), verb, chosen)

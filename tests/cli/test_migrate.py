@@ -63,7 +63,7 @@ def test_a_newer_database_is_refused(old: Engine, sqlite_url: str) -> None:
     for option in ("--plan", "--sql", "--check", "--json"):
         refused = run("migrate", option, url=sqlite_url)
         assert (1, "") == (refused.exit_code, refused.out)
-        assert "Install the newest release of queue-over-sql here" in refused.err
+        assert "Install the newest release of queue-over-sql" in refused.err
     assert {99} == _versions(old)
 
 

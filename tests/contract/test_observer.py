@@ -87,7 +87,7 @@ class Recording(Observer):
     def reaped(self, report: Any, seconds: float) -> None:
         """Write it down."""
         assert seconds > 0
-        self.heard.append(("reaped", report.restored, report.buried, report.fired))
+        self.heard.append(("reaped", report.restored, report.dead_lettered, report.scheduled))
 
     def schedule_fired(self, schedule: str, queue: str, count: int) -> None:
         """Write it down."""
@@ -254,7 +254,7 @@ def test_the_reaper_and_schedules(
         ("reaped", 0, 1, 0),
     ]
     service.schedules.add("often", "jobs", {}, every=timedelta(seconds=1))
-    wait_until(lambda: service.reap().fired)
+    wait_until(lambda: service.reap().scheduled)
     assert observer.told("schedule_fired", "published")[:2] == [
         ("schedule_fired", "often", "jobs", 1),
         ("published", "jobs", 1, []),

@@ -75,7 +75,7 @@ def test_expired_claims_come_back(generic: QueueService) -> None:
     queue.publish("x")
     assert 1 == queue.consume(lease=0.05)[0].attempt
     assert 2 == queue.consume(lease=0.05, wait=10)[0].attempt
-    wait_until(lambda: generic.reap().buried == 1)
+    wait_until(lambda: generic.reap().dead_lettered == 1)
     buried = queue.archive.messages(status="failed").first()
     assert buried is not None
     assert "lease expired" in (buried.last_error or "")

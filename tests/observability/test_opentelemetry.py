@@ -130,7 +130,7 @@ def test_topics_schedules_requests_and_batches(traced: Traced) -> None:
     queue.publish_many(["a", "b", "c"])
     queue.load(["d"])
     traced.service.schedules.add("often", queue, "e", every=timedelta(seconds=1))
-    wait_until(lambda: traced.service.reap().fired)
+    wait_until(lambda: traced.service.reap().scheduled)
     messages = queue.consume(5)
     parents = {
         "news": [messages[0]],

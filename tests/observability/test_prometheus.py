@@ -81,7 +81,7 @@ def test_what_is_counted(make_service: MakeService, registry: CollectorRegistry)
     service = make_service(observer=PrometheusObserver(registry))
     use(service)
     service.schedules.add("often", "jobs", {}, every=timedelta(seconds=1))
-    wait_until(lambda: service.reap().fired)
+    wait_until(lambda: service.reap().scheduled)
     text = exposition(registry=registry)
     found = samples(text)
     expected = {

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, assert_type
 
 import queue_over_sql
-from queue_over_sql import Edited, Published, QueueStats, Schedule
+from queue_over_sql import EditResult, Published, QueueStats, Schedule
 from queue_over_sql.aio import (
     AsyncAdoptedQueue,
     AsyncArchiveSelection,
@@ -88,10 +88,10 @@ async def looking(queue: AsyncQueue, adopted: AsyncAdoptedQueue) -> None:
     assert_type(live, AsyncLiveSelection)
     assert_type(await live.list(), list[AsyncMessage])
     assert_type(await live.first(), AsyncMessage | None)
-    assert_type(await live.hold(), Edited)
+    assert_type(await live.hold(), EditResult)
     archived = queue.archive.messages(kind="b")
     assert_type(archived, AsyncArchiveSelection)
-    assert_type(await archived.requeue(), Edited)
+    assert_type(await archived.requeue(), EditResult)
     queue.messages(state="ready")  # type: ignore[call-arg]
     assert_type(await queue.stats(), QueueStats)
     assert_type(await adopted.enqueue(priority=1), int)

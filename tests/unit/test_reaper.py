@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import queue_over_sql
 from queue_over_sql import backoff as pacing
 from queue_over_sql.observer import ReaperReport
 from queue_over_sql.reaper import Reaper
@@ -31,7 +32,7 @@ def test_chores_are_done_between_costly_passes(monkeypatch: pytest.MonkeyPatch) 
 
     def chore() -> ReaperReport:
         done.append("chore")
-        return ReaperReport(fired=1)
+        return ReaperReport(scheduled=1)
 
     reaper = Reaper(list, look, lambda _: None, chores=[chore])
     # One costly pass may be an accident; after two the next one waits, for several seconds here.
@@ -42,5 +43,14 @@ def test_chores_are_done_between_costly_passes(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_pass_counts_what_its_chores_did() -> None:
     """The report of a pass is the sum of all."""
-    reaper = Reaper(list, list, lambda _: None, chores=[lambda: ReaperReport(fired=2)] * 3)
-    assert ReaperReport(fired=6) == reaper.run_once()
+    reaper = Reaper(list, list, lambda _: None, chores=[lambda: ReaperReport(scheduled=2)] * 3)
+    assert ReaperReport(scheduled=6) == reaper.run_once()
+
+
+def test_former_names_of_results_are_deprecated() -> None:
+    """Each still gives the value of the new name, with a warning that says which that is."""
+    report = ReaperReport(dead_lettered=1, scheduled=2, cleaned=3)
+    with pytest.warns(DeprecationWarning, match=r"ReaperReport\.(dead_lettered|scheduled|cleaned)"):
+        assert (1, 2, 3) == (report.buried, report.fired, report.swept)
+    with pytest.warns(DeprecationWarning, match="EditResult"):
+        assert queue_over_sql.EditResult is queue_over_sql.Edited

@@ -97,6 +97,6 @@ def test_a_killed_sink_loses_nothing_and_writes_nothing_twice(
     stages = core_of(queue).context.tables.system.stages
     with sql.begin() as connection:
         connection.execute(update(stages).values(expires_at=1))
-    assert 0 < StagedWriteCleanup(service._parts).sweep()
+    assert 0 < StagedWriteCleanup(service._parts).clean_up()
     left = [n for n in inspect(sql).get_table_names() if n.startswith("queue_over_sql_stage_")]
     assert [] == left

@@ -253,11 +253,11 @@ def test_orphans_are_swept_and_others_left_alone(
     sweeper = StagedWriteCleanup(service._parts)
     young, old = staged(publisher, payload=["1"]), staged(publisher, payload=["2"])
     late = staged(publisher, BatchName("writer", 8), payload=["3"])
-    assert 0 == sweeper.sweep()
+    assert 0 == sweeper.clean_up()
     publisher.publish(
         BatchName("writer", 8), [], in_memory=InMemoryBatch(["payload"], [batch_of(payload=["3"])])
     )
-    assert 0 == sweeper.sweep()
+    assert 0 == sweeper.clean_up()
     stages, commits = (
         core_of(queue).context.tables.system.stages,
         core_of(queue).context.tables.system.commits,
@@ -265,7 +265,7 @@ def test_orphans_are_swept_and_others_left_alone(
     with engine.begin() as connection:
         connection.execute(update(stages).where(stages.c.name == old.table).values(expires_at=1))
         connection.execute(update(commits).values(committed_at=1))
-    assert 2 == sweeper.sweep()
+    assert 2 == sweeper.clean_up()
     assert [young.table] == stage_names(engine)
     assert 1 == registered(engine)
     assert late.table not in stage_names(engine)
@@ -295,7 +295,7 @@ def test_the_register_cannot_make_the_cleanup_drop_other_tables(
     with engine.begin() as connection:
         named = update(stages).where(stages.c.name == stage.table)
         connection.execute(named.values(name=queue.table.name, expires_at=1))
-    StagedWriteCleanup(service._parts).sweep()
+    StagedWriteCleanup(service._parts).clean_up()
     assert 1 == queue.stats().ready
 
 
@@ -308,9 +308,9 @@ def test_the_reaper_cleans_up(make_service: Callable[..., QueueService], engine:
     stages = core_of(queue).context.tables.system.stages
     with engine.begin() as connection:
         connection.execute(update(stages).values(expires_at=1))
-    assert 1 == service.reap().swept
+    assert 1 == service.reap().cleaned
     assert stage.table not in stage_names(engine)
-    assert 0 == service.reap().swept
+    assert 0 == service.reap().cleaned
 
 
 @pytest.mark.default_on("sqlite", "postgresql")
@@ -327,7 +327,7 @@ def test_old_commits_are_forgotten(queue: Queue, service: QueueService, engine: 
     with engine.begin() as connection:
         over = update(commits).where(commits.c.expires_at.is_not(None))
         connection.execute(over.values(expires_at=1))
-    StagedWriteCleanup(service._parts).sweep()
+    StagedWriteCleanup(service._parts).clean_up()
     with engine.connect() as connection:
         known = list(connection.execute(select(commits.c.batch_id, commits.c.message_count)))
     assert [(2, 1)] == [tuple(row) for row in known]

@@ -194,7 +194,7 @@ def test_a_row_that_kills_its_consumers_is_buried(
     queue = service.adopt_queue("billing", Invoice, max_attempts=1)
     queue.enqueue()
     queue.consume(lease=0.05)
-    wait_until(lambda: service.reap().buried == 1)
+    wait_until(lambda: service.reap().dead_lettered == 1)
     row = state(engine, queue, 1)
     assert ("ERROR", "failed") == (row["status"], row["outcome"])
     assert [] == queue.consume()

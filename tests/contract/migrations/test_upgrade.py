@@ -370,7 +370,9 @@ def test_who_may_not_change_tables_is_told_what_to_do(
     url = make_url(database.url).set(username=role, password="secret")
     worker = QueueService(url, notify=False)
     try:
-        with pytest.raises(SchemaOutdated, match="as a user that may change tables") as caught:
+        with pytest.raises(
+            SchemaOutdated, match="as a database user that may alter tables"
+        ) as caught:
             worker.start()
         assert isinstance(caught.value.__cause__, DatabaseRefused)
         assert any("ALTER TABLE queue_jobs " in statement for statement in caught.value.statements)

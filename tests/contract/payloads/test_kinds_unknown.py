@@ -215,7 +215,7 @@ def test_letters_count_for_the_limit_too(make_service: MakeService) -> None:
     plain = make_service().queue("jobs")
     plain.publish({"id": 1}, kind="order", at=long_ago())
     plain.publish({"id": 2}, kind="Order", at=long_ago())
-    assert 1 == service.reap().buried
+    assert 1 == service.reap().dead_lettered
     assert ["order"] == [dead.kind for dead in archived(queue)]
     assert [Order(id=2)] == payloads(queue.consume(5))
 
@@ -250,14 +250,14 @@ def test_a_kind_that_nobody_knows_is_buried_after_its_time(make_service: MakeSer
     assert 1 == plain.messages(where=plain.table.c.id == held.id).hold()
     plain.publish({"id": 4}, kind="Order", at=long_ago())
     plain.publish({"id": 5}, at=long_ago())
-    assert 1 == service.reap().buried
+    assert 1 == service.reap().dead_lettered
     (dead,) = archived(queue)
     assert (old.id, "failed", REFUND, 0) == (dead.id, dead.outcome, dead.payload, dead.attempt)
     assert ("Refund", "k", {"h": 1}) == (dead.kind, dead.key, dead.headers)
     assert dead.last_error is not None
     assert "Refund" in dead.last_error
     assert 5 == queue.messages().count()
-    assert 0 == service.reap().buried
+    assert 0 == service.reap().dead_lettered
 
 
 def test_a_living_consumer_that_knows_it_keeps_it(narrow: Queue, make_service: MakeService) -> None:
@@ -268,10 +268,10 @@ def test_a_living_consumer_that_knows_it_keeps_it(narrow: Queue, make_service: M
     queue = reaps.create_queue("jobs", kinds=ORDERS)
     queue.consume()
     make_service().queue("jobs").publish(REFUND, kind="Refund", at=long_ago())
-    assert 0 == reaps.reap().buried
+    assert 0 == reaps.reap().dead_lettered
     assert 1 == queue.stats().ready
     knows.stop()
-    assert 1 == reaps.reap().buried
+    assert 1 == reaps.reap().dead_lettered
     assert ["Refund"] == [dead.kind for dead in archived(queue)]
 
 
@@ -286,7 +286,7 @@ def test_a_consumer_that_died_keeps_nothing(narrow: Queue, make_service: MakeSer
     queue = reaps.create_queue("jobs", kinds=ORDERS)
     queue.consume()
     make_service().queue("jobs").publish(REFUND, kind="Refund", at=long_ago())
-    wait_until(lambda: reaps.reap().buried == 1)
+    wait_until(lambda: reaps.reap().dead_lettered == 1)
     assert 0 == queue.messages().count()
 
 
@@ -299,7 +299,7 @@ def test_a_consumer_that_learns_a_kind_keeps_it(narrow: Queue, make_service: Mak
     learns.create_queue("jobs", kinds=BOTH).consume()
     reaps.create_queue("jobs", kinds=ORDERS).consume()
     make_service().queue("jobs").publish(REFUND, kind="Refund", at=long_ago())
-    assert 0 == reaps.reap().buried
+    assert 0 == reaps.reap().dead_lettered
 
 
 @pytest.mark.usefixtures("narrow")
@@ -309,9 +309,9 @@ def test_a_consumer_without_kinds_keeps_all(make_service: MakeService) -> None:
     takes_all.queue("jobs").consume()
     reaps.create_queue("jobs", kinds=ORDERS)
     make_service().queue("jobs").publish(REFUND, kind="Refund", at=long_ago())
-    assert 0 == reaps.reap().buried
+    assert 0 == reaps.reap().dead_lettered
     takes_all.stop()
-    assert 1 == reaps.reap().buried
+    assert 1 == reaps.reap().dead_lettered
 
 
 @pytest.mark.engines("sqlite")
@@ -322,9 +322,9 @@ def test_a_pause_dead_letters_nothing(make_service: MakeService) -> None:
     queue = reaps.create_queue("jobs", kinds=ORDERS)
     make_service().queue("jobs").publish(REFUND, kind="Refund", at=long_ago())
     queue.pause()
-    assert 0 == reaps.reap().buried
+    assert 0 == reaps.reap().dead_lettered
     queue.resume()
-    assert 1 == reaps.reap().buried
+    assert 1 == reaps.reap().dead_lettered
 
 
 @pytest.mark.engines("sqlite")
@@ -334,7 +334,7 @@ def test_a_server_without_kinds_dead_letters_nothing(make_service: MakeService) 
     service = make_service()
     queue = service.queue("jobs")
     queue.publish(REFUND, kind="Refund", at=long_ago())
-    assert 0 == service.reap().buried
+    assert 0 == service.reap().dead_lettered
     assert 1 == queue.stats().ready
 
 
@@ -356,7 +356,7 @@ def test_without_an_archive_it_is_counted(make_service: MakeService) -> None:
     service = make_service()
     queue = service.create_queue("jobs", kinds=ORDERS, archive="none", kind_timeout=60)
     make_service().queue("jobs").publish(REFUND, kind="Refund", at=long_ago())
-    assert 1 == service.reap().buried
+    assert 1 == service.reap().dead_lettered
     assert (0, 0, 1) == (queue.stats().live, queue.stats().archived, queue.stats().discarded)
 
 
@@ -384,9 +384,9 @@ def test_a_requeued_one_has_its_time_again(make_service: MakeService) -> None:
     service = make_service()
     queue = service.create_queue("jobs", kinds=ORDERS, kind_timeout=60)
     make_service().queue("jobs").publish(REFUND, kind="Refund", at=long_ago())
-    assert 1 == service.reap().buried
+    assert 1 == service.reap().dead_lettered
     assert 1 == queue.archive.messages(kind="Refund").requeue()
-    assert 0 == service.reap().buried
+    assert 0 == service.reap().dead_lettered
     assert [Refund(id=0)] == payloads(consume_exactly(knowing(make_service, BOTH), 1))
 
 
@@ -400,6 +400,6 @@ def test_the_time_counts_from_when_it_is_due(make_service: MakeService, engine: 
     due = round(datetime.now(UTC).timestamp() * 1_000_000)
     set_columns(engine, queue, published.id, published_at=long_before, available_at=due)
     assert 1 == queue.stats().ready
-    assert 0 == service.reap().buried
+    assert 0 == service.reap().dead_lettered
     set_columns(engine, queue, published.id, available_at=long_before)
-    assert 1 == service.reap().buried
+    assert 1 == service.reap().dead_lettered

@@ -10,9 +10,9 @@ from queue_over_sql import Publication
 from tests.contract.caller_transactions import Caller
 
 if TYPE_CHECKING:
-    from queue_over_sql import Edited, LiveSelection, Queue
+    from queue_over_sql import EditResult, LiveSelection, Queue
 
-Edit = Callable[..., "Edited"]
+Edit = Callable[..., "EditResult"]
 
 LONG_AGO = datetime(2020, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC)
 
@@ -26,7 +26,7 @@ EDITS: dict[str, Edit] = {
 """Each edit of unheld messages, alone or in a caller's transaction."""
 
 
-def unhold(found: LiveSelection, caller: Caller | None = None) -> Edited:
+def unhold(found: LiveSelection, caller: Caller | None = None) -> EditResult:
     """The edit of held messages."""
     return found.unhold(connection=caller)
 

@@ -155,7 +155,7 @@ def test_payloads_come_as_they_were_given(service: QueueService, engine: Engine)
         added = service.schedules.add("s", queue, payload, cron=hourly())
         assert payload == added.payload
         silence(engine, queue, "s", next_of(added))
-        assert 1 == service.reap().fired
+        assert 1 == service.reap().scheduled
         (message,) = everything(queue)
         assert (payload, str(payload)) == (message.payload, str(message.payload))
         service.schedules.remove("s")
@@ -207,7 +207,7 @@ def test_typed_payloads_are_written_when_the_schedule_is_added(
     added = service.schedules.add("s", queue, report, cron=hourly())
     assert {"id": str(report.id), "since": "P1D"} == added.payload
     silence(engine, queue, "s", next_of(added))
-    assert 1 == make_service().reap().fired
+    assert 1 == make_service().reap().scheduled
     (message,) = everything(queue)
     assert (report, "Report") == (message.payload, message.kind)
     with pytest.raises(PayloadInvalid):
@@ -230,11 +230,11 @@ def test_one_that_cannot_be_fired_does_not_keep_the_others(
     silence(engine, queue, "a", next_of(first))
     silence(engine, other, "b", next_of(first))
     with caplog.at_level(logging.WARNING):
-        assert (1, 0) == (service.reap().fired, service.reap().fired)
+        assert (1, 0) == (service.reap().scheduled, service.reap().scheduled)
     assert ([], ["y"]) == (everything(queue), payloads(everything(other)))
     assert 1 == sum("'a' cannot be fired" in line.getMessage() for line in caplog.records)
     service.create_queue("small", max_payload_bytes=500)
-    assert 1 == service.reap().fired
+    assert 1 == service.reap().scheduled
 
 
 @pytest.mark.engines("sqlite")
@@ -263,7 +263,7 @@ def test_a_definition_that_nobody_can_read(
         connection.execute(text(replaced), {"a": "Europe/Zagreb", "b": "Europe/Atlantis"})
     silence(engine, queue, "b", next_of(service.schedules.get("b")))
     with caplog.at_level(logging.WARNING):
-        assert 1 == service.reap().fired
+        assert 1 == service.reap().scheduled
     assert [2] == payloads(everything(queue))
     assert any("Europe/Atlantis" in line.getMessage() for line in caplog.records)
     assert ["a", "b"] == [schedule.name for schedule in service.schedules.list()]

@@ -224,7 +224,7 @@ def test_a_paused_schedule_publishes_nothing(service: QueueService, queue: Queue
         service.schedules.pause("s")
         paused = service.schedules.get("s")
         assert (True, None) == (paused.paused, paused.next_at)
-        assert (0, []) == (service.reap().fired, everything(queue))
+        assert (0, []) == (service.reap().scheduled, everything(queue))
     for _ in range(2):
         service.schedules.resume("s")
         resumed = service.schedules.get("s")

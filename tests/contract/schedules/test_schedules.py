@@ -152,7 +152,7 @@ def test_a_pass_that_has_nothing_to_do_does_nothing(
     """While the next message is there, nothing is published or written."""
     service.schedules.add("s", queue, 1, cron=hourly())
     before = stored(engine, "s")
-    assert (0, 0) == (service.reap().fired, service.reap().fired)
+    assert (0, 0) == (service.reap().scheduled, service.reap().scheduled)
     assert (1, before) == (len(everything(queue)), stored(engine, "s"))
 
 
@@ -179,8 +179,8 @@ def test_many_reapers_at_once_publish_each_instant_once(
     first = next_of(services[0].schedules.get("s"))
     silence(engine, queue, "s", first - 50 * HOUR)
     with ThreadPoolExecutor(6) as threads:
-        fired = [report.fired for report in threads.map(lambda one: one.reap(), services)]
-    fired += [service.reap().fired for service in services]
+        fired = [report.scheduled for report in threads.map(lambda one: one.reap(), services)]
+    fired += [service.reap().scheduled for service in services]
     assert 51 == sum(fired)
     assert grid(first - 50 * HOUR, HOUR, 51) == instants(everything(queue))
 
@@ -193,7 +193,7 @@ def test_a_key_that_is_there_already_is_no_second_message(
     (message,) = everything(queue)
     silence(engine, queue, "s", next_of(added))
     queue.publish("there", key=message.key, at=message.scheduled_at)
-    assert 0 == service.reap().fired
+    assert 0 == service.reap().scheduled
     assert ["there"] == [one.payload for one in everything(queue)]
 
 
@@ -206,13 +206,13 @@ def test_missed_instants(service: QueueService, queue: Queue, engine: Engine) ->
         added = service.schedules.add("s", queue, 1, cron=hourly(), missed=missed)
         following = next_of(added)
         silence(engine, queue, "s", following - 9 * HOUR)
-        assert (missed, made_up + 1) == (missed, service.reap().fired)
+        assert (missed, made_up + 1) == (missed, service.reap().scheduled)
         expected = grid(following - made_up * HOUR, HOUR, made_up + 1)
         assert expected == instants(everything(queue))
         due = queue.consume(100)
         assert made_up == len(due)
         queue.ack(due)
-        assert 0 == service.reap().fired
+        assert 0 == service.reap().scheduled
         service.schedules.remove("s")
 
 
@@ -224,7 +224,7 @@ def test_many_missed_instants_come_oldest_first(
     added = service.schedules.add("s", queue, 1, cron=hourly(), missed="all")
     following = next_of(added)
     silence(engine, queue, "s", following - 250 * HOUR)
-    assert 251 == service.reap().fired
+    assert 251 == service.reap().scheduled
     found = [message.scheduled_at for message in everything(queue)]
     assert grid(following - 250 * HOUR, HOUR, 251) == found
 
@@ -234,7 +234,7 @@ def test_years_of_silence_cost_nothing(service: QueueService, queue: Queue, engi
     """The latest of a million missed instants is found without counting them all."""
     service.schedules.add("s", queue, 1, cron="* * * * *")
     silence(engine, queue, "s", datetime(2020, 1, 1, tzinfo=UTC))
-    assert 2 <= service.reap().fired <= 3
+    assert 2 <= service.reap().scheduled <= 3
     found = instants(everything(queue))
     assert on_grid(found, timedelta(minutes=1))
     assert found[0] <= now() + SECOND < found[-1] + SECOND
