@@ -1,8 +1,8 @@
-"""Retry policies: how long a failed message waits, and when it is given up.
+"""Retry policies: when a failed message is retried, and when it becomes a dead letter.
 
-A policy is stored with its queue by name and arguments, so that every server uses the same one. An
-application registers classes of its own under names, ``QueueService(retry_policies={...})``: what
-a row of the database says is only ever looked up there, and never imported.
+A queue stores the name and the arguments of its policy, so that every server uses the same one. An
+application registers its own classes by name with ``QueueService(retry_policies={...})``. A stored
+name is only looked up there. It is never imported.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from queue_over_sql.errors import shown
 
 @runtime_checkable
 class RetryPolicy(Protocol):
-    """Decides when a failed message is tried again."""
+    """Decides when a failed message is retried."""
 
     def next_delay(self, attempt: int, error: str | None) -> timedelta | None:
-        """Tell how long the message waits after a failed attempt.
+        """Return how long the message waits after a failed attempt.
 
         Args:
             attempt: number of the attempt that failed, from 1.
-            error: its reason as given to ``nack``, or None.
+            error: the reason given to ``nack``, or None.
 
         Returns:
-            The delay; None ends the message as a dead letter.
+            The delay; None makes the message a dead letter.
         """
 
 
@@ -40,10 +40,10 @@ class ExponentialBackoff:
 
     Args:
         base: the first delay.
-        factor: by what each further delay grows, 1 or more.
+        factor: the growth of each further delay, 1 or more.
         maximum: the longest delay.
-        jitter: share of the delay, 0 to 1, by which it is shortened at random, so that messages
-            which failed together do not come back together.
+        jitter: the fraction, 0 to 1, by which a delay may be shortened at random, so that messages
+            that failed together are not retried together.
     """
 
     base: Duration = 1.0
@@ -64,7 +64,7 @@ class ExponentialBackoff:
             raise ValueError(msg)
 
     def next_delay(self, attempt: int, error: str | None) -> timedelta:
-        """Grow with the number of attempts; see ``RetryPolicy.next_delay``."""
+        """Return a delay that grows with each attempt; see ``RetryPolicy.next_delay``."""
         del error
         base = to_timedelta(self.base, "base", zero=True).total_seconds()
         longest = to_timedelta(self.maximum, "maximum", zero=True).total_seconds()
@@ -78,10 +78,10 @@ class ExponentialBackoff:
 
 @dataclasses.dataclass(frozen=True)
 class FixedDelay:
-    """Waits the same time after each failure.
+    """Waits for the same time after each failure.
 
     Args:
-        delay: seconds or ``timedelta``; zero puts the message back at once.
+        delay: seconds or ``timedelta``; zero retries immediately.
     """
 
     delay: Duration
@@ -90,14 +90,14 @@ class FixedDelay:
         to_timedelta(self.delay, "delay", zero=True)
 
     def next_delay(self, attempt: int, error: str | None) -> timedelta:
-        """Give the same delay always; see ``RetryPolicy.next_delay``."""
+        """Return the delay; see ``RetryPolicy.next_delay``."""
         del attempt, error
         return to_timedelta(self.delay, "delay", zero=True)
 
 
 @dataclasses.dataclass(frozen=True)
 class Delays:
-    """Waits as listed, one delay per attempt; the last one repeats.
+    """Waits for the listed delays, one per attempt; the last one repeats.
 
     Args:
         delays: seconds or ``timedelta`` each, at least one.
@@ -114,7 +114,7 @@ class Delays:
         object.__setattr__(self, "delays", tuple(self.delays))
 
     def next_delay(self, attempt: int, error: str | None) -> timedelta:
-        """Take the delay listed for this attempt; see ``RetryPolicy.next_delay``."""
+        """Return the delay of this attempt; see ``RetryPolicy.next_delay``."""
         del error
         delay = self.delays[min(max(attempt, 1), len(self.delays)) - 1]
         return to_timedelta(delay, "delays", zero=True)
@@ -122,10 +122,10 @@ class Delays:
 
 @dataclasses.dataclass(frozen=True)
 class NoRetry:
-    """Gives a message up at its first failure."""
+    """Never retries: the first failure makes a message a dead letter."""
 
     def next_delay(self, attempt: int, error: str | None) -> None:
-        """Never try again; see ``RetryPolicy.next_delay``."""
+        """Return None; see ``RetryPolicy.next_delay``."""
         del attempt, error
 
 
@@ -143,15 +143,15 @@ class _Unregistered(ExponentialBackoff):
     description: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return f"{self.description.get('policy')} (not known here: {ExponentialBackoff()!r})"
+        return f"{self.description.get('policy')} (unknown here; uses {ExponentialBackoff()!r})"
 
 
 class RetryPolicies:
-    """The policies that a service knows by name: those of this module, and registered ones.
+    """The policies that a service knows by name: built-in and registered ones.
 
     Raises:
-        TypeError: a class has no ``next_delay(attempt, error)``, or a name is not a text.
-        ValueError: a name is empty, longer than 100 characters, or one of this module's.
+        TypeError: a class has no ``next_delay(attempt, error)``, or a name is not a str.
+        ValueError: a name is empty, longer than 100 characters, or that of a built-in policy.
     """
 
     def __init__(self, registered: Mapping[str, type[Any]] | None = None) -> None:
@@ -170,11 +170,11 @@ class RetryPolicies:
         self._paths = {_import_path(kind): kind for kind in (registered or {}).values()}
 
     def describe(self, policy: RetryPolicy) -> dict[str, Any]:
-        """Write a policy as JSON data: its name, and its arguments.
+        """Describe a policy as JSON data: its name and its arguments.
 
         Raises:
-            TypeError: it is no policy, its class is not registered, or other services could not
-                build it from its arguments.
+            TypeError: it is not a policy, its class is not registered, or it cannot be rebuilt from
+                its arguments.
         """
         check_policy(policy)
         if isinstance(policy, _Unregistered):
@@ -183,8 +183,8 @@ class RetryPolicies:
         name = next((name for name, known in self._kinds.items() if known is kind), None)
         if name is None:
             msg = (
-                f"the retry policy {kind.__qualname__} is not registered: give its class a name "
-                f"by QueueService(retry_policies={{'name': {kind.__name__}}}) on every server"
+                f"the retry policy {kind.__qualname__} is not registered: register its class with "
+                f"QueueService(retry_policies={{'name': {kind.__name__}}}) on every server"
             )
             raise TypeError(msg)
         description = {"policy": name, "arguments": _arguments(policy)}
@@ -200,16 +200,16 @@ class RetryPolicies:
         name, arguments = description["policy"], description["arguments"]
         kind = self._kinds.get(name) or self._paths.get(name)
         if kind is None:
-            msg = "no class is registered under this name by QueueService(retry_policies={...})"
+            msg = "no class is registered under this name with QueueService(retry_policies={...})"
             raise LookupError(msg)
         policy: RetryPolicy = kind(**arguments)
         check_policy(policy)
         return policy
 
     def restore(self, stored: Mapping[str, Any]) -> RetryPolicy:
-        """Build a stored policy; ``ExponentialBackoff()`` in its place where that fails.
+        """Build a stored policy, or ``ExponentialBackoff()`` if that fails.
 
-        What is stored stays as it is, also when other settings of the queue change.
+        The stored policy stays, even if other settings of the queue change.
         """
         try:
             return self.build(stored)
@@ -218,8 +218,8 @@ class RetryPolicies:
             if repr(description) not in self._told:
                 self._told.add(repr(description))
                 _log.warning(
-                    "The retry policy %s cannot be built on this server (%s); "
-                    "ExponentialBackoff() is used until it can.",
+                    "The retry policy %s cannot be built on this server (%s); it uses "
+                    "ExponentialBackoff() instead.",
                     description.get("policy"),
                     error,
                 )
@@ -227,7 +227,7 @@ class RetryPolicies:
 
 
 def check_policy(policy: object) -> None:
-    """Raise TypeError for what is no policy."""
+    """Raise TypeError unless the value is a policy."""
     if isinstance(policy, type) or not isinstance(policy, RetryPolicy):
         msg = "retry must be an object with next_delay(attempt, error), such as FixedDelay(10)"
         raise TypeError(msg)
@@ -241,7 +241,7 @@ def _check_number(name: str, value: Any) -> None:
 
 def _check_registered(name: object, kind: object) -> None:
     if not isinstance(name, str):
-        msg = f"retry_policies maps names to classes; {shown(name)} is not a text"
+        msg = f"retry_policies must map names to classes; {shown(name)} is not a str"
         raise TypeError(msg)
     if not name or len(name) > _NAME_LENGTH or name in _BUILT_IN:
         msg = (
