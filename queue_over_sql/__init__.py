@@ -1,4 +1,4 @@
-"""Real message queues inside the SQL database that you already run.
+"""Message queues inside the SQL database that you already run.
 
 ::
 
@@ -10,8 +10,8 @@
         with emails.receive() as message:
             print(message.payload)
 
-A published message is never lost; it is held by one consumer at a time; a consumer that lost its
-claim can change nothing; oldest first.
+A published message is never lost. One consumer at a time holds it. A consumer that lost its claim
+cannot change it. Messages are delivered oldest first.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class RateLimit:
         self._lock = threading.Lock()
 
     def due(self) -> bool:
-        """Whether the caller may run the job now; all others get False until the interval is over."""
+        """Whether the caller may run the job now; others get False until the interval is over."""
         with self._lock:
             now = time.monotonic()
             if now < self._next_at:

@@ -1,4 +1,4 @@
-"""Catalog: which queues there are, and what the parts of one service share."""
+"""The catalog of a service's queues, and what the parts of a service share."""
 
 from __future__ import annotations
 
@@ -74,20 +74,20 @@ _NOT_OPENED = (
 
 
 class Versions(Protocol):
-    """Which tables this release may use, and what brings those of an earlier one up to date."""
+    """Checks and upgrades the schema versions of tables."""
 
     def is_outdated(self, record: QueueRecord) -> bool:
-        """Whether a queue is to be upgraded before it is used; SchemaTooNew: it never may be."""
+        """Whether a queue must be upgraded before it is used; raises SchemaTooNew."""
 
     def prepare_system(self, system: SystemTables) -> None:
-        """Create the shared tables, or their newer columns, where they are missing."""
+        """Create the shared tables, or their newer columns, if they are missing."""
 
     def upgrade(self, system: SystemTables, record: QueueRecord, *, wait: bool = True) -> None:
         """Upgrade one queue."""
 
 
 class Catalog:
-    """The queues of one service, opened as they are asked for."""
+    """The queues of a service, opened when they are needed."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class Catalog:
         return self.get(name)
 
     def checked_name(self, name: object) -> str:
-        """The name of a queue that there may be here; any other raises InvalidQueueName."""
+        """A valid queue name; any other raises InvalidQueueName."""
         limit = self.connections.dialect.identifier_limit
         return check_queue_name(name, self._settings.table_prefix, limit)
 
@@ -165,7 +165,7 @@ class Catalog:
         return self._create(name, QueueSettings(archive="none"), owner=owner)
 
     def get(self, name: str, connection: Connection | None = None) -> Queue:
-        """Open a queue; ``connection``: in the middle of this transaction of the caller's."""
+        """Open a queue, in the caller's transaction if ``connection`` is given."""
         known = self._queues.get(name) if may_be_name(name) else None
         if known is not None:
             return known
@@ -179,7 +179,7 @@ class Catalog:
         self._queues.pop(name, None)
 
     def all(self, *, temporary: bool = False) -> list[Queue]:
-        """Open all queues, by name; ``temporary``: those of consumers, too."""
+        """Open all queues, by name; ``temporary``: also temporary ones."""
         system, prefix = self.system(), self._settings.table_prefix
         records = self.connections.run(lambda c: registry.queue_records(c, system, prefix))
         for gone in set(self._queues) - {record.name for record in records}:
@@ -202,7 +202,7 @@ class Catalog:
     def drop(self, name: str, *, wait: bool = True) -> bool:
         """Drop a queue; see ``QueueService.drop_queue``.
 
-        Without ``wait`` it is left alone while a transaction replies to it.
+        Without ``wait`` it is not dropped while a transaction sends a reply to it.
         """
         record = self._record(name)
         if record is None:
@@ -231,7 +231,7 @@ class Catalog:
         return dropped
 
     def system(self) -> SystemTables:
-        """The shared tables; created at the first use where they are missing."""
+        """The shared tables; created at the first use if they are missing."""
         if self._tables is None:
             with self._lock:
                 if self._tables is None:
@@ -317,8 +317,8 @@ class Catalog:
     ) -> None:
         if asked.payload not in (UNSET, present.payload):
             msg = (
-                f"Queue {stored.queue!r} holds {present.payload!r} payloads, but "
-                f"{asked.payload!r} was asked for. Use another name, or drop the queue first."
+                f"Queue {stored.queue!r} has {present.payload!r} payloads, but {asked.payload!r} "
+                "was requested. Use another name, or drop the queue first."
             )
             raise QueueSchemaMismatch(msg)
         if asked.columns is UNSET:
@@ -327,7 +327,7 @@ class Catalog:
         if existing != wanted:
             msg = (
                 f"Queue {stored.queue!r} has the columns {existing or 'none'}, but "
-                f"{wanted or 'none'} were asked for. Use another name, or drop the queue first."
+                f"{wanted or 'none'} were requested. Use another name, or drop the queue first."
             )
             raise QueueSchemaMismatch(msg)
 
@@ -337,7 +337,7 @@ class Catalog:
         if highest >= priorities:
             msg = (
                 f"priorities cannot be lowered to {priorities}: queue {queue.name!r} holds "
-                f"messages of level {highest}, which nobody would get any more"
+                f"messages of priority {highest}, which would never be delivered"
             )
             raise ValueError(msg)
 
@@ -484,7 +484,7 @@ class ServiceParts:
             raise ServiceClosed
 
     def system(self) -> SystemTables:
-        """The shared tables; created at the first use where they are missing."""
+        """The shared tables; created at the first use if they are missing."""
         return self.catalog.system()
 
     def queue(self, name: str, connection: Connection | None = None) -> Queue:

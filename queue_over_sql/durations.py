@@ -1,6 +1,6 @@
-"""Durations and instants: seconds, ``timedelta`` and ``datetime`` outside, microseconds inside.
+"""Durations and times: seconds, ``timedelta`` and ``datetime`` in the API, microseconds inside.
 
-What a column of the database says of them may be anything, and is checked as it is read.
+Values from the database are checked when they are read.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ Duration: TypeAlias = float | timedelta
 """Seconds as a number, or a ``timedelta``."""
 
 NEVER: Final = 253_402_300_799_999_999
-"""An instant that does not come, in microseconds: the last one of the year 9999."""
+"""A time that never comes, in microseconds: the end of the year 9999."""
 
 ALWAYS: Final = -(2**62)
-"""An instant before all others, in microseconds."""
+"""A time before all others, in microseconds."""
 
 UNITS: Final = {
     "us": 1e-6,
@@ -30,7 +30,7 @@ UNITS: Final = {
     "d": 86400.0,
     "w": 604800.0,
 }
-"""Seconds of each unit in which durations are written."""
+"""The seconds of each unit of durations."""
 _NUMBER: Final = re.compile(r"\d+(\.\d+)?", re.ASCII)
 _WITH_UNIT: Final = re.compile(r"(\d+\.?\d*|\.\d+)(us|ms|s|m|h|d|w)", re.ASCII)
 
@@ -70,9 +70,9 @@ def to_timedelta(value: Duration, argument: str, *, zero: bool = False) -> timed
 
 
 def parse_seconds(text: str) -> float:
-    """Read a duration as people write it: ``1.5``, ``250ms``, ``30 s``, ``1h30m``, ``7d``.
+    """Parse a duration such as ``1.5``, ``250ms``, ``30 s``, ``1h30m`` or ``7d``, in seconds.
 
-    What is none raises ValueError.
+    Other text raises ValueError.
     """
     if _NUMBER.fullmatch(text.strip()):
         return float(text)
@@ -105,20 +105,19 @@ def to_microseconds(value: Duration, argument: str, *, zero: bool = False) -> in
 
 
 def instant_to_microseconds(value: datetime, argument: str) -> int:
-    """Read an aware instant as microseconds since the Unix epoch.
+    """Convert an aware datetime to microseconds since the Unix epoch.
 
     Raises:
         TypeError: it is not a ``datetime``.
-        ValueError: it carries no time zone, so it does not name an instant, or it is not within
-            the years 1 to 9999 in UTC.
+        ValueError: it has no time zone, or is not within the years 1 to 9999 in UTC.
     """
     if not isinstance(value, datetime):
         msg = f"{argument} must be a datetime, not {type(value).__name__}"
         raise TypeError(msg)
     if value.utcoffset() is None:
         msg = (
-            f"{argument} is a datetime without a time zone, which names no instant: "
-            "give it one, for example datetime.now(timezone.utc)"
+            f"{argument} is a datetime without a time zone: add one, for example "
+            "datetime.now(timezone.utc)"
         )
         raise ValueError(msg)
     found = (value - _EPOCH) // MICROSECOND
@@ -129,24 +128,24 @@ def instant_to_microseconds(value: datetime, argument: str) -> int:
 
 
 def instant(microseconds: int) -> datetime:
-    """Turn microseconds since the Unix epoch into an aware UTC instant, or raise QueueError."""
+    """Convert microseconds since the Unix epoch to a datetime in UTC, or raise QueueError."""
     try:
         return _EPOCH + timedelta(microseconds=microseconds)
     except UNREADABLE as error:
-        msg = f"The database holds {shown(microseconds, 50)} as an instant, which is none."
+        msg = f"The database holds {shown(microseconds, 50)} as a time, which is not valid."
         raise QueueError(msg) from error
 
 
 def optional_instant(microseconds: int | None) -> datetime | None:
-    """``instant`` of a value that may be missing."""
+    """As ``instant``, for a value that may be None."""
     return None if microseconds is None else instant(microseconds)
 
 
 def stored_number(name: str, value: Any) -> int:
-    """Read a whole number of the database, where a column may hold anything.
+    """Check an integer from the database, whose column may hold anything.
 
     Raises:
-        QueueError: it is none, or one from which it cannot be counted on.
+        QueueError: it is not an integer in the valid range.
     """
     try:
         number = int(value)
@@ -158,11 +157,11 @@ def stored_number(name: str, value: Any) -> int:
 
 
 def optional_number(name: str, value: Any) -> int | None:
-    """``stored_number`` of a value that may be missing."""
+    """As ``stored_number``, for a value that may be None."""
     return None if value is None else stored_number(name, value)
 
 
 def _impossible(name: str, value: Any) -> QueueError:
     return QueueError(
-        f"{name} in the database is {shown(value, 50)}, which cannot be. Restore the row."
+        f"{name} in the database is {shown(value, 50)}, which is not valid. Restore the row."
     )

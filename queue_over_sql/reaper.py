@@ -103,10 +103,9 @@ class Reaper:
         return report
 
     def run_if_due(self) -> None:
-        """Run one pass; or only the chores, if the last pass was so slow that the next is not due
-        yet.
+        """Run one pass, or only the chores if slow passes delayed the next one.
 
-        Slow passes are delayed, but schedules cannot wait.
+        Chores always run, because schedules cannot wait.
         """
         try:
             if self._rate_limit.due():
