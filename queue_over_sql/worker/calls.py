@@ -1,8 +1,8 @@
-"""Calls of handlers: how long each may take, and what ends it before its time.
+"""Calls of handlers: their time limits, and how they are interrupted.
 
-A task is cancelled at its time limit, and has some seconds to end. A thread cannot be ended from
-outside, so its call is abandoned: the message is given to others, another thread takes its place,
-and whatever the call still does to the message is refused by the fence.
+A task is cancelled at its time limit, and has some seconds to end. A thread cannot be interrupted,
+so its call is abandoned: the message goes to another consumer, another thread takes its place, and
+the fence refuses whatever the call still does to the message.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _Call:
 
 
 class Calls:
-    """Knows the calls of a worker's handlers, and ends those whose time is over.
+    """Supervises the calls of a worker's handlers, and interrupts those that time out.
 
     Costs a thread or task of its own once a handler has a ``timeout`` or a ``slow_after``.
     """
@@ -147,7 +147,7 @@ class Calls:
             return TimedOut(call.reason)
         names = ", ".join(map(repr, call.messages))
         return ClaimLost(
-            f"The handler was cancelled, because its claim is lost: {names}.", call.messages
+            f"The handler was cancelled because its claim is lost: {names}.", call.messages
         )
 
     def _loop(self) -> None:
@@ -164,7 +164,9 @@ class Calls:
                 try:
                     self._fall_due(call, now)
                 except Exception:  # noqa: BLE001 - else no limit would be kept any more
-                    _log.exception("The time limits go on after an unexpected error.")
+                    _log.exception(
+                        "An unexpected error in the supervision of time limits; it continues."
+                    )
 
     def _fall_due(self, call: _Call, now: float) -> None:
         with self._changed:
@@ -206,7 +208,9 @@ class Calls:
 def report_slow(handler: Handler, messages: Sequence[Message], seconds: float) -> None:
     """Say that a handler has run for longer than its ``slow_after``; once for each call."""
     names = ", ".join(map(repr, messages))
-    _log.warning("The handler of queue %s has run for %.1f s: %s", handler.queue, seconds, names)
+    _log.warning(
+        "The handler of queue %s has been running for %.1f s: %s", handler.queue, seconds, names
+    )
     if handler.on_slow is None:
         return
     for message in messages:

@@ -122,7 +122,9 @@ class HandlerRun:
         self._taken = messages
         held = [m for m in messages if self.queue.holds(m) and not m.cancelled]
         if len(held) < len(messages):
-            _log.warning("Queue %s: claims are lost; the rest is others' work.", self.queue.name)
+            _log.warning(
+                "Queue %s: the worker skips messages whose claims are lost.", self.queue.name
+            )
         if not held:
             return []
         if len(held) > 1 and not self._handler.batch:
@@ -149,7 +151,11 @@ class HandlerRun:
             self._give_back(messages)
             raise
         except Exception as error:  # noqa: BLE001 - what it is shows when they are handled alone
-            _log.info("Queue %s: messages are handled one by one: %s", self.queue.name, error)
+            _log.info(
+                "Queue %s: a shared transaction failed, so its messages are handled one by one: %s",
+                self.queue.name,
+                error,
+            )
         self.unbegun = messages[len(shared.begun) :]
         if not committed:
             self._call_one_by_one(shared.begun, shared.failures)
@@ -241,8 +247,8 @@ class HandlerRun:
                 self._settle_at_last(lambda: self.queue.release(others))
 
         _log.warning(
-            "Queue %s: the handler of %s %s and goes on beside the worker; what it still does to "
-            "the message is refused.",
+            "Queue %s: the handler of %s %s and cannot be stopped. The worker continues without "
+            "it, and it can no longer settle the message.",
             self.queue.name,
             ", ".join(map(repr, messages)),
             reason,
@@ -311,7 +317,12 @@ class HandlerRun:
         except ClaimLost as lost:
             log_lost(self.queue.name, lost)
         except QueueError as error:
-            _log.warning("Queue %s: left to the lease's end: %s", self.queue.name, error)
+            _log.warning(
+                "Queue %s: messages could not be settled; they are redelivered when "
+                "their leases expire: %s",
+                self.queue.name,
+                error,
+            )
 
 
 def is_asynchronous(function: HandlerFunction) -> bool:
@@ -457,7 +468,7 @@ class _SharedTransaction:
                 undo.commit()
         ended = transaction is not None and connection.get_transaction() is not transaction
         if ended or self._refused:
-            msg = "a handler ended the transaction"
+            msg = "the handler ended the transaction"
             raise _NotShared(msg)
 
     @contextlib.contextmanager
@@ -497,5 +508,5 @@ def _refuse_awaitable(result: object) -> None:
     if inspect.isawaitable(result):
         if inspect.iscoroutine(result):
             result.close()
-        msg = "the handler returned an awaitable, which nobody awaits: it must do its work itself"
+        msg = "the handler returned an awaitable, but a synchronous worker does not await it"
         raise TypeError(msg)

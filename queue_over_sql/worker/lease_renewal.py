@@ -158,7 +158,7 @@ class LeaseKeeper:
             self._runtime.sleep(_SETTLING_SECONDS)
             _note_lost(lost.messages)
         except QueueError as error:
-            _log.warning("A lease could not be renewed: %s", error)
+            _log.warning("Leases could not be renewed: %s", error)
         finally:
             holding.renewing.discard(number)
 
@@ -169,7 +169,7 @@ def _note_lost(messages: Iterable[Message]) -> None:
         more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
         names = ", ".join(map(repr, lost[:_NAMED]))
         fields = log_fields(lost[0].queue, lost)
-        text = "Claims are lost, and their handlers are told: %s%s"
+        text = "Claims are lost; their handlers are notified: %s%s"
         _log.error(text, names, more, extra=fields)
     for message in lost:
         note_cancelled(message)

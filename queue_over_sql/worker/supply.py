@@ -309,7 +309,7 @@ class Supply:
             last = self._ended = True
         except QueueSchemaMismatch as error:
             _log.warning(
-                "Queue %s: its definition changed; the worker opens it again: %s",
+                "Queue %s: its definition changed, so the worker opens it again: %s",
                 self.handler.queue,
                 error,
             )
@@ -321,7 +321,7 @@ class Supply:
         except Exception:  # noqa: BLE001 - whatever it is
             # Without this thread the worker would look well and do nothing.
             _log.exception(
-                "Queue %s: the worker goes on after an unexpected error.", self.handler.queue
+                "Queue %s: an unexpected error; the worker continues.", self.handler.queue
             )
             self._rest()
         else:
@@ -569,7 +569,7 @@ def _settle(
     held = [message for message in unsettled if queue.holds(message)]
     if len(held) < len(unsettled):
         lost = len(unsettled) - len(held)
-        _log.warning("Queue %s: expired with %d messages in hand.", queue.name, lost)
+        _log.warning("Queue %s: this consumer expired while it held %d messages.", queue.name, lost)
     try:
         if held:
             act(held)
@@ -579,7 +579,12 @@ def _settle(
         raise
     except QueueError as error:
         if len(held) == 1:
-            _log.warning("Queue %s: left to the lease's end: %s", queue.name, error)
+            _log.warning(
+                "Queue %s: messages could not be settled; they are redelivered when "
+                "their leases expire: %s",
+                queue.name,
+                error,
+            )
             return
         for message in held:
             _settle(queue, act, [message])

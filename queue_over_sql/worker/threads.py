@@ -173,14 +173,14 @@ class HandlerThreads:
 
     def _note_too_many(self, left: int) -> None:
         if self.at_work():
-            _log.error("%d handlers hang: the worker goes on with fewer threads.", left)
+            _log.error("%d handlers hang, so the worker continues with fewer threads.", left)
             return
         msg = (
-            f"{left} handlers hang past their time limit, and no thread of the worker is left. "
-            "Start the process again, and find out what they wait for."
+            f"{left} handlers hang past their time limit, and the worker has no thread left. "
+            "Restart the process, and find out what the handlers wait for."
         )
         self.failure = QueueError(msg)
-        _log.error("The worker ends: %s", msg)
+        _log.error("The worker stops: %s", msg)
         self.drain()
 
     def _comes_back(self, place: _Place, supply: Supply, taken: Sequence[Message]) -> bool:
@@ -209,7 +209,7 @@ class HandlerThreads:
             _log.warning("Queue %s: %s", supply.handler.queue, error)
         except Exception:  # noqa: BLE001 - whatever it is
             # A thread that died unseen would leave a worker that looks well and does nothing.
-            _log.exception("Queue %s: the worker goes on after an error.", supply.handler.queue)
+            _log.exception("Queue %s: the worker continues after an error.", supply.handler.queue)
         finally:
             self.called_at.pop(id(taken), None)
             supply.ended(taken, finished, run.unbegun if run is not None else ())

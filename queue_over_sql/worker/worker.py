@@ -1,4 +1,4 @@
-"""Worker: runs handlers in several threads, with signals, reconnecting, and an orderly end.
+"""Worker: runs handlers in several threads, reconnects, and drains on signals.
 
 Its supplies claim messages ahead of the threads and ack them behind; see ``worker/supply.py``.
 """
@@ -52,10 +52,10 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Worker:
-    """Runs handlers over the messages of queues. Made by ``service.worker()``.
+    """Runs handlers for the messages of queues. ``service.worker()`` creates it.
 
     Raises:
-        TypeError, ValueError: an argument has no sensible value.
+        TypeError, ValueError: an argument has an invalid value.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Worker:
         self._handlers: list[Handler] = []
         runtime = self._runtime = parts.connections.runtime
         self.middleware = check_middleware(middleware, asynchronous=runtime is not THREADS)
-        """What is wrapped around each handler, the outermost first."""
+        """The middleware of the handlers, the outermost first."""
         self._make_ready()
 
     def _make_ready(self) -> None:
@@ -103,41 +103,40 @@ class Worker:
         slow_after: Duration | str | None = None,
         on_slow: Callable[[Message, float], object] | None = None,
     ) -> Callable[[F], F]:
-        """Make a function the handler of a queue.
+        """Register a function as the handler of a queue.
 
         Args:
-            queue: name of the queue; it must exist when the worker runs.
-            transactional: call ``function(message, connection)`` and commit what it writes
-                through ``connection`` together with the ack.
-            lease_keepalive: renew the lease while the function runs.
-            batch: call the function with a list of up to so many messages.
-            where: only messages that match this SQLAlchemy condition on the queue's ``table``.
-                With it a queue may have several handlers; what matches none of them stays.
-            commit_every: for ``transactional``: handle up to so many claimed messages in one
-                transaction, for up to 50 ms. Each has a savepoint, so that one that fails takes
-                nothing of the others with it. If the transaction fails as a whole, the function is
-                called again for each, in a transaction of its own. The function must not commit.
-            timeout: how long one call may take: seconds, a ``timedelta``, or text such as
-                ``"30s"``. After that ``message.cancelled`` is True, the message is nacked, and
-                another thread takes the place of the one that the call has. A transaction that was
-                lent to it is broken off.
-            slow_after: log a warning of a call that runs for longer than this.
-            on_slow: is called then, too, in another thread, with each message of the call and the
-                seconds since its begin.
+            queue: name of the queue; it must exist when the worker starts.
+            transactional: call ``function(message, connection)``, and commit its writes through
+                ``connection`` together with the ack.
+            lease_keepalive: whether to renew the lease while the function runs.
+            batch: call the function with a list of up to this many messages.
+            where: only messages that match this SQLAlchemy condition on the queue's ``table``. With
+                ``where`` a queue may have several handlers; messages that match none of them stay
+                in the queue.
+            commit_every: for ``transactional``: handle up to this many messages in one transaction,
+                for up to 50 ms. Each has a savepoint, so that a failure does not affect the others.
+                If the whole transaction fails, the worker calls the function again for each
+                message, in its own transaction. The function must not commit.
+            timeout: time limit for one call: seconds, a ``timedelta``, or text such as ``"30s"``.
+                After it the worker sets ``message.cancelled``, nacks the message, replaces the
+                call's thread by another one, and aborts the transaction of the call.
+            slow_after: log a warning if a call takes longer than this.
+            on_slow: a function that is also called then, in another thread, with each message of
+                the call and the seconds since it began.
 
         Raises:
-            TypeError: the function is asynchronous, ``where`` is no condition, ``queue`` no queue,
-                a duration none, or ``on_slow`` no function.
-            ValueError: the queue has a handler already, and not all of them have a ``where``; or
-                ``commit_every`` is for a handler that is not transactional, or has a ``batch``; or
-                a duration is not above zero.
+            TypeError: the function is asynchronous, or an argument has a wrong type.
+            ValueError: the queue already has a handler, and not all of them have a ``where``;
+                ``commit_every`` is given without ``transactional``, or with ``batch``; or a
+                duration is not above zero.
         """
         name = name_of(queue)
         others = [handler for handler in self._handlers if handler.queue == name]
         if others and (where is None or any(handler.where is None for handler in others)):
             msg = (
-                f"queue {name!r} has a handler in this worker already; several are possible "
-                "where each has a where="
+                f"queue {name!r} already has a handler in this worker; several handlers are "
+                "possible if each has a where="
             )
             raise ValueError(msg)
         check_flag("transactional", transactional)
@@ -148,8 +147,8 @@ class Worker:
             batch = check_whole("batch", batch)
         if check_whole("commit_every", commit_every) > 1 and (batch or not transactional):
             msg = (
-                "commit_every is for transactional=True without batch: a batch is one call in one "
-                "transaction"
+                "commit_every needs transactional=True and no batch: a batch already is one call "
+                "in one transaction"
             )
             raise ValueError(msg)
         limit, slow = _seconds("timeout", timeout), _seconds("slow_after", slow_after)
@@ -158,8 +157,8 @@ class Worker:
         def register(function: F) -> F:
             if is_asynchronous(function):
                 msg = (
-                    f"the handler of queue {name!r} must be a plain function: an asynchronous one "
-                    "would not run, and its messages would be finished all the same"
+                    f"the handler of queue {name!r} must not be asynchronous: use "
+                    "AsyncQueueService of queue_over_sql.aio for asynchronous handlers"
                 )
                 raise TypeError(msg)
             called: HandlerFunction = function
@@ -184,26 +183,26 @@ class Worker:
         return register
 
     def run(self, *, signals: bool = False, until_empty: bool = False) -> None:
-        """Handle messages until ``stop()`` or ``abort()``; starts the service where needed.
+        """Handle messages until ``stop()`` or ``abort()``; starts the service if needed.
 
         Args:
-            signals: whether SIGTERM and SIGINT end it, too; for a program that is nothing but a
-                worker, as ``queue-over-sql worker`` is. The first one drains: handlers that run
-                are waited for, what was only claimed is released. A second one stops at once;
-                what was being handled comes back. It needs the main thread; in any other, and by
-                default, signals mean what they meant before.
-            until_empty: return once no handler has a message that is due, for jobs of cron and
-                for tests. A retry whose delay has passed by then is handled, too, and so is what
-                handlers publish meanwhile. Messages that are due later stay in the queue, as
-                those that are held, paused, or claimed by others do. The worker may run again.
+            signals: whether SIGTERM and SIGINT stop the worker, for a program that only runs a
+                worker. The first signal drains it: running handlers finish, and other claimed
+                messages are released. A second one stops it immediately, and the messages in work
+                are redelivered. This works only in the main thread. By default, the worker does not
+                handle signals.
+            until_empty: return when no handler has a due message, for cron jobs and tests. This
+                includes retries that are due by then, and messages that handlers publish meanwhile.
+                Messages that are due later, held, paused, or claimed by others stay in the queue.
+                The worker may run again.
 
         Raises:
-            ValueError: there is no handler.
+            ValueError: the worker has no handler.
             QueueNotFound: a handler's queue does not exist.
-            DatabaseUnavailable: the database cannot be reached at the start. Once running, the
-                worker waits for a database that goes away.
-            QueueError: so many handlers hang past their ``timeout`` that no thread is left; 10
-                threads, or as many as the ``concurrency`` if that is more, are replaced before.
+            DatabaseUnavailable: the database cannot be reached at the start. Later the worker waits
+                until the database is back.
+            QueueError: so many handlers hang past their ``timeout`` that no thread is left. The
+                worker replaces up to 10 hanging threads, or ``concurrency`` if that is more.
         """
         if not self._handlers:
             msg = "this worker has no handler: add one with @worker.handle('queue')"
@@ -236,7 +235,7 @@ class Worker:
             return
         if not (self._draining.is_set() and isinstance(failed[0], DatabaseUnavailable)):
             raise failed[0]
-        _log.warning("The worker ends before it has begun: %s", failed[0])
+        _log.warning("The worker stops before it has started: %s", failed[0])
 
     def _prepare(self) -> None:
         self._start_service()
@@ -303,14 +302,14 @@ class Worker:
         self._abandon()
 
     def stop(self) -> None:
-        """Let handlers that run finish, then end ``run()``; may be called from any thread.
+        """Drain: let running handlers finish, then end ``run()``. Any thread may call this.
 
-        What was only claimed is released. The service is not stopped.
+        Other claimed messages are released. The service is not stopped.
         """
         self._threads.drain()
 
     def abort(self) -> None:
-        """End ``run()`` without waiting for handlers; their messages are given to others."""
+        """End ``run()`` without waiting for handlers; their messages are redelivered."""
         self._aborting.set()
         self.stop()
 
@@ -335,16 +334,17 @@ class Worker:
                     act(supply)
                 except QueueError as error:
                     _log.warning(
-                        "The reaper will give back messages of queue %s: %s",
+                        "Messages of queue %s could not be released; the reaper will release "
+                        "them: %s",
                         supply.handler.queue,
                         error,
                     )
 
 
 def stop_at_once(worker: Worker) -> None:
-    """As ``abort``, and leave the database less than a second for it; as a second signal does.
+    """As ``abort``, with less than a second for the database; a second signal does this.
 
-    May be called by the handler of a signal. For the other modules of this package.
+    A signal handler may call it. For the other modules of this package.
     """
     worker._parts.connections.watchdog.hurry()  # noqa: SLF001 - its own module
     worker._draining.set()  # noqa: SLF001

@@ -317,7 +317,7 @@ def test_commit_every_is_for_single_messages_in_transactions(sharing: Worker) ->
     """Elsewhere it would do nothing, and is refused."""
     wrong: tuple[dict[str, Any], ...] = ({}, {"transactional": True, "batch": 2})
     for options in wrong:
-        with pytest.raises(ValueError, match="commit_every is for transactional=True without"):
+        with pytest.raises(ValueError, match="commit_every needs transactional=True and no batch"):
             sharing.handle("jobs", commit_every=2, **options)
     with pytest.raises(ValueError, match="commit_every"):
         sharing.handle("jobs", transactional=True, commit_every=0)
