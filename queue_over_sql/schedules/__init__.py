@@ -1,4 +1,4 @@
-"""Schedules: messages that are published again and again, once per instant, by whichever server."""
+"""Schedules: messages that are published regularly, once for each due time, by any server."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""What is done to a schedule inside one transaction: add, change, fire, pause, resume, remove.
+"""Changes of a schedule in one transaction: add, change, fire, pause, resume, remove.
 
-Each locks the schedule's row before it touches messages, so that no reaper can publish one after
-they were removed. One that is not as it was ``seen`` is a ``Conflict``. Nothing here opens a
-transaction, and nothing that may ask the database by itself is called: a queue's settings are read,
-and its messages encoded, before.
+Each locks the schedule's row before it changes messages, so that no reaper publishes one after they
+were removed. If the row differs from what was ``seen``, it raises ``Conflict``. The callers open
+the transaction; they read the queue's settings and encode its messages before.
 """
 
 from __future__ import annotations
@@ -31,29 +30,29 @@ if TYPE_CHECKING:
 
 
 class Conflict(QueueError):
-    """Somebody else was at the same schedule; nothing was done, and it may be tried again.
+    """Another process changed the same schedule; nothing was done, and the caller may retry.
 
-    Callers of the library see it as a ``QueueError``, after many tries. It is one here, too, so
-    that the connection on which it is raised counts as sound.
+    After many retries the user gets it as a ``QueueError``. It is a ``QueueError`` so that the
+    connection on which it is raised is not considered broken.
     """
 
     def __init__(self, schedule: str) -> None:
         super().__init__(
-            f"Others keep changing schedule {schedule!r} at the same time. Nothing was changed; "
-            "try again."
+            f"Other processes keep changing schedule {schedule!r} at the same time. Nothing was "
+            "changed; try again."
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class Fired:
-    """What became of a schedule that was looked at.
+    """The result of firing a schedule.
 
     Attributes:
         count: messages published.
-        late: whether some of them are due already.
-        goes_on: whether there are more than one transaction takes.
-        version: of the schedule afterwards.
-        wake_at: from when on there is something to do again, in microseconds.
+        late: whether some of them are already due.
+        goes_on: whether more are left for another transaction.
+        version: version of the schedule afterwards.
+        wake_at: when to fire it again, in microseconds.
     """
 
     count: int

@@ -1,4 +1,4 @@
-"""The calendar of schedules: crontab fields, intervals, time zones, and which instants are due."""
+"""The calendar of schedules: cron expressions, intervals, time zones, and due times."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NICKNAMES: Final[Mapping[str, str]] = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
-"""Words that stand for five fields."""
+"""Nicknames of cron expressions."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,13 +56,15 @@ _FIELDS: Final = (
 
 @dataclasses.dataclass(frozen=True)
 class Crontab:
-    """The numbers that fit each field of a crontab line.
+    """The numbers that match each field of a cron expression.
 
     Attributes:
-        minutes, hours, days, months: which ones fit.
-        weekdays: likewise, from 0 for Sunday to 6 for Saturday.
-        either_day: day of month and day of week are both restricted, so that either may fit.
-        every_hour: it names no hours of the day, so it is about each hour that really passes.
+        minutes, hours, days, months: the numbers that match.
+        weekdays: the days that match, from 0 for Sunday to 6 for Saturday.
+        either_day: whether day of month and day of week are both restricted, so that one of them
+            must match.
+        every_hour: whether it matches every hour, so that it counts elapsed hours, not hours of the
+            clock.
     """
 
     minutes: frozenset[int]
@@ -75,10 +77,10 @@ class Crontab:
 
 
 def parse_crontab(text: str) -> Crontab:
-    """Read five fields, or one of the words ``@hourly @daily @weekly @monthly @yearly``.
+    """Parse five fields, or one of ``@hourly @daily @weekly @monthly @yearly``.
 
     Raises:
-        TypeError, ValueError: it is no crontab line, or a day that never comes.
+        TypeError, ValueError: it is not a cron expression, or it never matches a day.
     """
     if not isinstance(text, str):
         msg = f"cron must be a str such as '30 6 * * 1-5', not {type(text).__name__}"
@@ -102,7 +104,7 @@ def parse_crontab(text: str) -> Crontab:
         every_hour=free[1] or hours == _ALL_HOURS,
     )
     if not line.either_day and all(_LENGTHS[m - 1] < min(days) for m in months):
-        msg = f"cron {shown(text)} names a day of the month that never comes"
+        msg = f"cron {shown(text)} never matches: none of its months has this day"
         raise ValueError(msg)
     return line
 
@@ -126,9 +128,9 @@ def _part(field: _Field, text: str) -> range:
         low = _number(field, text, first)
         high = low if last is None else _end(field, text, last)
     if high < low:
-        raise _unreadable(field, text, "a range goes from the lesser to the greater")
+        raise _unreadable(field, text, "write a range from the lower to the higher value")
     if step is not None and (int(step) == 0 or not (star or last)):
-        raise _unreadable(field, text, "a step of 1 or more follows * or a range")
+        raise _unreadable(field, text, "write a step of 1 or more after * or a range")
     return range(low, high + 1, int(step or 1))
 
 
@@ -142,12 +144,15 @@ def _number(field: _Field, text: str, word: str) -> int:
     number = int(word) if word.isdigit() else field.names.get(word.lower(), -1)
     if not field.least <= number <= field.most:
         names = f" or {', '.join(field.names)}" if field.names else ""
-        raise _unreadable(field, text, f"it takes {field.least} to {field.most}{names}")
+        if word.isdigit():
+            msg = f"cron: {shown(text)} is out of range for the {field.name}"
+            raise ValueError(f"{msg} ({field.least} to {field.most}{names})")
+        raise _unreadable(field, text, f"write {field.least} to {field.most}{names}")
     return number
 
 
 def _unreadable(field: _Field, text: str, advice: str) -> ValueError:
-    return ValueError(f"cron: {shown(text)} is nothing for the {field.name}: {advice}")
+    return ValueError(f"cron: {shown(text)} is not valid for the {field.name}: {advice}")
 
 
 _DAY: Final = timedelta(days=1)
@@ -156,15 +161,15 @@ _AROUND: Final = _DAY + timedelta(hours=1)
 
 
 class Trigger(Protocol):
-    """The instants of one schedule."""
+    """The times of a schedule."""
 
     def after(self, moment: int) -> int | None:
-        """The first instant after a moment; None where none will ever come."""
+        """The first time after a moment; None if there is none."""
 
 
 @dataclasses.dataclass(frozen=True)
 class EveryTrigger:
-    """Again and again after the same time, counted from ``start``, which is no instant itself.
+    """Times at a fixed interval after ``start``, without ``start`` itself.
 
     In whole numbers, not by APScheduler's interval: that adds floating seconds to the last instant,
     so that two servers would come to instants a microsecond apart.
@@ -174,25 +179,25 @@ class EveryTrigger:
     every: int
 
     def after(self, moment: int) -> int:
-        """The first instant after a moment."""
+        """The first time after a moment."""
         passed = max(0, (moment - self.start) // self.every)
         return self.start + (passed + 1) * self.every
 
 
 @dataclasses.dataclass(frozen=True)
 class WallTrigger:
-    """By the clock on the wall of one time zone.
+    """Times of a cron expression in one time zone.
 
-    A line that names hours is about wall-clock times, each of which comes once on its day: one that
-    daylight saving skips comes as much later as the clocks were moved, one that comes twice counts
-    the first time. A line for every hour is about the hours that really pass.
+    An expression that names hours uses wall-clock times, once per day each. If daylight saving
+    skips a time, it comes later by the length of the change. If a time occurs twice, the first one
+    counts. An expression for every hour counts elapsed hours.
     """
 
     line: Crontab
     zone: tzinfo
 
     def after(self, moment: int) -> int | None:
-        """The first instant after a moment; None where none will ever come."""
+        """The first time after a moment; None if there is none."""
         following = self._real_time if self.line.every_hour else self._named_time
         found = following(instant(moment))
         return None if found is None else instant_to_microseconds(found, "instant")
@@ -271,9 +276,9 @@ class WallTrigger:
 
 
 def latest(trigger: Trigger, since: int, until: int) -> int:
-    """The last instant of a trigger up to a moment, where ``since`` is one.
+    """The last time of a trigger up to a moment, if ``since`` is one of its times.
 
-    By halving: after a year of silence there may be millions between.
+    It searches by bisection: after a year without a server there may be millions of times.
     """
     low, high = since - 1, until
     while high - low > 1:
@@ -288,15 +293,16 @@ def latest(trigger: Trigger, since: int, until: int) -> int:
 
 @functools.lru_cache(maxsize=256)
 def wall_trigger(cron: str, zone: str) -> WallTrigger:
-    """The trigger of a crontab line in the time zone of a name; raises what reading them does."""
+    """The trigger of a cron expression in a time zone; raises as parsing them does."""
     return WallTrigger(parse_crontab(cron), zone_named(zone))
 
 
 def zone_name(zone: Any) -> str:
-    """Read ``timezone=``: the name of a time zone.
+    """Check ``timezone=``, and return the name of the time zone.
 
     Raises:
-        TypeError, ValueError: it is neither a name nor a ``ZoneInfo``, or unknown here.
+        TypeError, ValueError: it is neither a name nor a ``ZoneInfo``, or is unknown on this
+            system.
     """
     if zone is UTC:
         return "UTC"
@@ -312,7 +318,7 @@ def zone_name(zone: Any) -> str:
 
 
 def zone_named(name: str) -> tzinfo:
-    """The time zone of a name; ValueError where there is none here."""
+    """The time zone with this name; ValueError if this system does not have it."""
     if name == "UTC":
         # Even where the system knows no time zones at all.
         return UTC
@@ -320,8 +326,8 @@ def zone_named(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         msg = (
-            f"timezone {shown(name)} is unknown here: give a name such as 'Europe/Zagreb'; a "
-            "system without time zones gets them by installing the package tzdata"
+            f"timezone {shown(name)} is unknown on this system: use a name such as "
+            "'Europe/Zagreb'. If the system has no time zones, install the Python package tzdata"
         )
         raise ValueError(msg) from error
 
@@ -342,13 +348,13 @@ def _listed(numbers: frozenset[int] | set[int], all_of_them: int) -> str:
 
 
 MISSED: Final = ("one", "all", "skip")
-"""What may be done about instants at which nobody fired."""
+"""What to do about missed times."""
 
 AHEAD: Final = 5_000_000
-"""How far ahead messages are published, in microseconds; the next one always is."""
+"""How far ahead messages are published, in microseconds. The next one always is."""
 
 MOST: Final = 100
-"""How many messages one transaction publishes."""
+"""The maximum number of messages per transaction."""
 
 # A pass that is only a little late has missed nothing.
 _LATE: Final = 5_000_000
@@ -357,11 +363,11 @@ _NEVER: Final = 2**63 - 1
 
 @dataclasses.dataclass(frozen=True)
 class Firing:
-    """What to do about one schedule.
+    """What to publish for a schedule.
 
     Attributes:
-        instants: those to publish a message for, in order.
-        next_at: the first instant after them; None where none will ever come.
+        instants: the times to publish a message for, in order.
+        next_at: the first time after them; None if there is none.
         wake_at: from when on there is something to do again, in microseconds.
     """
 
@@ -371,7 +377,7 @@ class Firing:
 
 
 def plan(trigger: Trigger, next_at: int | None, now: int, missed: str) -> Firing:
-    """What to publish at a moment; ``next_at`` is the first instant that has no message yet."""
+    """Plan what to publish at a moment; ``next_at`` is the first time without a message."""
     late, next_at = _late(trigger, next_at, now, missed)
     # There may be more of them than one transaction takes.
     if next_at is not None and next_at <= now:

@@ -1,4 +1,4 @@
-"""Definitions of schedules: what is published when, checked, and as it is stored."""
+"""Definitions of schedules: what to publish and when; how they are checked and stored."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def tagged(value: Any, what: str) -> dict[str, Any]:
     """Write a value as JSON data that says its type.
 
     Raises:
-        PayloadInvalid: it is neither JSON nor bytes, an instant, a date, a time, a duration, a
-            decimal or a UUID; the text names ``what`` it is.
+        PayloadInvalid: it is not JSON, bytes, a datetime, a date, a time, a duration, a decimal or
+            a UUID; the message names ``what``.
     """
     for kind, (tag, write) in _WRITERS.items():
         if isinstance(value, kind):
@@ -78,10 +78,10 @@ _SHORTEST: Final = timedelta(seconds=0.1)
 # The longest form of an instant in a key.
 _SOME_INSTANT: Final = instant(1)
 _REFUSED: Final = {
-    "key": "each message of a schedule has a key of its own",
-    "on_conflict": "each message of a schedule has a key of its own",
-    "at": "cron= or every= says when",
-    "connection": "a schedule is added in a transaction of its own",
+    "key": "a schedule gives each message its own key",
+    "on_conflict": "a schedule gives each message its own key",
+    "at": "use cron= or every=",
+    "connection": "a schedule is added in its own transaction",
 }
 _OF_PUBLICATION: Final = tuple(
     name for name in PUBLISH_OPTIONS if name not in {"columns", *_REFUSED}
@@ -93,8 +93,8 @@ class Definition:
     """What a schedule publishes, and when; fields as in ``Schedule``.
 
     Attributes:
-        payload: in plain values, of its kind.
-        start: what ``every`` is counted from, in microseconds.
+        payload: the payload as plain values.
+        start: when ``every`` starts, in microseconds.
     """
 
     cron: str | None
@@ -171,7 +171,7 @@ class Definition:
         except UNREADABLE as error:
             msg = (
                 f"The definition of schedule {schedule!r} in queue_over_sql_schedules cannot be "
-                f"read: {error}. Remove the schedule, and add it anew."
+                f"read: {error}. Remove the schedule and add it again."
             )
             raise QueueError(msg) from error
 
@@ -208,11 +208,11 @@ def define(
     missed: str,
     options: Mapping[str, Any],
 ) -> Definition:
-    """Check what is given to ``Schedules.add``.
+    """Check the arguments of ``Schedules.add``.
 
     Raises:
         PayloadInvalid, PayloadTooLarge: the queue would refuse such a message.
-        TypeError, ValueError: an argument has no sensible value.
+        TypeError, ValueError: an argument has an invalid value.
     """
     name = check_schedule_name(name)
     refuse_options("schedule", options, _REFUSED)
@@ -256,7 +256,7 @@ def check_schedule_name(name: Any) -> str:
 
 def _checked_every(cron: Any, every: Any) -> timedelta | None:
     if (cron is None) == (every is None):
-        msg = "give either cron, such as '30 6 * * 1-5', or every, such as 60, and not both"
+        msg = "give either cron, such as '30 6 * * 1-5', or every, such as 60, but not both"
         raise ValueError(msg)
     if every is None:
         return None

@@ -1,4 +1,4 @@
-"""What each pass of the reaper does about the schedules, and how they reach their queues."""
+"""Publishing the messages of schedules, in each pass of the reaper."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class ScheduleAccess:
         opened = self._parts.queue(name_of(queue))
         if not core_of(opened).context.tables.has_payloads:
             msg = (
-                f"queue {opened.name!r} is over a table of your own, where each message is a row "
-                "that you insert: let the schedule publish to another queue, whose handler does so"
+                f"queue {opened.name!r} is an adopted table, which a schedule cannot fill: let "
+                "the schedule publish to another queue, and insert the rows in its handler"
             )
             raise ValueError(msg)
         return opened
@@ -121,7 +121,7 @@ class ScheduleFirer:
             raise
         except (QueueError, *UNREADABLE) as error:
             if self._complaints.get(name) != str(error):
-                _log.warning("Schedule %r cannot be fired: %s", name, error)
+                _log.warning("Schedule %r cannot publish its messages: %s", name, error)
             self._complaints[name] = str(error)
             return 0
         self._complaints.pop(name, None)

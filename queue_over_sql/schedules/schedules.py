@@ -1,8 +1,8 @@
-"""Schedules: messages that come again and again, published by whichever server is there.
+"""Schedules: messages that are published regularly, by any server.
 
-There is no leader. Each server's reaper looks at all schedules; who changes the row of one from the
-revision that it has read publishes the messages in the same transaction, and each message has a key
-of its own besides.
+There is no leader. Each server's reaper checks all schedules. It publishes the messages of a
+schedule and increments the revision of its row in one transaction, so only one server succeeds.
+Besides, each message has a unique key.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """A message that is published again and again.
+    """A message that is published regularly.
 
     Attributes:
-        name: of the schedule.
-        queue: name of the queue that it publishes to.
-        payload: of each message.
-        cron: the five fields; None where ``every`` stands instead.
-        every: from one instant to the next; None where ``cron`` stands instead.
+        name: name of the schedule.
+        queue: name of the queue to publish to.
+        payload: payload of each message.
+        cron: the cron expression; None if ``every`` is used.
+        every: the interval; None if ``cron`` is used.
         timezone: name of the time zone of ``cron``.
         missed: ``"one"``, ``"all"`` or ``"skip"``.
-        options: of ``publish``, as they were given; durations are ``timedelta``.
-        next_at: the next instant; None where none will come, and while it is paused.
-        paused: whether it publishes nothing.
-        created_at: when it was added first.
+        options: the options of ``publish``; durations are ``timedelta``.
+        next_at: the next time; None if there is none, or while it is paused.
+        paused: whether it is paused.
+        created_at: when it was first added.
     """
 
     name: str
@@ -76,7 +76,7 @@ Instants: TypeAlias = list[datetime]
 
 
 class Schedules:
-    """The schedules of a service's queues; ``service.schedules``. May be used from any thread."""
+    """The schedules of a service's queues, as ``service.schedules``. Any thread may use it."""
 
     def __init__(self, parts: ServiceParts) -> None:
         self._access = ScheduleAccess(parts)
@@ -93,30 +93,31 @@ class Schedules:
         missed: str = "one",
         **publish_options: Any,
     ) -> Schedule:
-        """Publish a message again and again from now on; safe from many servers at once.
+        """Add a schedule, or change it; safe to call from many servers at once.
 
-        An equal schedule of that name is left as it is. Another one is changed: its messages that
-        are not due yet go, except those that a consumer holds. One that is paused stays paused.
+        If an equal schedule with this name exists, nothing changes. If it differs, it is changed,
+        and its messages that are not due yet are removed, except those that a consumer holds. A
+        paused schedule stays paused.
 
         Args:
             name: 1 to 150 characters.
-            queue: its name, or the queue.
-            payload: of each message, as in ``publish``.
+            queue: the queue or its name.
+            payload: payload of each message, as in ``publish``.
             cron: minute, hour, day of month, month and day of week, as in a crontab (0 and 7 are
                 Sunday); or ``@hourly``, ``@daily``, ``@weekly``, ``@monthly`` or ``@yearly``.
-            every: at least 0.1 s; counted from the instant at which it was added.
-            timezone: name of the time zone whose clocks ``cron`` means, or its ``ZoneInfo``.
-            missed: what becomes of instants at which no server was there: ``"one"`` message for the
+            every: the interval, at least 0.1 s; it starts when the schedule is added.
+            timezone: time zone of ``cron``: its name or a ``ZoneInfo``.
+            missed: what to publish for the times at which no server ran: ``"one"`` message for the
                 latest of them, ``"all"`` of them, or ``"skip"`` them.
-            publish_options: ``kind``, ``headers``, ``priority``, ``delay`` (after each instant),
+            publish_options: ``kind``, ``headers``, ``priority``, ``delay`` (after each time),
                 ``max_attempts`` and ``lease``, see ``Publication``; and the queue's own columns.
 
         Raises:
             QueueNotFound: there is no such queue.
             PayloadInvalid, PayloadTooLarge: the queue would refuse the messages.
-            TypeError, ValueError: an argument has no sensible value, or the queue is an adopted
+            TypeError, ValueError: an argument has an invalid value, or the queue is an adopted
                 table.
-            QueueError: others kept changing this schedule; nothing was changed.
+            QueueError: other processes kept changing this schedule; nothing was changed.
         """
         target, name = self._access.open(queue), check_schedule_name(name)
         wanted = define(
@@ -133,7 +134,7 @@ class Schedules:
             return _schedule(self._again(lambda: self._put(target, name, wanted, headers)))
 
     def list(self) -> Listed:
-        """All schedules, by name; what cannot be read of them is logged and left out."""
+        """List all schedules by name; those that cannot be read are logged and left out."""
         scope = self._access.scope()
         records = self._access.run(lambda connection: store.schedule_records(connection, scope))
         found: Listed = []
@@ -143,23 +144,23 @@ class Schedules:
                     raise record
                 found.append(_schedule(record))
             except QueueError as error:
-                _log.warning("A schedule is left out: %s", error)
+                _log.warning("A schedule is left out of the list: %s", error)
         return found
 
     def get(self, name: str) -> Schedule:
-        """One schedule.
+        """Return a schedule.
 
         Raises:
-            ScheduleNotFound: there is none of that name.
+            ScheduleNotFound: there is no schedule with this name.
         """
         return _schedule(self._record(name))
 
     def upcoming(self, name: str, count: int = 5) -> Instants:
-        """The next instants of a schedule, in UTC, whether or not it is paused.
+        """The next times of a schedule in UTC, even if it is paused.
 
         Raises:
-            ScheduleNotFound: there is none of that name.
-            QueueError: its time zone is unknown on this system, or what is stored cannot be read.
+            ScheduleNotFound: there is no schedule with this name.
+            QueueError: its time zone is unknown on this system, or its row cannot be read.
         """
         check_whole("count", count)
         record = self._record(name)
@@ -171,37 +172,37 @@ class Schedules:
                 moment = following
                 found.append(instant(moment))
         except UNREADABLE as error:
-            msg = f"The instants of schedule {name!r} cannot be found: {error}"
+            msg = f"The times of schedule {name!r} cannot be calculated: {error}"
             raise QueueError(msg) from error
         return found
 
     def remove(self, name: str) -> bool:
-        """End a schedule and remove its messages that are not due yet; False where there is none.
+        """Remove a schedule and its messages that are not due yet; False if there is none.
 
         Messages that are due, and those that a consumer holds, stay.
 
         Raises:
-            QueueError: others kept changing this schedule; nothing was changed.
+            QueueError: other processes kept changing this schedule; nothing was changed.
         """
         return self._again(lambda: self._end(acts.remove, name))
 
     def pause(self, name: str) -> None:
-        """Publish nothing until ``resume``; messages that are not due yet are removed.
+        """Publish nothing until ``resume``, and remove its messages that are not due yet.
 
         Raises:
-            ScheduleNotFound: there is none of that name.
-            QueueError: others kept changing this schedule; nothing was changed.
+            ScheduleNotFound: there is no schedule with this name.
+            QueueError: other processes kept changing this schedule; nothing was changed.
         """
         if not self._again(lambda: self._end(acts.pause, name)):
             raise ScheduleNotFound(name)
 
     def resume(self, name: str) -> None:
-        """Go on with the next instant; what was left out in the pause does not count as missed.
+        """Continue with the next time; the times during the pause do not count as missed.
 
         Raises:
-            ScheduleNotFound: there is none of that name.
-            PayloadInvalid, PayloadTooLarge: the queue refuses the messages by now.
-            QueueError: others kept changing this schedule; nothing was changed.
+            ScheduleNotFound: there is no schedule with this name.
+            PayloadInvalid, PayloadTooLarge: the queue now refuses the messages.
+            QueueError: other processes kept changing this schedule; nothing was changed.
         """
         if not self._again(lambda: self._resume(name)):
             raise ScheduleNotFound(name)

@@ -74,8 +74,8 @@ WRONG = {
     "* * * foo *": "jan, feb",
     "jan * * * *": "minute",
     "-1 * * * *": "minute",
-    "5-1 * * * *": "lesser to the greater",
-    "* * * * fri-mon": "lesser to the greater",
+    "5-1 * * * *": "from the lower to the higher",
+    "* * * * fri-mon": "from the lower to the higher",
     "*/0 * * * *": "step",
     "5/15 * * * *": "step",
     "1,,2 * * * *": "minute",
@@ -86,8 +86,8 @@ WRONG = {
     "* * ? * *": "day of month",
     "* * * * 1#2": "day of week",
     "٣ * * * *": "minute",
-    "0 0 30 2 *": "never comes",
-    "0 0 31 4,6,9,11 *": "never comes",
+    "0 0 30 2 *": "never matches",
+    "0 0 31 4,6,9,11 *": "never matches",
 }
 
 
