@@ -1,6 +1,6 @@
-"""Topics: a message is published once, and each queue that subscribed gets its copy, all or none.
+"""Topics: publish a message once, and each subscribed queue gets a copy; all or none.
 
-``routing`` says which subscriptions a message is for, ``fan_out`` publishes the copies.
+``routing`` matches messages to subscriptions; ``fan_out`` publishes the copies.
 """
 
 from __future__ import annotations

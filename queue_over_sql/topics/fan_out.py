@@ -1,8 +1,8 @@
-"""Fan-out: one message to a topic becomes one copy in each queue that subscribed, or none at all.
+"""Fan-out: publish a copy of a message to each subscribed queue, in one transaction.
 
-What a queue gets is encoded before the transaction, by the subscriptions that were seen last, and
-the transaction reads them again: where they differ it writes nothing and the work begins anew. So
-no transaction waits for Python, and none acts on what does not hold any more.
+The copies are encoded before the transaction, for the last known subscriptions. The transaction
+reads the subscriptions again. If they changed, it writes nothing and the work starts again. So no
+transaction waits for Python, and none uses outdated subscriptions.
 """
 
 from __future__ import annotations
@@ -169,8 +169,8 @@ class FanOut:
                 prepared.checked()
             self._learn(rows)
         msg = (
-            f"The subscriptions of topic {self._topic!r} changed {_RACES} times during a publish. "
-            "Nothing was published; try again."
+            f"The subscriptions of topic {self._topic!r} changed {_RACES} times during the "
+            "publish. Nothing was published; try again."
         )
         raise QueueError(msg)
 
@@ -301,5 +301,5 @@ class FanOut:
 def _naming(queue: str, error: Exception) -> Exception:
     # Which of many refused cannot be seen otherwise.
     if repr(queue) not in str(error):
-        error.args = (f"Queue {queue!r} refuses its copy: {error}", *error.args[1:])
+        error.args = (f"Queue {queue!r} rejected its copy: {error}", *error.args[1:])
     return error

@@ -34,7 +34,7 @@ def check_routing_text(argument: str, value: Any) -> str:
     try:
         size = len(value.encode())
     except UnicodeEncodeError as error:
-        msg = f"{argument} holds a lone surrogate, which is no Unicode text: {value[:50]!a}"
+        msg = f"{argument} contains a lone surrogate, which is not valid Unicode: {value[:50]!a}"
         raise ValueError(msg) from error
     if size > LONGEST or "\0" in value:
         msg = (

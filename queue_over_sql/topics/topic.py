@@ -1,4 +1,4 @@
-"""Topics: publish once, and each queue that subscribed gets a copy of its own."""
+"""Topics: publish once, and each subscribed queue gets its own copy."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Subscription:
-    """Which messages of a topic a queue gets.
+    """A subscription: which messages of a topic a queue gets.
 
     Attributes:
         queue: name of the queue.
-        pattern: which routing keys.
-        where: which payloads: paths to values; None for any.
+        pattern: the pattern that routing keys must match.
+        where: the payload filter: a mapping of paths to values; None for any payload.
         created_at: when the queue subscribed with this pattern.
     """
 
@@ -42,7 +42,7 @@ class Subscription:
 
 
 class Topic:
-    """One topic. Made by ``QueueService``; may be used from any thread."""
+    """A topic. ``QueueService`` creates it; any thread may use it."""
 
     def __init__(self, parts: ServiceParts, name: str) -> None:
         self.name = name
@@ -55,23 +55,24 @@ class Topic:
         pattern: str = "#",
         where: Mapping[str, Any] | None = None,
     ) -> None:
-        """Let a queue get a copy of each message that fits, from now on.
+        """Subscribe a queue: it gets a copy of each new message that matches.
 
-        A queue may subscribe with several patterns, and gets one copy of a message however many
-        fit. The same queue and pattern again replace ``where``.
+        A queue may subscribe with several patterns. It gets only one copy of a message, even if
+        several match. Repeating a pattern replaces its ``where``.
 
         Args:
             queue: the queue or its name.
-            pattern: which routing keys: words joined by dots, ``*`` for exactly one word and ``#``
-                for any number of words, none included; up to 255 bytes of UTF-8.
-            where: which payloads: paths such as ``address.city`` or ``items.0.sku`` to values that
-                all must be there and equal, as in ``queue.messages(payload=…)``.
+            pattern: the pattern for routing keys: words joined by dots, ``*`` for exactly one word
+                and ``#`` for zero or more words; up to 255 bytes of UTF-8.
+            where: a payload filter: a mapping of paths, such as ``address.city`` or
+                ``items.0.sku``, to values that must all be equal, as in
+                ``queue.messages(payload=…)``.
 
         Raises:
-            QueueNotFound, TopicNotFound: as their names say.
-            TypeError, ValueError: an argument has no sensible value, or such a queue cannot
-                subscribe: it is over a table of your own, holds no JSON to filter by, or has
-                columns that a topic cannot fill.
+            QueueNotFound, TopicNotFound: the queue or the topic does not exist.
+            TypeError, ValueError: an argument has an invalid value, or the queue cannot subscribe:
+                it is an adopted table, has no JSON payloads to filter by, or has columns that a
+                topic cannot fill.
         """
         parts, name = self._parts, name_of(queue)
         pattern = check_routing_text("pattern", pattern)
@@ -98,14 +99,14 @@ class Topic:
         parts.connections.run(act, atomic=True)
 
     def unsubscribe(self, queue: Queue | str, pattern: str | None = None) -> bool:
-        """End the subscription of a queue with a pattern, or all of that queue.
+        """Remove the subscription of a queue with a pattern, or all its subscriptions.
 
         Args:
             queue: the queue or its name.
-            pattern: of the subscription, exactly as it was given; None for all.
+            pattern: the pattern of the subscription; None: all subscriptions.
 
         Returns:
-            False where there was none.
+            False if there was none.
         """
         parts, name = self._parts, name_of(queue)
         parts.check_open()
@@ -119,7 +120,7 @@ class Topic:
         )
 
     def subscriptions(self) -> list[Subscription]:
-        """All subscriptions, by queue and pattern.
+        """List all subscriptions, by queue and pattern.
 
         Raises:
             TopicNotFound: the topic was dropped.
@@ -145,33 +146,32 @@ class Topic:
         on_conflict: str = "raise",
         connection: CallersConnection | None = None,
     ) -> list[Published]:
-        """Put a copy into each queue whose subscription fits: in one transaction, all or none.
+        """Publish a copy to each queue with a matching subscription, in one transaction.
 
-        Each copy is a message of its queue like any other, and has the headers ``topic`` and
-        ``routing_key``, which win over given ones of these names.
+        Each copy is a normal message of its queue. It has the headers ``topic`` and
+        ``routing_key``, which replace given headers of these names.
 
         Args:
-            payload: as each of the queues takes it.
+            payload: a payload that each of the queues accepts.
             routing_key: words joined by dots, such as ``orders.eu.paid``; up to 255 bytes of UTF-8.
-            key, kind, headers, priority, delay, at, max_attempts, lease: see ``Publication``; each
-                copy has them.
-            on_conflict: as in ``Queue.publish``, for each queue by itself.
-            connection: the caller's own transaction; it is not committed here. Where this raises
-                what is wrong with the message, it can go on without any of the copies.
+            key, kind, headers, priority, delay, at, max_attempts, lease: see ``Publication``.
+            on_conflict: as in ``Queue.publish``, for each queue separately.
+            connection: the caller's own transaction, which this does not commit. If this raises an
+                error about the message, the transaction is still usable and has none of the copies.
 
         Returns:
-            One result per copy, by name of the queue, which is its ``queue``; none where no
-            subscription fits.
+            One result per copy, ordered by queue name; an empty list if no subscription matches.
 
         Raises:
             TopicNotFound: the topic was dropped.
             DuplicateKey: the key is taken in one of the queues and ``on_conflict`` is ``"raise"``.
-            PayloadInvalid, PayloadTooLarge: one of the queues does not take it.
-            WrongDatabase: ``connection`` leads to another database.
-            DatabaseUnavailable: when the connection broke, whether it was published is unknown.
+            PayloadInvalid, PayloadTooLarge: one of the queues rejects the message.
+            WrongDatabase: ``connection`` belongs to another database.
+            DatabaseUnavailable: if the connection broke, it is unknown whether the message was
+                published.
             QueueError: the subscriptions kept changing; nothing was published.
-            TypeError, ValueError: an option has no sensible value for one of the queues, or
-                ``connection`` commits each statement by itself.
+            TypeError, ValueError: an option has an invalid value for one of the queues, or
+                ``connection`` is in autocommit mode.
         """
         publication = Publication(
             payload,
@@ -198,21 +198,21 @@ def _check_subscriber(queue: Queue, *, filtered: bool) -> None:
     """
     if not core_of(queue).context.tables.has_payloads:
         msg = (
-            f"queue {queue.name!r} is over a table of yours, whose messages are rows: it cannot "
-            "subscribe. Subscribe another queue, and insert the rows in its handler."
+            f"queue {queue.name!r} is an adopted table, so it cannot subscribe. Subscribe another "
+            "queue, and insert the rows in its handler."
         )
         raise ValueError(msg)
     settings = queue.settings
     if filtered and settings.payload != "json":
         msg = (
-            f"where looks into JSON, but queue {queue.name!r} holds {settings.payload!r} payloads: "
-            "subscribe it without where"
+            f"where filters JSON payloads, but queue {queue.name!r} has {settings.payload!r} "
+            "payloads: subscribe it without where"
         )
         raise ValueError(msg)
     needed = [column.name for column in settings.columns if not column.nullable]
     if needed:
         msg = (
-            f"queue {queue.name!r} needs a value of its column {', '.join(needed)} with each "
-            "message, which a topic does not give: it cannot subscribe"
+            f"queue {queue.name!r} requires a value for its column {', '.join(needed)}, which a "
+            "topic does not provide, so it cannot subscribe"
         )
         raise ValueError(msg)
