@@ -1,4 +1,4 @@
-"""The temporary queues of replies: put in once, found by key, dropped with their consumer."""
+"""Temporary reply queues: replies are found by key; the queues are dropped with their consumer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class ReplyBox:
-    """A queue as one that replies go to; its messages settle themselves through ``settler``."""
+    """A reply queue; its messages are settled through ``settler``."""
 
     context: QueueContext
     publisher: Publisher
@@ -50,32 +50,31 @@ class ReplyBox:
         return self.context.name
 
     def check(self) -> None:
-        """Raise ValueError for a queue over a table of the user's, which can hold no replies."""
+        """Raise ValueError for an adopted table, which cannot hold replies."""
         if not self.context.tables.has_payloads:
             msg = (
-                f"reply_to names {self.context.name!r}, a queue over a table of your own: its "
-                "rows cannot be replies"
+                f"reply_to names {self.context.name!r}, an adopted table, which cannot hold replies"
             )
             raise ValueError(msg)
 
     def encode(self, publication: Publication) -> NewMessage:
-        """Check a reply and encode it; errors as in ``Queue.publish``."""
+        """Check a reply and encode it; raises as ``Queue.publish`` does."""
         return self.publisher.encode(publication)
 
     def put(self, connection: Connection, new: NewMessage) -> Published:
-        """Put a reply in, unless there is one to the same request already.
+        """Publish a reply, unless the request already has one.
 
-        Where the queue is gone it raises QueueNotFound, and the transaction can go on.
+        If the queue is gone it raises QueueNotFound, and the transaction is still usable.
         """
         if not replies.keep(connection, self.context.sql):
             raise QueueNotFound(self.context.name)
         return store.publish(connection, self.context.sql, new, "skip")
 
     def take(self, correlation_id: str) -> Message | None:
-        """Take the reply to a request; None where there is none yet.
+        """Take the reply to a request; None if there is none yet.
 
-        Read first and then removed: where the answer to the removal is lost with the connection,
-        the reply is not.
+        It reads the reply before it removes it, so that a broken connection does not lose the
+        reply.
         """
         context, sql = self.context, self.context.sql
         row = context.run(lambda connection: replies.find_reply(connection, sql, correlation_id))
@@ -84,13 +83,17 @@ class ReplyBox:
         try:
             context.run(lambda connection: store.delete_message(connection, sql, row.id))
         except (DatabaseUnavailable, QueueNotFound) as error:
-            _log.warning("A reply in queue %s is left to later requests: %s", context.name, error)
+            _log.warning(
+                "A reply in queue %s could not be removed; a later request removes it: %s",
+                context.name,
+                error,
+            )
         message = decoded(context, row._replace(attempt_count=1, listed=True), self.settler)
         message.settled = True
         return message
 
     def remove_unwanted(self, wanted: Container[str] | None) -> None:
-        """Remove replies that nobody waits for: all but those to ``wanted``, or None: old ones."""
+        """Remove replies that nobody waits for: all except ``wanted``; with None, old ones."""
         sql = self.context.sql
         removed = self.context.run(lambda c: replies.remove_unwanted(c, sql, wanted))
         if removed:
@@ -98,7 +101,7 @@ class ReplyBox:
 
 
 class ReplyBoxes(Protocol):
-    """The queues of a service, as those that replies go to."""
+    """The reply queues of a service."""
 
     def create(self, name: str, owner: str) -> ReplyBox: ...  # noqa: D102
     def open(self, name: str, connection: Connection | None) -> ReplyBox: ...  # noqa: D102
@@ -108,7 +111,7 @@ class ReplyBoxes(Protocol):
 
 
 class ReplyQueues:
-    """What one service knows of queues of replies.
+    """Finds, creates and drops reply queues for a service.
 
     Attributes:
         waited_for: the correlation ids of the requests that wait in this process.
@@ -124,13 +127,12 @@ class ReplyQueues:
         self.waited_for: set[str] = set()
 
     def own(self) -> ReplyBox:
-        """The queue that replies to this service go to.
+        """The reply queue of this service.
 
-        It is the one that the service was told of, or this consumer's own, which is created where
-        it is not there yet.
+        It is the configured one, or a temporary one of this consumer, which is created if needed.
 
         Raises:
-            NotPermitted: the login may create none.
+            NotPermitted: the login may not create one.
         """
         if self._shared is not None:
             shared = self._boxes.open(self._shared, None)
@@ -143,10 +145,10 @@ class ReplyQueues:
             return self._temporary()
         except NotPermitted as error:
             msg = (
-                "request() makes a queue of replies for each service that asks, and this login may "
-                "not. Nothing was published. Let the owner of the tables make one for all: "
+                "request() creates a reply queue for each service, but this login may not create "
+                "tables. Nothing was published. Let the owner of the tables create a shared one: "
                 "queue-over-sql create replies, and queue-over-sql roles install --reply-queue "
-                f"replies. Then ask with QueueService(..., reply_queue='replies'). {error}"
+                f"replies. Then use QueueService(..., reply_queue='replies'). {error}"
             )
             raise NotPermitted(msg, error.table, error.rights, error.roles) from error
 
@@ -162,11 +164,11 @@ class ReplyQueues:
         return own
 
     def find(self, name: str, connection: Connection | None = None) -> ReplyBox:
-        """Open the queue that a reply goes to, looked for on ``connection`` where one is given."""
+        """Open the reply queue of a request, on ``connection`` if it is given."""
         return self._boxes.open(name, connection)
 
     def gone(self, name: str) -> None:
-        """Forget a queue that was dropped; where it is our own, see whether this consumer lives."""
+        """Forget a dropped queue; if it is our own, check whether this consumer is alive."""
         self._boxes.forget(name)
         own = self._own
         if own is not None and own.name == name:
@@ -175,9 +177,9 @@ class ReplyQueues:
             self._consumer.heartbeat()
 
     def drop_own(self, consumer_id: str) -> None:
-        """Drop the queue of replies to this consumer, which ends.
+        """Drop the reply queue of this consumer, which is stopping.
 
-        Where that is not possible now, the reaper of any service will.
+        If that fails now, the reaper of any service drops it later.
         """
         own, self._own = self._own, None
         # In a forked child it may be that of the parent, which goes on.
@@ -185,7 +187,7 @@ class ReplyQueues:
             self._drop(own.name)
 
     def reap(self) -> ReaperReport:
-        """Drop the temporary queues of all consumers that are expired or gone."""
+        """Drop the temporary queues of all consumers that expired or are gone."""
         return ReaperReport(dropped=sum(self._drop(name) for name in self._boxes.orphaned()))
 
     def _drop(self, name: str) -> bool:
@@ -196,7 +198,7 @@ class ReplyQueues:
         except QueueError as error:
             if name not in self._stuck:
                 self._stuck.add(name)
-                _log.warning("The queue of replies %s cannot be dropped: %s", name, error)
+                _log.warning("The reply queue %s cannot be dropped: %s", name, error)
             return False
 
     def _clean(self, own: ReplyBox) -> None:

@@ -1,4 +1,4 @@
-"""Request and reply: ask, answer, and wait for the answer."""
+"""Request and reply: publish a request, reply to it, and wait for the reply."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 FIRST_LOOK, LAST_LOOK = 0.01, 0.1
-"""Shortest and longest pause in seconds between two looks for a reply."""
+"""Shortest and longest pause in seconds between two polls for a reply."""
 
 _UNANSWERABLE = {
-    "connection": "nobody sees the request before that transaction has ended",
-    "delay": "nobody could answer before it is due",
-    "at": "nobody could answer before it is due",
-    "on_conflict": "a request that gives way to another one would wait in vain",
+    "connection": "no consumer sees the request before that transaction commits",
+    "delay": "an invisible message cannot be answered before the timeout",
+    "at": "an invisible message cannot be answered before the timeout",
+    "on_conflict": "a skipped or replaced request would never get a reply",
 }
 
 
 class Requests:
-    """What one queue does to ask and to answer."""
+    """Sends the requests and replies of one queue."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Requests:
     def _box(self, message: Message, connection: CallersConnection | None) -> ReplyBox:
         context, name = self._context, message.reply_to
         if name is None:
-            msg = f"{message!r} has no header reply_to, so nobody waits for a reply to it"
+            msg = f"{message!r} is not a request: it has no header reply_to"
             raise ValueError(msg)
 
         def look(target: Connection) -> ReplyBox:
@@ -156,22 +156,22 @@ class Requests:
                 raise
             self._reply_queues.gone(name)
             text = (
-                f"The reply to {message!r} was not published, because the queue {name!r} is gone: "
-                "who asked has ended or was taken for dead. Nobody waits for the reply; ack the "
-                "message if its work is done."
+                f"The reply to {message!r} was not published, because the reply queue {name!r} is "
+                "gone: the requester has stopped or is considered dead. Nobody waits for the "
+                "reply. Ack the message if its work is done."
             )
             raise ReplyQueueGone(name, text) from error
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A request that was published and waits for its reply.
+    """A published request that waits for its reply.
 
     Args:
-        context: of the queue that it was published to.
-        reply_queues: of the service.
-        message_id: of its message.
-        correlation_id: what its reply is known by.
+        context: the context of the request's queue.
+        reply_queues: the reply queues of the service.
+        message_id: id of the request.
+        correlation_id: correlation id of the reply.
         seconds: how long to wait.
     """
 
@@ -250,21 +250,21 @@ class Request:
             # The queue was dropped, and the request with it.
             return True
         except NotPermitted as error:
-            _log.debug("Request %d is not withdrawn: %s", self.message_id, error)
+            _log.debug("Request %d could not be withdrawn: %s", self.message_id, error)
             return False
 
     def _gone(self, name: str) -> ReplyQueueGone:
         self.reply_queues.gone(name)
         fate = (
-            "It was withdrawn before anybody had begun with it."
+            "The request was withdrawn before a consumer claimed it."
             if self._withdraw()
-            else "It may be done or still be done."
+            else "The request may still be handled."
         )
         return ReplyQueueGone(
             name,
-            f"The queue of replies {name!r} was dropped (this consumer was taken for dead, or "
-            f"somebody dropped it), so no reply to message {self.message_id} of queue "
-            f"{self.context.name!r} can come any more. {fate}",
+            f"The reply queue {name!r} was dropped, by hand or because this consumer was "
+            f"considered dead, so no reply to message {self.message_id} of queue "
+            f"{self.context.name!r} can arrive. {fate}",
         )
 
 
