@@ -1,1 +1,1 @@
-"""Queues over tables of your own, whose rows are the messages."""
+"""Adopted tables: queues whose messages are the rows of your own table."""

@@ -1,4 +1,4 @@
-"""Adopting: how a table of the user's becomes a queue, and stops being one."""
+"""Adopting a table as a queue, and dropping the queue again."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _CHANGEABLE = ("lease", "max_attempts", "retry", "priorities")
 
 @dataclasses.dataclass(frozen=True)
 class GivenTable:
-    """A table as its owner named it: by name, or with a definition."""
+    """The table to adopt: its name, or its definition."""
 
     name: str
     schema: str | None
@@ -49,7 +49,7 @@ def given_table(table: Any) -> GivenTable:
     """Read the argument ``table`` of ``adopt_queue``.
 
     Raises:
-        TypeError: it is no ``Table``, mapped class or name.
+        TypeError: it is not a ``Table``, a mapped class or a name.
     """
     if isinstance(table, str) and table:
         schema, _, name = table.rpartition(".")
@@ -64,25 +64,24 @@ def given_table(table: Any) -> GivenTable:
 
 
 def check_settings(stored: StoredSettings, asked: QueueSettings) -> None:
-    """Refuse settings that a queue over a table of the user's cannot have.
+    """Refuse settings that an adopted table cannot have.
 
     Raises:
-        QueueSchemaMismatch: the record is of such a queue, and such a setting was asked for.
+        QueueSchemaMismatch: the queue is an adopted table, and such a setting was requested.
     """
     adoption = stored.adoption
     refused = [name for name in given_of(asked) if name not in _CHANGEABLE]
     if adoption is None or not refused:
         return
     msg = (
-        f"Queue {stored.queue!r} lives in the table {adoption.where!r}, so it takes no "
-        f"{', '.join(refused)}: its rows are the messages, and they stay. "
-        f"What it takes: {', '.join(_CHANGEABLE)}."
+        f"Queue {stored.queue!r} is the adopted table {adoption.where!r}, so it does not accept "
+        f"{', '.join(refused)}. It accepts: {', '.join(_CHANGEABLE)}."
     )
     raise QueueSchemaMismatch(msg)
 
 
 class Adopter:
-    """Adopts tables for the queues of one service."""
+    """Adopts tables for a service."""
 
     def __init__(self, connections: Connections, settings: ServiceSettings) -> None:
         self._connections = connections
@@ -102,13 +101,13 @@ class Adopter:
         fresh: EffectiveSettings,
         system: SystemTables,
     ) -> EffectiveSettings:
-        """Write the record of a queue and add its columns, or complete what another began.
+        """Write the record of a queue and add its columns, or complete an interrupted adoption.
 
         Returns:
-            The settings of a new queue; of one that was there, only ``adoption`` counts.
+            The settings of a new queue; for an existing queue only ``adoption`` is valid.
 
         Raises:
-            QueueSchemaMismatch: the table cannot be adopted, or not under this name.
+            QueueSchemaMismatch: the table cannot be adopted, or not with this name.
         """
         dialect = self._connections.dialect
         found, records = self._look(given.name, given.schema, system)
@@ -128,7 +127,7 @@ class Adopter:
         return settings
 
     def tables(self, name: str, adoption: Adoption, system: SystemTables) -> QueueTables:
-        """Define the tables of a queue that was adopted, from what the database says of them.
+        """Define the tables of an adopted queue, as the database has them.
 
         Raises:
             QueueSchemaMismatch: the table is gone.
@@ -147,7 +146,7 @@ class Adopter:
     def drop(
         self, connection: Connection, name: str, adoption: Adoption | None, system: SystemTables
     ) -> None:
-        """Drop the columns and indexes of a queue, then its record, as far as they are there."""
+        """Drop the columns and indexes of a queue, then its record, if they exist."""
         if adoption is not None:
             with contextlib.suppress(QueueSchemaMismatch):
                 dialect = self._connections.dialect
@@ -238,9 +237,9 @@ def _clashes(
 def _refuse_clashes(tables: QueueTables, names: list[str]) -> None:
     if names:
         msg = (
-            f"The table {tables.live.fullname!r} cannot be adopted as queue {tables.queue!r}: it "
-            f"has the column {', '.join(names)}, a name that the queue needs. Give column_prefix, "
-            "such as column_prefix='queue_'. Nothing was changed."
+            f"The table {tables.live.fullname!r} cannot be adopted as queue {tables.queue!r}: the "
+            f"queue adds columns, and the table already has: {', '.join(names)}. Use a "
+            "column_prefix, such as column_prefix='queue_'. Nothing was changed."
         )
         raise QueueSchemaMismatch(msg)
 
@@ -253,7 +252,7 @@ def _refuse_second_queue(
         if adoption == wanted:
             msg = (
                 f"The table {tables.live.fullname!r} cannot be adopted as queue {tables.queue!r}: "
-                f"queue {other!r} has adopted it with the same column_prefix. Give another "
+                f"queue {other!r} already uses it with the same column_prefix. Use another "
                 "column_prefix. Nothing was changed."
             )
             raise QueueSchemaMismatch(msg)
@@ -266,9 +265,11 @@ def _check_same(record: QueueRecord, wanted: Adoption) -> None:
     if present is None:
         has = "is an ordinary queue"
     else:
-        has = f"lives in the table {present.where!r} with column_prefix={present.column_prefix!r}"
+        has = (
+            f"already uses the table {present.where!r} with column_prefix={present.column_prefix!r}"
+        )
     msg = (
-        f"Queue {record.name!r} {has}; it cannot adopt the table {wanted.where!r} with "
+        f"Queue {record.name!r} {has}, so it cannot adopt the table {wanted.where!r} with "
         f"column_prefix={wanted.column_prefix!r}. Use another name, or drop the queue first."
     )
     raise QueueSchemaMismatch(msg)

@@ -1,4 +1,4 @@
-"""AdoptedQueue: a queue whose messages are the rows of a table of the user's."""
+"""AdoptedQueue: a queue whose messages are the rows of your own table."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _BATCH = 5_000
 
 
 class AdoptedQueue(Queue):
-    """A queue over a table of the user's; made by ``QueueService.adopt_queue``.
+    """A queue over your own table. ``QueueService.adopt_queue`` creates it.
 
-    Each row may be a message: ``message.row`` has the user's columns. What is finished keeps its
-    row, with ``status``, ``outcome``, ``finished_at``, attempts and the last error in it.
+    ``message.row`` has your columns of the row. A finished row stays in the table, with its
+    ``status``, ``outcome``, ``finished_at``, attempts and last error.
     """
 
     def enqueue(
@@ -53,23 +53,23 @@ class AdoptedQueue(Queue):
         connection: CallersConnection | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> int:
-        """Make messages of rows that were never enqueued, in one statement.
+        """Enqueue rows that were never messages, in one statement.
 
         Args:
-            where: only of rows that match this SQLAlchemy condition on ``table``, which may be
-                written with a table object or a mapped class of the user's own.
-            delay: they stay invisible for so long.
-            at: they stay invisible until then; instead of ``delay``.
-            priority: their level.
-            connection: the caller's own transaction; it is not committed here.
-            progress: enqueue in transactions of 5,000 and call this after each with the number so
-                far.
+            where: only rows that match this SQLAlchemy condition on ``table``, or on your own
+                ``Table`` or mapped class.
+            delay: the messages become due after this time.
+            at: the messages become due at this time; instead of ``delay``.
+            priority: their priority.
+            connection: the caller's own transaction, which this does not commit.
+            progress: enqueue in transactions of 5,000 rows, and call this function after each with
+                the number so far.
 
         Returns:
-            How many rows became messages.
+            How many rows were enqueued.
 
         Raises:
-            TypeError, ValueError: an argument has no sensible value.
+            TypeError, ValueError: an argument has an invalid value.
         """
         check_function("progress", progress)
         levels = self._core.context.settings.priorities
@@ -85,7 +85,7 @@ class AdoptedQueue(Queue):
         return total
 
     def count_new(self, where: ColumnElement[bool] | None = None) -> int:
-        """How many rows were never enqueued, of those that match ``where``."""
+        """Count the rows that match ``where`` and were never enqueued."""
         sql, conditions = self._core.context.sql, self._conditions(where)
         return self._core.context.run(
             lambda connection: existing_store.count_new(connection, sql, conditions)
@@ -137,7 +137,7 @@ class AdoptedQueue(Queue):
 
 
 class RowPublisher(Publisher):
-    """Publishes by inserting rows into the user's table."""
+    """Publishes by inserting rows into the adopted table."""
 
     def publish(
         self,
@@ -170,7 +170,7 @@ class RowPublisher(Publisher):
     ) -> list[Published]:
         context = self._context
         if on_conflict != "raise":
-            _refuse("on_conflict", "there are no keys that could conflict")
+            _refuse("on_conflict", "its messages have no keys")
         rows = [self._row(publication) for publication in publications]
 
         ids = context.put(lambda c: existing_store.publish_rows(c, context.sql, rows), connection)
@@ -184,11 +184,13 @@ class RowPublisher(Publisher):
             TypeError, ValueError: of the columns or the options; the text names them.
         """
         if publication.key is not None:
-            _refuse("key", "put a unique constraint on a column of the table instead")
+            _refuse("key", "use a unique constraint on a column of the table instead")
         if publication.kind is not None:
-            _refuse("kind", "the rows of a table are all of one kind")
+            _refuse("kind", "all rows of a table have the same kind")
         if publication.columns:
-            _refuse("columns as keywords", "give them in the payload, a mapping of columns")
+            _refuse(
+                "columns as keywords", "put them into the payload, a mapping of columns to values"
+            )
         columns = self._columns(publication.payload)
         encoded = encode_options(publication, self._context.settings.priorities)
         options = {f"p_{name}": value for name, value in encoded.items()}
@@ -201,8 +203,8 @@ class RowPublisher(Publisher):
         tables = self._context.tables
         if not isinstance(payload, Mapping):
             msg = (
-                f"The payload of queue {self._context.name!r} is a row: a mapping of the columns "
-                f"of its table to values, not {type(payload).__name__}."
+                f"The payload of queue {self._context.name!r} must be a row: a mapping of column "
+                f"names to values, not {type(payload).__name__}."
             )
             raise PayloadInvalid(msg)
         keys = dict(zip(tables.own_names, tables.own_columns, strict=True))
@@ -221,7 +223,7 @@ class RowPublisher(Publisher):
         missing = [c.name for c in columns if _is_missing(c, values)]
         if missing:
             msg = (
-                f"the table of queue {self._context.name!r} needs a value of its column "
+                f"the table of queue {self._context.name!r} requires a value for its column "
                 f"{', '.join(missing)}"
             )
             raise TypeError(msg)
@@ -253,5 +255,5 @@ def _when(delay: Duration | None, at: datetime | None) -> dict[str, int | None]:
 
 
 def _refuse(option: str, instead: str) -> NoReturn:
-    msg = f"{option} has no place in a queue over a table of yours: {instead}"
+    msg = f"{option} is not possible for an adopted table: {instead}"
     raise ValueError(msg)

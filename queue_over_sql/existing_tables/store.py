@@ -159,7 +159,7 @@ def _insert(
     row_id = result.scalar_one()
     if row_id is None:
         key = sql.subject.live.c.id.name
-        msg = f"the table of queue {sql.subject.queue!r} needs a value of its column {key}"
+        msg = f"the table of queue {sql.subject.queue!r} requires a value for its column {key}"
         raise TypeError(msg)
     return int(row_id)
 

@@ -66,7 +66,7 @@ def test_adopt_enqueue_consume_drop(database: TestDatabase) -> None:
     create_orders(database.url, 4)
     before = columns(database.url)
     adopted = succeed("adopt", "billing", "orders", "--max-attempts", "3", url=database.url)
-    assert "Queue billing lives in the table orders.\n" == adopted.out
+    assert "Queue billing uses the table orders.\n" == adopted.out
     again = succeed("adopt", "billing", "orders", "--enqueue", "--json", url=database.url)
     assert (4, 3) == (again.record["enqueued"], again.record["max_attempts"])
     consumed = succeed("consume", "billing", "--count", "1", "--json", url=database.url).record
@@ -92,7 +92,7 @@ def test_where_is_any_condition_of_sql(sqlite_url: str) -> None:
     first = succeed("adopt", "billing", "orders", "--where", where, "--json", url=sqlite_url)
     assert 2 == first.record["enqueued"]
     rest = succeed("adopt", "billing", "orders", "--enqueue", url=sqlite_url)
-    assert "4 rows became messages" in rest.out
+    assert "Enqueued 4 rows" in rest.out
 
 
 def test_many_rows_are_enqueued_in_batches(sqlite_url: str) -> None:
