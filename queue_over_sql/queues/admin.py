@@ -1,4 +1,4 @@
-"""What an operator does with a queue: look, count, pause, purge, delete."""
+"""Operations on a queue: list, count, pause, purge, delete."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QueueStats:
-    """Counts of one queue at one moment.
+    """The counts of a queue at one moment.
 
     Attributes:
-        ready: messages that may be claimed now.
+        ready: messages that can be claimed now.
         delayed: messages that are due later.
         claimed: messages that a consumer holds.
-        held: messages that an operator took out of delivery.
-        archived: finished messages that are kept.
-        done, failed, rejected, expired: those by outcome.
-        discarded: dead messages that were not kept, because the queue has ``archive="none"``.
-        oldest_ready_age: how long the oldest ready message has been due; None without one.
+        held: messages that an operator put on hold.
+        archived: messages in the archive.
+        done, failed, rejected, expired: archived messages by outcome.
+        discarded: dead letters that were not stored, because the queue has ``archive="none"``.
+        oldest_ready_age: how long the oldest ready message has been due; None if there is none.
         paused: whether the queue is paused.
-        wal_bytes: size of the write-ahead log of the database, on SQLite; None on other engines.
+        wal_bytes: size of SQLite's write-ahead log; None on other engines.
     """
 
     ready: int
@@ -50,12 +50,12 @@ class QueueStats:
 
     @property
     def live(self) -> int:
-        """All messages that are not finished."""
+        """The number of unfinished messages."""
         return self.ready + self.delayed + self.claimed + self.held
 
 
 def count_messages(context: QueueContext) -> QueueStats:
-    """Count what a queue holds now, by status and outcome; all of it at one moment."""
+    """Count the messages of a queue by status and outcome, all at one moment."""
     (ready, delayed, claimed, held, age), archived = context.run(
         lambda connection: store.counts(connection, context.sql)
     )

@@ -1,4 +1,4 @@
-"""Archive: the finished messages that a queue keeps."""
+"""Archive: the finished messages of a queue."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class Archive:
 
         Args:
             status: an outcome: ``done``, ``failed``, ``rejected`` or ``expired``.
-            key: the key they were published under.
-            kind: the name of their payload's type.
+            key: only messages with this key.
+            kind: only messages of this kind.
             payload: fields of a JSON payload that must be equal, as in ``Queue.messages``.
             where: any SQLAlchemy condition on ``table``.
 
         Raises:
-            ValueError: there is no such outcome, or no such path.
+            ValueError: the outcome or a path is not valid.
         """
         return ArchiveSelection(
             self._context, status=status, key=key, kind=kind, payload=payload, where=where
@@ -69,30 +69,31 @@ class Archive:
         where: ColumnElement[bool] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> int:
-        """Write archived messages to a file of JSON Lines, one message per line, by id.
+        """Write archived messages to a JSON Lines file, one message per line, ordered by id.
 
-        Each line has all facts of a message: ``id``, ``queue``, ``key``, ``kind``, ``headers``,
-        ``priority``, ``max_attempts``, ``columns``, ``payload``, ``attempt``, the times as ISO
-        8601 (``published_at`` … ``finished_at``), ``consumer_id``, ``consumer_round``,
-        ``last_error`` and ``outcome``. Bytes are in Base64, and then ``payload_encoding`` says so.
+        Each line has all attributes of a message: ``id``, ``queue``, ``key``, ``kind``,
+        ``headers``, ``priority``, ``max_attempts``, ``columns``, ``payload``, ``attempt``, the
+        times as ISO 8601 (``published_at`` … ``finished_at``), ``consumer_id``, ``consumer_round``,
+        ``last_error`` and ``outcome``. Bytes are written in Base64, and marked by
+        ``payload_encoding``.
 
-        All that was in the archive at the beginning is written, unless it is pruned meanwhile. The
-        file is replaced atomically: it appears when it is complete.
+        The export contains the messages that were in the archive at its start, except those pruned
+        meanwhile. The file is replaced atomically when it is complete.
 
         Args:
-            path: of the file.
+            path: path of the file.
             status: as in ``messages``.
             key: as in ``messages``.
             kind: as in ``messages``.
             payload: as in ``messages``.
             where: as in ``messages``.
-            progress: called after each page of 1,000 messages with the number so far.
+            progress: a function to call after each page of 1,000 messages, with the number so far.
 
         Returns:
             How many messages were written.
 
         Raises:
-            OSError: the file cannot be written; the one that was there stays.
+            OSError: the file cannot be written; an existing file stays.
             ValueError: as in ``messages``.
         """
         check_function("progress", progress)

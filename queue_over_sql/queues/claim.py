@@ -176,7 +176,7 @@ class Claimer:
                 # A statement that was cut off may still be on its way.
                 self._unanswered.append((stamp, until))
             if count:
-                _log.info("Gave %d messages back whose claim was never answered.", count)
+                _log.info("Released %d messages of a claim whose answer was lost.", count)
                 self.look_fully()
             total += count
         return total

@@ -153,9 +153,9 @@ def _text(column: Column[Any], kind: String, value: Any, dialect: SqlDialect) ->
     utf16 = dialect.counts_utf16
     length = len(text.encode("utf-16-le", "surrogatepass")) // 2 if utf16 else len(text)
     if kind.length is not None and length > kind.length:
-        msg = f"column {column.name!r} holds {kind.length} characters, not {length}"
+        msg = f"column {column.name!r} holds at most {kind.length} characters, not {length}"
         if length > len(text):
-            msg += ": H2 counts UTF-16 units, of which an emoji, for one, has two"
+            msg += ": H2 counts UTF-16 code units, and characters such as emoji have two"
         raise ValueError(msg)
     return text
 
@@ -204,16 +204,18 @@ def _decimal(
 
 
 def _too_large(column: Column[Any], value: object, held: str) -> ValueError:
-    return ValueError(f"column {column.name!r} holds {held}, which {shown(value)} is not")
+    return ValueError(f"column {column.name!r} holds only {held}, not {shown(value)}")
 
 
 def _expect_finite(column: Column[Any], value: object, *, fits: bool) -> None:
     if not fits:
-        msg = f"column {column.name!r} needs a finite number in this database, not {shown(value)}"
+        msg = (
+            f"column {column.name!r} requires a finite number in this database, not {shown(value)}"
+        )
         raise ValueError(msg)
 
 
 def _expect(column: Column[Any], value: Any, expected: str, *, fits: bool) -> None:
     if not fits:
-        msg = f"column {column.name!r} needs {expected}, not {shown(value)}"
+        msg = f"column {column.name!r} requires {expected}, not {shown(value)}"
         raise TypeError(msg)

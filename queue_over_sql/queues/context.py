@@ -136,8 +136,8 @@ class QueueContext:
         same = tuple(stored.columns) == tuple(column.name for column in present.columns)
         if not same or (fresh.payload, fresh.adoption) != (present.payload, present.adoption):
             msg = (
-                f"Queue {self.name!r} was dropped and created anew with another payload type, "
-                "other columns or another table; make a new QueueService to use it."
+                f"Queue {self.name!r} was dropped and created again with another payload type, "
+                "other columns or another table; create a new QueueService to use it."
             )
             raise QueueSchemaMismatch(msg)
         self._settings = fresh
@@ -225,14 +225,11 @@ def callers(
     except NoSuchTableError:
         raise
     except PendingRollbackError as error:
-        msg = (
-            "The transaction of connection= has failed before, so nothing more can be done in it. "
-            "Roll it back and do all of it again."
-        )
+        msg = "The transaction of connection= has failed before. Roll it back and repeat all of it."
         raise DatabaseUnavailable(msg) from error
     except InvalidRequestError as error:
         reason = str(error).partition("\n")[0].partition(" (Background on")[0].rstrip(".")
-        msg = f"connection= cannot be used any more: {reason}. Give one that is open"
+        msg = f"connection= can no longer be used: {reason}. Pass an open one"
         raise ValueError(msg) from error
 
 
@@ -271,7 +268,7 @@ def _check_transactional(connection: Connection) -> None:
         commits = options.get("isolation_level", by_default) == "AUTOCOMMIT"
     if commits:
         msg = (
-            "connection= commits each statement by itself (AUTOCOMMIT), so that what takes several "
-            "could be done in part: give one with a transaction, or leave connection= out"
+            "connection= is in AUTOCOMMIT mode, so this operation could be done in part: pass one "
+            "with a transaction, or leave out connection="
         )
         raise ValueError(msg)

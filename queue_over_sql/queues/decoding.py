@@ -242,7 +242,7 @@ def undecoded(context: QueueContext, row: MessageRow, settler: Settler) -> Messa
 def _check_readable(columns: Mapping[str, Any]) -> None:
     for name, value in columns.items():
         if isinstance(value, Unreadable):
-            msg = f"its column {name!r} cannot be read here: {value.error!r}"
+            msg = f"its column {name!r} cannot be read: {value.error!r}"
             raise ValueError(msg) from value.error  # noqa: TRY004 - as for any other content
 
 

@@ -188,13 +188,15 @@ class Publisher:
         if unknown:
             msg = (
                 f"queue {self._context.name!r} has no column {', '.join(unknown)}; "
-                f"its own columns are: {', '.join(own) or 'none'}"
+                f"its columns are: {', '.join(own) or 'none'}"
             )
             raise TypeError(msg)
         columns, dialect = tables.live.c, tables.dialect
         missing = [n for n in own if given.get(n) is None and not columns[n].nullable]
         if missing:
-            msg = f"queue {self._context.name!r} needs a value of its column {', '.join(missing)}"
+            msg = (
+                f"queue {self._context.name!r} requires a value for its column {', '.join(missing)}"
+            )
             raise TypeError(msg)
         values = {name: own_value(columns[name], value, dialect) for name, value in given.items()}
         return {name: values.get(name) for name in own}
@@ -332,7 +334,7 @@ def refuse_options(what: str, given: Container[str], refused: Mapping[str, str])
     """
     for name, reason in refused.items():
         if name in given:
-            msg = f"a {what} takes no {name}: {reason}"
+            msg = f"a {what} does not accept {name}: {reason}"
             raise TypeError(msg)
 
 
@@ -343,7 +345,7 @@ def due(delay: Duration | None, at: datetime | None) -> tuple[int, int | None]:
         TypeError, ValueError: one has no sensible value, or both were given.
     """
     if delay is not None and at is not None:
-        msg = "give delay or at, not both"
+        msg = "use delay or at, not both"
         raise ValueError(msg)
     wait = 0 if delay is None else to_microseconds(delay, "delay", zero=True)
     return wait, None if at is None else instant_to_microseconds(at, "at")

@@ -163,7 +163,7 @@ class Recovery:
         context = self._context
         for message_id in ids:
             _log.error(
-                "Message %d of queue %s is dead, out of attempts: %s",
+                "Message %d of queue %s became a dead letter, because it is out of attempts: %s",
                 message_id,
                 context.name,
                 reason,

@@ -1,4 +1,4 @@
-"""Selection: find, look at, edit and remove messages without claiming them."""
+"""Selection: list, count, edit and remove messages without claiming them."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 BATCH = 500
-"""How many messages one transaction changes where many are changed with progress."""
+"""How many messages each transaction changes if ``progress`` is given."""
 
 
 class Selection:
-    """Some messages of a queue or of its archive, in the order of their ids.
+    """The matching messages of a queue or of its archive, ordered by id.
 
-    What is listed carries no claim: the verbs of such a message raise ``ClaimLost``.
+    Listed messages are not claimed, so their verbs raise ``ClaimLost``.
 
     Raises:
-        QueueNotFound, DatabaseUnavailable, ServiceClosed: of every verb, as their names say.
-        WrongDatabase: of a verb whose ``connection`` leads to another database.
+        QueueNotFound, DatabaseUnavailable, ServiceClosed: every verb may raise these.
+        WrongDatabase: ``connection`` belongs to another database.
     """
 
     _archived: ClassVar[bool]
@@ -82,12 +82,12 @@ class Selection:
     def list(
         self, limit: int = 100, after: int | None = None, *, newest_first: bool = False
     ) -> list[Message]:
-        """One page of messages, ordered by id.
+        """Return one page of messages, ordered by id.
 
         Args:
-            limit: length of the page.
-            after: id of the last message of the page before.
-            newest_first: the highest ids first.
+            limit: the maximum number of messages.
+            after: id of the last message of the previous page.
+            newest_first: whether the highest ids come first.
         """
         check_flag("newest_first", newest_first)
         limit = check_whole("limit", limit)
@@ -115,12 +115,12 @@ class Selection:
             after = rows[-1].id
 
     def first(self) -> Message | None:
-        """The message with the lowest id; None where there is none."""
+        """Return the message with the lowest id; None if there is none."""
         page = self.list(limit=1)
         return page[0] if page else None
 
     def count(self) -> int:
-        """How many messages there are."""
+        """Count the messages."""
         sql, chosen = self._context.sql, self._chosen
         return self._context.run(lambda connection: store.count_messages(connection, sql, chosen))
 
@@ -130,14 +130,15 @@ class Selection:
         connection: CallersConnection | None = None,
         progress: Progress | None = None,
     ) -> EditResult:
-        """Remove the messages for ever; the key of a live one is free from then on.
+        """Permanently remove the messages; the keys of live messages become free.
 
         Args:
-            connection: the caller's own transaction; it is not committed here.
-            progress: remove in transactions of 500 and call this after each with the number so far.
+            connection: the caller's own transaction, which this does not commit.
+            progress: remove in transactions of 500 messages, and call this function after each with
+                the number so far.
 
         Returns:
-            How many; ``skipped`` counts those that a consumer holds, which stay.
+            How many were removed; ``skipped`` counts those that a consumer holds, which stay.
         """
         check_function("progress", progress)
         sql, chosen = self._context.sql, self._chosen
@@ -192,7 +193,7 @@ class Selection:
         if named:
             msg = (
                 f"{', '.join(named)}: the messages of queue {self._context.name!r} are rows of "
-                f"{self._table.fullname!r}; select them by where=, by any column of the table"
+                f"{self._table.fullname!r}; select them with where= and the columns of the table"
             )
             raise ValueError(msg)
 
@@ -204,7 +205,8 @@ class Selection:
         payload_type = self._context.known_settings.payload
         if wanted and payload_type != "json":
             msg = (
-                f"payload: queue {self._context.name!r} holds {payload_type!r}, which has no fields"
+                f"payload: queue {self._context.name!r} has {payload_type!r} payloads, which have "
+                "no fields"
             )
             raise ValueError(msg)
         conditions = []
@@ -224,11 +226,11 @@ class Selection:
 
 
 class LiveSelection(Selection):
-    """Some messages of a queue, and what an operator may do to those that nobody holds.
+    """The matching live messages of a queue, with verbs to edit those that no consumer holds.
 
-    Each verb is one statement. It returns how many messages it changed; ``skipped`` of the result
-    counts the matching ones that were left alone because a consumer holds them. All take the
-    caller's own transaction as ``connection``, which is not committed here.
+    Each verb is one statement. It returns how many messages it changed. ``skipped`` of the result
+    counts the matching messages that a consumer holds; they stay unchanged. Each verb accepts the
+    caller's own transaction as ``connection``, which it does not commit.
     """
 
     _archived = False
@@ -240,10 +242,10 @@ class LiveSelection(Selection):
         delay: Duration | None = None,
         connection: CallersConnection | None = None,
     ) -> EditResult:
-        """Let messages be due at an instant, or so long from now; held ones are not held then.
+        """Make messages due at a time or after a delay, and end the hold of held ones.
 
         Raises:
-            ValueError: both were given or none, or the instant has no time zone.
+            ValueError: both were given or none, or the time has no time zone.
         """
         if (at is None) == (delay is None):
             msg = "give either at or delay"
@@ -261,18 +263,18 @@ class LiveSelection(Selection):
         front: bool = False,
         connection: CallersConnection | None = None,
     ) -> EditResult:
-        """Move messages to another level, or to the front of their own, where they are due now.
+        """Move messages to another priority, or to the front of their own, where they are due now.
 
-        Every consumer finds them by its very next claim.
+        The next claim of every consumer finds them.
 
         Args:
-            priority: the level; their place in it is that of their time.
-            front: before all others of their level, in the order of their ids; what is held stays
+            priority: the new priority; among its messages they are ordered by their due time.
+            front: move them before all others of their priority, ordered by id; held messages stay
                 held.
-            connection: the caller's own transaction; it is not committed here.
+            connection: the caller's own transaction, which this does not commit.
 
         Raises:
-            ValueError: both were given or none, or the queue has no such level.
+            ValueError: both were given or none, or the queue does not have this priority.
         """
         if check_flag("front", front) == (priority is not None):
             msg = "give either priority or front=True"
@@ -284,11 +286,11 @@ class LiveSelection(Selection):
         return self._run(lambda c: store.move_to_front(c, sql, chosen), connection)
 
     def hold(self, *, connection: CallersConnection | None = None) -> EditResult:
-        """Take messages out of delivery until ``unhold`` or ``reschedule``."""
+        """Hold messages: they are not delivered until ``unhold`` or ``reschedule``."""
         return self._edit(connection, available_at=None)
 
     def unhold(self, *, connection: CallersConnection | None = None) -> EditResult:
-        """Put held messages back to where they were due first."""
+        """End the hold of messages; they are due at their original time."""
         columns = self._table.c
         held = self._chosen.also(columns.available_at.is_(None))
         sql, values = self._context.sql, {"available_at": self._context.tables.due_first()}
@@ -302,7 +304,7 @@ class LiveSelection(Selection):
 
 
 class ArchiveSelection(Selection):
-    """Some finished messages of a queue, which may be sent again."""
+    """The matching finished messages of a queue, which can be requeued."""
 
     _archived = True
 
@@ -312,23 +314,25 @@ class ArchiveSelection(Selection):
         connection: CallersConnection | None = None,
         progress: Progress | None = None,
     ) -> EditResult:
-        """Give finished messages a new life, due now, with all attempts before them.
+        """Move finished messages back to the queue, due now, with the attempt count reset.
 
-        Each is published anew, under a new id, with its content, key, headers, priority and own
-        columns, and leaves the archive in the same transaction, of 500 messages each. Why it had
-        failed stands in its header ``previous_error``. A row of an adopted table is sent again
-        where it is.
+        Each is published again with a new id and with its payload, key, headers, priority and
+        columns, and is removed from the archive in the same transaction. A transaction moves up to
+        500 messages. The header ``previous_error`` holds the reason of the earlier failure. A row
+        of an adopted table is requeued in place.
 
         Args:
-            connection: the caller's own transaction for all of them; it is not committed here.
-            progress: called after each transaction with the number so far.
+            connection: the caller's own transaction for all of them, which this does not commit.
+            progress: a function to call after each transaction, with the number so far.
 
         Returns:
-            How many.
+            How many were requeued.
 
         Raises:
-            DuplicateKey: a live message has the key of one; nothing of its batch was changed.
-            PayloadInvalid: an own column of one cannot be read; nothing of its batch was changed.
+            DuplicateKey: a live message has the key of one of them; this transaction changed
+                nothing.
+            PayloadInvalid: a column of one of them cannot be read; this transaction changed
+                nothing.
         """
         check_function("progress", progress)
         context, settings = self._context, self._context.settings

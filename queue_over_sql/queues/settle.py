@@ -44,7 +44,7 @@ _LONGEST_ERROR = 20_000
 # What observers are told of messages that are over, and of those of which the log says nothing.
 _ENDINGS: Final = ("done", "rejected")
 _QUIET: Final = ("done", "released")
-_DEAD: Final = {"failed": "is dead, out of attempts,", "rejected": "was rejected"}
+_DEAD: Final = {"failed": "became a dead letter", "rejected": "was rejected"}
 
 CANCELLED = "cancelled by operator"
 
@@ -117,7 +117,7 @@ class Settlements:
             try:
                 self._context.run(lambda c: store.keep_traceback(c, live, group, text))  # noqa: B023 - runs at once
             except QueueError as error:
-                _log.debug("A traceback is not kept: %s", error)
+                _log.debug("A traceback could not be stored: %s", error)
 
     def release(
         self,
@@ -180,8 +180,8 @@ class Settlements:
             registry.count_discarded(connection, tables, len(gone))
             for message_id in sorted(gone):
                 _log.error(
-                    "Message %d of queue %s is dead (%s: %s) and was discarded, because the queue "
-                    "has archive='none'.",
+                    "Message %d of queue %s became a dead letter (%s: %s). It was discarded, "
+                    "because the queue has archive='none'.",
                     message_id,
                     tables.queue,
                     settlement.outcome,
@@ -300,9 +300,9 @@ class Settlements:
             names = ", ".join(str(message.id) for message in lost[:10])
             more = f" and {len(lost) - 10} more" if len(lost) > 10 else ""  # noqa: PLR2004
             msg = (
-                f"Queue {self._context.name!r}: the claim on message {names}{more} is lost (its "
-                "lease expired, it was settled before or deleted, or another consumer claimed "
-                "it); nothing of it was changed."
+                f"Queue {self._context.name!r}: the claim of message {names}{more} is lost (its "
+                "lease expired, it was already settled or deleted, or another consumer claimed "
+                "it). It was not changed."
             )
             raise ClaimLost(msg, lost)
 
@@ -413,7 +413,11 @@ class Settlements:
             delay = policy.next_delay(attempt, reason)
             return None if delay is None else to_microseconds(delay, "next_delay", zero=True)
         except (Exception, SystemExit):  # noqa: BLE001 - a user's policy must not keep a message
-            _log.exception("The retry policy of queue %s failed.", self._context.name)
+            _log.exception(
+                "The retry policy of queue %s raised an exception; "
+                "ExponentialBackoff() is used instead.",
+                self._context.name,
+            )
             return ExponentialBackoff().next_delay(attempt, reason) // MICROSECOND
 
 
@@ -429,7 +433,7 @@ def as_list(messages: Message | Sequence[Message]) -> list[Message]:
     given = [messages] if isinstance(messages, Message) else list(messages)
     for item in given:
         if not isinstance(item, Message):
-            msg = f"messages must be Message objects as consume() gave them, not {shown(item)}"
+            msg = f"messages must be Message objects from consume(), not {shown(item)}"
             raise TypeError(msg)
     return list(dict.fromkeys(given))
 
@@ -477,4 +481,4 @@ def _text_of(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - the text of a user's exception is the user's code
-        return "(its text could not be made)"
+        return "(its text could not be created)"

@@ -373,7 +373,7 @@ def test_what_is_no_finite_number_is_kept_or_refused(service: QueueService, engi
     for name, held in zip("fn", HOLDS[engine.dialect.name], strict=True):
         for value in values:
             if str(float(value)) not in held.split():
-                with refused(value, ValueError, match=f"column '{name}' needs a finite"):
+                with refused(value, ValueError, match=f"column '{name}' requires a finite"):
                     queue.publish(1, **{name: value})
                 continue
             queue.publish(1, **{name: value})

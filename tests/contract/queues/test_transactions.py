@@ -94,9 +94,9 @@ def test_a_connection_that_is_over_is_refused(
             add_effect(lost, 1)
             lost.invalidate()
             for caller, error, text in (
-                (closed, ValueError, "Give one that is open"),
-                (ended, ValueError, "Give one that is open"),
-                (Session(), ValueError, "Give one that is open"),
+                (closed, ValueError, "Pass an open one"),
+                (ended, ValueError, "Pass an open one"),
+                (Session(), ValueError, "Pass an open one"),
                 (lost, DatabaseUnavailable, "Roll it back"),
             ):
                 for act in (
