@@ -1,10 +1,10 @@
-"""Durable consumers: they outlive their processes, and what they claimed can be read again.
+"""Durable consumers: they outlive their processes, and their messages can be read again.
 
-A durable consumer claims in numbered rounds. What a round stamped stays its own until the round
-is acknowledged, released by an operator, or the consumer was not heard of for its timeout; so a
-program that died may read the same messages once more, whatever process it is by now. That is
-what a streaming engine asks of its source. One program at a time has the consumer: who takes it
-over gets a new *epoch*, and every act of another epoch is refused.
+A durable consumer claims messages in numbered rounds. It holds the messages of a round until the
+round is acknowledged, an operator releases it, or the consumer misses its timeout. So a program
+that died can read the same messages again from a new process, as streaming engines require. One
+program at a time has the consumer. A program that takes it over gets a new *epoch*, and operations
+of older epochs fail.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ __all__ = ["DEFAULT_TIMEOUT", "DurableConsumer", "Round", "Want"]
 T = TypeVar("T")
 
 DEFAULT_TIMEOUT: Final = 7 * 86_400.0
-"""How long what a durable consumer holds is kept for it without a sign of life, in seconds."""
+"""How long a durable consumer holds messages without a heartbeat, in seconds."""
 
 _ON_ACK: Final = ("delete", "archive")
 # As many messages as there may be.
@@ -64,7 +64,7 @@ _RACES = 5
 
 
 def check_consumer_id(consumer_id: object) -> str:
-    """Let the name of a durable consumer pass; raises TypeError or ValueError for others."""
+    """Check the name of a durable consumer; raises TypeError or ValueError."""
     if not isinstance(consumer_id, str):
         msg = f"consumer_id must be a str, not {type(consumer_id).__name__}"
         raise TypeError(msg)
@@ -166,8 +166,9 @@ class DurableConsumer:
         """Raise ``RoundsGone`` where a checkpoint is of another registration of the consumer."""
         if registered_at != self.registered_at:
             self._gone(
-                f"the checkpoint is of its registration of {_moment(registered_at)}, but it was "
-                f"registered anew at {_moment(self.registered_at)}, and its rounds began anew."
+                f"the checkpoint belongs to its registration of {_moment(registered_at)}, but it "
+                f"was registered again at {_moment(self.registered_at)}, and its rounds restarted "
+                "at 1."
             )
 
     def take_over(self) -> int:
@@ -177,14 +178,16 @@ class DurableConsumer:
         Raises ``ConsumerTaken`` where it reads another queue, or is a consumer of another sort.
         """
         if self.consumer_id == registrations.SQL_CLIENTS:
-            msg = f"{self.consumer_id!r} is the consumer of SQL clients; give another name"
+            msg = f"{self.consumer_id!r} is the consumer of SQL clients; use another name"
             raise ConsumerTaken(msg)
         for _ in range(_RACES):
             taken = self._run(self._take_over, atomic=True)
             if taken is not None:
                 self._taken = taken
                 return taken.acked_round
-        msg = f"Durable consumer {self.consumer_id!r} is being registered by others, too; try again"
+        msg = (
+            f"Another process is registering durable consumer {self.consumer_id!r}, too; try again"
+        )
         raise ConsumerTaken(msg)
 
     @property
@@ -276,7 +279,10 @@ class DurableConsumer:
         start = _round("start", start)
         _check_on_ack(on_ack)
         if want.executor and not self.claims_apart:
-            msg = "This database claims rounds where they are opened: leave out executor."
+            msg = (
+                "This database does not support executor=True: it claims rounds when they are "
+                "opened."
+            )
             raise UnsupportedByEngine(msg)
         if self._run(lambda connection: self._is_idle(connection, start, want)):
             return start
@@ -309,7 +315,7 @@ class DurableConsumer:
         if missing_ok:
             return found
         if [each.consumer_round for each in found] != list(range(start + 1, end + 1)):
-            self._gone(f"its rounds {start + 1} to {end} are not all there.")
+            self._gone(f"some of its rounds {start + 1} to {end} do not exist.")
         return found
 
     def claim_round(self, connection: Connection, wanted: Round, epoch: int) -> int:
@@ -332,7 +338,7 @@ class DurableConsumer:
             return count
         found = acts.rounds_between(connection, tables, self.consumer_id, number - 1, number)
         if not found:
-            self._gone(f"its round {number} is not there.")
+            self._gone(f"its round {number} does not exist.")
         return found[0].claimed_count or 0
 
     def read_round(self, connection: Connection, consumer_round: int) -> list[MessageRow]:
@@ -424,14 +430,14 @@ class DurableConsumer:
 
     def _checked(self, found: Registration | None, epoch: int, up_to: int) -> Registration:
         if found is None or not self._is_mine(found):
-            self._gone("it is not registered any more.")
+            self._gone("it is no longer registered.")
         if found.epoch != epoch:
             raise ConsumerFenced(self.consumer_id, epoch, found.epoch, found.owner)
         if found.expired:
-            self._gone("it was not heard of for its timeout.")
+            self._gone("it had no heartbeat for its timeout.")
         if up_to > found.claimed_round:
             last = found.claimed_round
-            self._gone(f"round {up_to} was never opened; the last one that was is {last}.")
+            self._gone(f"round {up_to} was never opened; the last opened round is {last}.")
         return found
 
     def _is_mine(self, found: Registration) -> bool:
@@ -484,12 +490,12 @@ class DurableConsumer:
         return acts.lock(connection, tables, name)
 
     def _another(self, found: Registration) -> ConsumerTaken:
-        whose = "is an ordinary consumer"
+        whose = "is not a durable consumer"
         if found.durable:
             whose = f"reads queue {found.queue!r} (table prefix {found.table_prefix!r})"
         return ConsumerTaken(
             f"The name {self.consumer_id!r} is taken: that consumer {whose}, not queue "
-            f"{self._context.name!r}. Give each query a consumerId of its own, or drop the old "
+            f"{self._context.name!r}. Give each query its own consumerId, or drop the old "
             "consumer first (queue-over-sql consumer drop)."
         )
 

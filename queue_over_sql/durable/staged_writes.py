@@ -128,8 +128,8 @@ class StagedPublisher:
         check_choice("on_conflict", on_conflict, _ON_CONFLICT)
         if not context.tables.has_payloads:
             msg = (
-                f"Queue {context.name!r} lives in a table of your own: write the rows there, then "
-                "make them messages with enqueue()."
+                f"Queue {context.name!r} is an adopted table: insert the rows into the table, "
+                "then call enqueue()."
             )
             raise UnsupportedByEngine(msg)
         self._context = context
@@ -226,7 +226,9 @@ class StagedPublisher:
         try:
             self._context.run(act, atomic=True)
         except QueueError as error:
-            _log.warning("Staged writes are left to the reaper: %s", error)
+            _log.warning(
+                "Staged writes could not be dropped; the reaper drops them later: %s", error
+            )
 
     # -- who publishes
 
@@ -294,8 +296,9 @@ class StagedPublisher:
             # Somebody else published one of the keys in this moment.
             time.sleep(random.uniform(0.001, 0.02))  # noqa: S311 - spreads writers, guards nothing
         msg = (
-            f"Queue {self._context.name!r}: keys of a batch were taken at each of {_KEY_RACES} "
-            "tries, and free when looked at; nothing was published. Publish the batch again."
+            f"Queue {self._context.name!r}: keys of the batch were taken in each of {_KEY_RACES} "
+            "attempts, but free when they were checked. Nothing was published. Publish the batch "
+            "again."
         )
         raise QueueError(msg)
 

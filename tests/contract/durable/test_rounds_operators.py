@@ -241,7 +241,7 @@ def test_a_checkpoint_knows_its_registration(
     second.check_registration(first.registered_at)
     service.drop_consumer("query")
     third = Query(queue).consumer
-    with pytest.raises(RoundsGone, match="registered anew at 2"):
+    with pytest.raises(RoundsGone, match="registered again at 2"):
         third.check_registration(first.registered_at)
     expire(service, engine)
     assert first.registered_at < third.registered_at < Query(queue).consumer.registered_at

@@ -194,7 +194,7 @@ def test_rounds_of_another_registration_are_not_taken_for_its_own(
         expire(database, service)
     with pytest.raises(Stop):
         stream.run(Checkpoint(), fail_in=[2 - finished], maxMessagesPerTrigger="5")
-    with pytest.raises(RoundsGone, match=r"registered anew at 2.*failOnDataLoss=false"):
+    with pytest.raises(RoundsGone, match=r"registered again at 2.*failOnDataLoss=false"):
         stream.run(old, **sizes)
     came = stream.run(old, failOnDataLoss="false", **sizes)
     done = 10 * finished + 5 * (2 - finished)
