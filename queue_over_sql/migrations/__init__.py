@@ -1,4 +1,4 @@
-"""Versions of the tables: what each one changed, and how tables of an earlier one are upgraded."""
+"""Schema versions: what each of them changed, and the upgrade of tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each version of the tables changed, and what of it a database still lacks."""
+"""The changes of each schema version, and which of them a database lacks."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class SchemaChange:
-    """Something that is to be done, or was done, to bring tables up to date.
+    """A pending or completed change of tables.
 
     Attributes:
         queue: name of the queue; None for the tables that all queues share.
-        version: the schema version that the queue has; None for the shared tables.
-        to_version: the one that it gets; likewise.
-        summary: what it is, for people.
-        statements: the SQL that does it, to be run in this order.
+        version: the schema version of the queue; None for the shared tables.
+        to_version: the schema version after the change; None for the shared tables.
+        summary: a description for people.
+        statements: the SQL statements, in the order in which to run them.
     """
 
     queue: str | None
@@ -51,10 +51,10 @@ class SchemaChange:
 
 @dataclasses.dataclass(frozen=True)
 class Migration:
-    """One step from a version of a queue's tables to the next.
+    """The step from one schema version to the next.
 
-    It only adds columns that may be NULL: so a worker of the release before goes on beside it, and
-    half of it is as good as nothing of it.
+    It only adds columns that may be NULL, so workers of the earlier release keep working, and an
+    interrupted step does no harm.
 
     Attributes:
         version: that it leads to.
@@ -79,7 +79,7 @@ def _last_traceback(base: str, schema: str | None, dialect: SqlDialect) -> list[
 MIGRATIONS: Final = (
     Migration(2, "add the column last_traceback to its table and its archive", _last_traceback),
 )
-"""All of them, in the order in which they are done; the last leads to ``SCHEMA_VERSION``."""
+"""All migrations, in order; the last one leads to ``SCHEMA_VERSION``."""
 
 
 def version_of(record: QueueRecord) -> int:
@@ -141,10 +141,9 @@ def lacking_columns(
     for column in wanted:
         if column.name in stored.columns:
             msg = (
-                f"Queue {record.name!r} has a column of its own that is named {column.name!r}, "
-                f"which is the name of a column of every queue from schema version "
-                f"{SCHEMA_VERSION} on. Nothing was changed: move its messages to a queue whose "
-                "column has another name."
+                f"Queue {record.name!r} has its own column {column.name!r}, but schema version "
+                f"{SCHEMA_VERSION} adds a column of this name to every queue. Nothing was "
+                "changed. Move the messages to a queue whose column has another name."
             )
             raise QueueSchemaMismatch(msg)
     try:
@@ -166,7 +165,7 @@ def change_of_queue(
     """What brings a queue up to date that lacks some columns."""
     version = version_of(record)
     steps = [step.summary for step in MIGRATIONS if step.version > version]
-    what = "; ".join(steps) if columns else "write down that nothing of it has to change"
+    what = "; ".join(steps) if columns else "only record the new version"
     recorded = registry.record_upgrade(system, prefix, record.name)
     statements = [ddl.additions(connection, column, dialect)[0] for column in columns]
     return SchemaChange(

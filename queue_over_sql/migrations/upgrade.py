@@ -1,4 +1,4 @@
-"""Bring tables up to date while others work on them, or say what they lack."""
+"""Upgrade tables while others use them, or list what they lack."""
 
 from __future__ import annotations
 
@@ -220,8 +220,8 @@ class Upgrader:
                     lasted = f" for {patience:g} seconds" if patience else ""
                     msg = (
                         f"Not upgraded: {what} of {self._connections.where}, because transactions "
-                        f"kept using its tables{lasted}. Workers go on as before. "
-                        "Let long transactions end, and try again."
+                        f"used its tables{lasted}. Workers continue as before. Let long "
+                        "transactions end, and try again."
                     )
                     raise ddl.TablesInUse(msg) from busy.__cause__
             except DatabaseRefused as error:
@@ -242,7 +242,7 @@ class Upgrader:
     def _refuse(self) -> None:
         # Others may have done it meanwhile.
         if changes := self.pending():
-            why = "The tables are of an earlier release, and auto_migrate is off."
+            why = "The tables are from an earlier release, and this service has auto_migrate=False."
             raise _outdated(why, changes)
 
     def _changes_of(
@@ -287,41 +287,41 @@ def _is_usable(record: QueueRecord) -> bool:
 
 
 class Migrations:
-    """Brings the tables of a service's queues up to date; ``service.migrations``."""
+    """Upgrades the tables of a service's queues; ``service.migrations``."""
 
     def __init__(self, upgrader: Upgrader, check_open: Callable[[], None]) -> None:
         self._upgrader = upgrader
         self._check_open = check_open
 
     def pending(self) -> list[SchemaChange]:
-        """What has to be done so that this release can use the queues; changes nothing.
+        """List the changes that this release needs, without making them.
 
-        The queues are those under the service's table prefix.
+        They include all queues with the service's table prefix.
 
         Returns:
-            The changes in the order in which they are to be done; an empty list where the tables
-            are up to date.
+            The changes in the order in which to make them; an empty list if the tables are up to
+            date.
 
         Raises:
-            SchemaTooNew: a newer release made the tables of a queue.
+            SchemaTooNew: a newer release created the tables of a queue.
             DatabaseUnavailable: the database cannot be reached.
         """
         self._check_open()
         return self._upgrader.pending()
 
     def apply(self) -> list[SchemaChange]:
-        """Do it; safe beside live workers, from several places at once, and after a kill.
+        """Make the changes; safe to repeat, while workers run, and from several processes at once.
 
-        A service does it by itself when it starts or opens a queue, unless it was made with
-        ``auto_migrate=False``. This does it in either case.
+        A service does this when it starts or opens a queue, unless it has ``auto_migrate=False``.
+        This method works in both cases.
 
         Returns:
-            What was to be done; others may have done it at the same moment.
+            The changes; another process may have made some of them at the same time.
 
         Raises:
             SchemaTooNew: as in ``pending``; nothing was changed.
-            SchemaOutdated: this user of the database may not change the tables.
-            DatabaseUnavailable: transactions kept using a table for a minute.
+            SchemaOutdated: this login may not alter the tables.
+            DatabaseUnavailable: other transactions used a table for a minute.
         """
         self._check_open()
         return self._upgrader.apply()
