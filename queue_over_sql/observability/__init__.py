@@ -1,4 +1,4 @@
-"""What operators see: whether a process is live and ready, and what ails a database."""
+"""Monitoring: health probes, metrics, traces, history and diagnosis."""
 
 from queue_over_sql.dialects.checkup import Finding, Level
 from queue_over_sql.observability.doctor import diagnose

@@ -1,7 +1,7 @@
-"""Doctor: what ails a database of queues, and what to do about it.
+"""Doctor: finds problems of a database and says how to fix them.
 
-It reads catalogs, settings and a few rows by their indexes, with a time limit for each statement,
-so that it does no harm on a large database. It changes and creates nothing.
+It reads catalogs, settings and a few rows by index, with a time limit for each statement, so it is
+safe for a large database. It changes and creates nothing.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _MOST_QUEUES: Final = 200
 
 
 def diagnose(service: QueueService, *, timeout: Duration = 5.0) -> list[Finding]:
-    """Look for what ails the database of a service, and say what to do.
+    """Check the database of a service for problems.
 
     Args:
-        service: of the database; it need not be started.
-        timeout: how long each statement may take.
+        service: a service of the database; it need not be started.
+        timeout: time limit for each statement.
 
     Returns:
-        What was found, in the order in which it was looked at.
+        The findings, in the order of the checks.
 
     Raises:
         DatabaseUnavailable: the database cannot be reached.
-        TypeError, ValueError: the time-out is no duration above zero.
+        TypeError, ValueError: the timeout is not a duration above zero.
     """
     seconds = to_timedelta(timeout, "timeout").total_seconds()
     return list(_Doctor(service, seconds).findings())
@@ -99,12 +99,12 @@ class _Doctor:
         after = time.time()
         ahead = max(before - there, there - after, 0.0)
         if ahead <= _SKEW_SECONDS:
-            yield Finding(Level.OK, "clocks", "this host and the database agree")
+            yield Finding(Level.OK, "clocks", "the clocks of this host and of the database agree")
             return
         said = f"the clocks of this host and of the database differ by {ahead:.1f} s"
         advice = (
-            "Set both by NTP: queues go by the database's clock alone, but a delay given by at= "
-            "and the times of logs are this host's."
+            "Synchronize both with NTP. Queues use the clock of the database, but times for at= "
+            "and in logs are from this host."
         )
         yield Finding(Level.WARNING, "clocks", said, advice)
 
@@ -112,10 +112,10 @@ class _Doctor:
         self._missing = self._inspection.missing_tables()
         if len(self._missing) == len(self._inspection.system.all):
             advice = "Create a queue, or check the URL, --schema and the account."
-            yield Finding(Level.ERROR, "tables", "there are no tables of queues here", advice)
+            yield Finding(Level.ERROR, "tables", "there are no tables of queues", advice)
             return
         for name in self._missing:
-            advice = "Start a service of this version: it adds what an earlier one did not have."
+            advice = "Start a service of this release: it creates missing tables."
             yield Finding(Level.WARNING, "tables", f"the table {name} is missing", advice)
         records = self._inspection.records()
         for record in records[:_MOST_QUEUES]:
@@ -124,7 +124,7 @@ class _Doctor:
             except QueueError as error:
                 yield Finding(Level.ERROR, f"queue {record.name}", str(error))
         text = f"{len(records)} queue{'' if len(records) == 1 else 's'}" + (
-            f", of which the first {_MOST_QUEUES} are looked at"
+            f", of which the first {_MOST_QUEUES} are checked"
             if len(records) > _MOST_QUEUES
             else ""
         )
@@ -139,7 +139,7 @@ class _Doctor:
                         found = True
                         yield finding
         if self._queues and not found:
-            yield Finding(Level.OK, "indexes", "all are there")
+            yield Finding(Level.OK, "indexes", "all exist")
 
     def _consumers(self) -> Iterator[Finding]:
         if self._inspection.system.consumers.name in self._missing:
@@ -152,13 +152,13 @@ class _Doctor:
                 f"{overdue:.0f} s and holds {holds or 'nothing'}"
             )
             if overdue < _NEGLECTED_SECONDS:
-                advice = "Wait: a reaper gives back what it holds."
+                advice = "Wait: a reaper releases its messages."
                 yield Finding(Level.NOTE, "consumers", said, advice)
             else:
-                advice = "Start a reaper, which gives that back: queue-over-sql reaper."
+                advice = "Start a reaper, which releases its messages: queue-over-sql reaper."
                 yield Finding(Level.WARNING, "consumers", said, advice)
         if len(dead) > _MOST_SHOWN:
-            yield Finding(Level.WARNING, "consumers", f"{len(dead)} are dead in all")
+            yield Finding(Level.WARNING, "consumers", f"{len(dead)} consumers are dead in total")
         yield Finding(Level.OK, "consumers", f"{len(alive)} are alive")
 
     def _held_by(self, consumer_id: str) -> str:
@@ -183,11 +183,13 @@ class _Doctor:
                 continue
             if age > _NEGLECTED_SECONDS:
                 neglected = True
-                said = f"{look.name} has messages since {age:.0f} s, and nobody holds any"
+                said = (
+                    f"{look.name} has had ready messages for {age:.0f} s, and no consumer holds any"
+                )
                 advice = "Start a worker that handles this queue."
                 yield Finding(Level.WARNING, "queues", said, advice)
         if not neglected:
-            yield Finding(Level.OK, "queues", "none waits for a consumer")
+            yield Finding(Level.OK, "queues", "no queue waits for a consumer")
 
 
 def _safely(name: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
@@ -196,9 +198,9 @@ def _safely(name: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Findin
     except (DatabaseRefused, DatabaseUnavailable) as error:
         if isinstance(error, DatabaseUnavailable) and name == "engine":
             raise
-        advice = "Give the account the right to read it, or look yourself."
+        advice = "Grant the login the right to read it, or check it yourself."
         reason = " ".join(str(error).split())
-        yield Finding(Level.NOTE, name, f"it could not be looked at: {reason}", advice)
+        yield Finding(Level.NOTE, name, f"it could not be checked: {reason}", advice)
 
 
 def _compare(connection: Connection, table: Table) -> Iterator[Finding]:
@@ -218,7 +220,7 @@ def _compare(connection: Connection, table: Table) -> Iterator[Finding]:
         wanted = [column.name for column in constraint.columns]
         if constraint.name not in known and wanted not in columns:
             said = f"table {table.name} has no unique constraint on {', '.join(wanted)}"
-            advice = "Remove live messages of equal keys, and add the constraint again."
+            advice = "Remove live messages with equal keys, and add the constraint again."
             yield Finding(Level.ERROR, "indexes", said, advice)
 
 
@@ -230,9 +232,9 @@ def _compare_index(connection: Connection, index: Index, there: Any) -> Iterator
     made = " ".join(str(CreateIndex(index).compile(dialect=connection.dialect)).split())
     columns = [column.name for column in index.columns]
     if there is None:
-        said = f"index {index.name} is missing: claims or pruning read the whole table"
+        said = f"index {index.name} is missing, so claims or pruning read the whole table"
         yield Finding(Level.WARNING, "indexes", said, f"Run: {made}")
     elif [str(name).lower() for name in there["column_names"]] != [c.lower() for c in columns]:
         has = ", ".join(map(str, there["column_names"]))
         said = f"index {index.name} is on {has}, not on {', '.join(columns)}"
-        yield Finding(Level.WARNING, "indexes", said, f"Drop it, and run: {made}")
+        yield Finding(Level.WARNING, "indexes", said, f"Drop it and run: {made}")

@@ -1,12 +1,11 @@
-"""Health: whether a process is live and ready, and whether queues are served at all.
+"""Health: whether a process is live and ready, and whether queues are served.
 
-*Live* is answered without the database: an outage must not restart every process. What runs in the
-background says by when it comes round again (``Turn``). A loop that is late, does not wait for the
-database and has not moved since the last look is stuck. On an event loop a callback has to come
-back instead.
+*Live* does not need the database, because an outage must not restart every process. Each background
+loop announces when it runs again (``Turn``). A loop is stuck if it is late, does not wait for the
+database and has not moved since the last probe. On an event loop, a callback must return instead.
 
-*Ready* asks the database for this consumer's registration, beside all others, at most once a
-second, and waits for a bounded time.
+*Ready* reads this consumer's registration from the database, at most once a second, with a time
+limit.
 """
 
 from __future__ import annotations
@@ -60,8 +59,8 @@ class Report:
     """The answer to a probe.
 
     Attributes:
-        ok: whether every check is.
-        checks: what was looked at, each with ``ok`` or what is wrong; never a payload or a secret.
+        ok: whether all checks are ok.
+        checks: the checks by name, each ``ok`` or what is wrong; never a payload or a secret.
     """
 
     ok: bool
@@ -69,23 +68,23 @@ class Report:
 
     @classmethod
     def of(cls, checks: Mapping[str, str]) -> Report:
-        """The report of these checks."""
+        """Make the report of these checks."""
         return cls(all(said == OK for said in checks.values()), checks)
 
 
 class Health:
-    """Whether this process is live and ready; may be asked from any thread.
+    """Whether this process is live and ready; any thread may use it.
 
     Args:
-        watched: a worker, or a service that has none; of either kind, also for an event loop.
-        hung_after: when a worker counts as hung: each of its threads has been in one call of a
-            handler for so long. None, the default, lets handlers take any time.
-        database_timeout: how long the database may take to answer.
-        turn_timeout: how late a loop of the library, or the event loop, may come round; by default
-            the service's ``consumer_timeout``, after which it has lost what it held.
+        watched: a worker, or a service without a worker; also asynchronous ones.
+        hung_after: a worker is considered hung if each of its threads has been in one handler call
+            for this long. None (default): handlers may take any time.
+        database_timeout: time limit for the database's answer.
+        turn_timeout: how late a background loop, or the event loop, may be. Default: the service's
+            ``consumer_timeout``, after which its messages go to other consumers.
 
     Raises:
-        TypeError, ValueError: an argument has no sensible value.
+        TypeError, ValueError: an argument has an invalid value.
     """
 
     def __init__(
@@ -121,7 +120,7 @@ class Health:
         self._callback = _Callback()
 
     def live(self) -> Report:
-        """Whether the process turns over: what is not live should be started again."""
+        """Check whether the process makes progress; one that is not live should be restarted."""
         checks: dict[str, str] = {}
         if self._parts.connections.runtime.has_threads:
             for turn in self._turns():
@@ -137,21 +136,21 @@ class Health:
         return Report.of(checks or {"process": OK})
 
     def ready(self) -> Report:
-        """Whether the process can work now: started, not draining, alive in the database."""
+        """Check whether the process can work now: started, not draining, registered and alive."""
         checks: dict[str, str] = {}
         parts, threads = self._parts, self._threads
         if parts.closed:
             checks["service"] = "it was stopped"
         elif threads is not None and threads.draining:
-            checks["worker"] = "it finishes what it has begun, and takes nothing new"
+            checks["worker"] = "it is draining: it finishes its current messages"
         elif threads is not None and not threads.supplies:
-            checks["worker"] = "it has not begun"
+            checks["worker"] = "it is not running yet"
         elif not parts.consumer.may_register:
             checks["database"] = self._database.ask()
         elif parts.consumer.consumer_id is None:
-            checks["service"] = "it has not started"
+            checks["service"] = "it is not started"
         else:
-            checks["heartbeat"] = OK if parts.consumer.alive else "the last one is too long ago"
+            checks["heartbeat"] = OK if parts.consumer.alive else "the last one was too long ago"
             checks["database"] = self._database.ask()
         return Report.of(checks)
 
@@ -168,7 +167,7 @@ class Health:
         late = now - turn.due_at
         # One that ended in order has said so before.
         if thread is not None and not thread.is_alive() and turn.thread is thread:
-            return self._tell(turn, f"the {turn.name} has ended by itself")
+            return self._tell(turn, f"the {turn.name} has stopped unexpectedly")
         frame = None if thread is None or late < self._patience else _frame_of(thread)
         with self._lock:
             if frame is None or _asks_database(frame):
@@ -194,7 +193,7 @@ class Health:
             self._told.discard(threads)
             return OK
         count = threads.concurrency
-        said = f"each of {count} has been in one call for more than {self._hung_after:g} s"
+        said = f"each of {count} has been in one handler call for more than {self._hung_after:g} s"
         workers = (t for t in threading.enumerate() if t.name.startswith("queue-over-sql-worker-"))
         return self._tell(threads, said, *workers)
 
@@ -296,10 +295,10 @@ class _Question:
             _log.info("A probe could not reach the database: %s", error)
             self.answer = "it cannot be reached"
         except QueueError as error:
-            _log.warning("A probe asked the database in vain: %s", error)
-            self.answer = "it refused the question"
+            _log.warning("A probe's query failed: %s", error)
+            self.answer = "it refused the query"
         finally:
-            self.answer = self.answer or "it could not be asked"
+            self.answer = self.answer or "it could not be queried"
             self.answered.set()
 
     def _ask(self) -> str:
@@ -312,17 +311,17 @@ class _Question:
             return "this consumer is not registered"
         # A session is closed even where the service stops meanwhile.
         alive = connections.run(lambda c: registrations.alive(c, system, dialect, me), repeat=False)
-        return OK if alive else "it takes this consumer for dead"
+        return OK if alive else "it considers this consumer dead"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that `check_queues` looked at.
+    """The result of one check of `check_queues`.
 
     Attributes:
-        name: of what was looked at; of a queue ``queue NAME``.
-        ok: whether it is well.
-        text: what was found, and what to do where it is not well.
+        name: what was checked; for a queue ``queue NAME``.
+        ok: whether it is ok.
+        text: the finding, and what to do if it is not ok.
     """
 
     name: str
@@ -337,23 +336,23 @@ _NEGLECTED_SECONDS: Final = 60.0
 def check_queues(
     service: QueueService, *, max_age: Duration | None = None, timeout: Duration = 5.0
 ) -> list[Check]:
-    """Look from outside whether the queues of a database are served.
+    """Check from outside whether the queues of a database are being served.
 
-    It reads a few rows by their indexes, changes nothing and creates nothing. Whether a reaper
-    works is judged by what waits for one: a consumer or a lease that expired, or a schedule that
-    was due, more than a minute ago. Whether a queue is consumed is judged likewise: something has
-    been ready for a minute, and nobody holds any message of the queue.
+    It reads a few rows by index, and changes and creates nothing. It reports a missing reaper if a
+    consumer or a lease expired, or a schedule was due, more than a minute ago. It reports a missing
+    consumer of a queue if a message has been ready for a minute and no consumer holds any message
+    of the queue.
 
     Args:
         service: of the database; it need not be started.
-        max_age: how long the oldest ready message of a queue may have been due; None for any time.
-        timeout: how long the database may take for all of it.
+        max_age: how long the oldest ready message of a queue may have been due; None: any time.
+        timeout: time limit for all checks.
 
     Returns:
-        The checks, up to the first that makes the others impossible.
+        The checks; they end early if one makes the others impossible.
 
     Raises:
-        TypeError, ValueError: an argument has no sensible value.
+        TypeError, ValueError: an argument has an invalid value.
     """
     parts, seconds = parts_of(service), _seconds(timeout, "timeout")
     limit = None if max_age is None else _seconds(max_age, "max_age")
@@ -368,7 +367,7 @@ def check_queues(
     except DatabaseUnavailable as error:
         return [Check("database", ok=False, text=str(error))]
     if not done:
-        text = f"no answer within {seconds:g} s: look whether it runs, and what keeps it busy"
+        text = f"no answer within {seconds:g} s: check whether it runs, and what keeps it busy"
         return [Check("database", ok=False, text=text)]
     return checks
 
@@ -380,7 +379,7 @@ def _checks(inspection: Inspection, max_age: float | None) -> Iterator[Check]:
         text = f"there is no table {lacking[0]}: create a queue, or check --schema and the database"
         yield Check("schema", ok=False, text=text)
         return
-    yield Check("schema", ok=True, text="the tables are there")
+    yield Check("schema", ok=True, text="the tables exist")
     alive, dead = inspection.consumers()
     serving = [each for each in alive if not each.permanent]
     text = f"{len(serving)} alive" if serving else "none is alive: start a worker"
@@ -396,8 +395,11 @@ def _checks(inspection: Inspection, max_age: float | None) -> Iterator[Check]:
         if each.oldest_lease is not None and each.oldest_lease > _NEGLECTED_SECONDS
     ]
     waiting = ", ".join(waits)
-    text = f"none works: {waiting} wait; start one with: queue-over-sql reaper"
-    yield Check("reaper", ok=not waits, text=text if waits else "nothing waits for one")
+    text = (
+        f"no reaper is running, and these wait for one: {waiting}. Start one with: "
+        "queue-over-sql reaper"
+    )
+    yield Check("reaper", ok=not waits, text=text if waits else "nothing waits for a reaper")
     for each in queues:
         yield _check_of_queue(each, max_age)
 
@@ -407,14 +409,14 @@ def _check_of_queue(queue: QueueLook, max_age: float | None) -> Check:
     if queue.problem is not None:
         return Check(name, ok=False, text=queue.problem)
     if age is None:
-        return Check(name, ok=True, text="nothing is ready")
+        return Check(name, ok=True, text="no message is ready")
     since = f"the oldest ready message has been due for {age:.0f} s"
     if queue.paused:
         return Check(name, ok=True, text=f"paused; {since}")
     if max_age is not None and age > max_age:
-        text = f"{since}, more than {max_age:g} s: add workers, or see what holds them up"
+        text = f"{since}, more than {max_age:g} s: add workers, or find out what delays them"
         return Check(name, ok=False, text=text)
     if age > _NEGLECTED_SECONDS and not queue.is_claimed:
-        text = f"{since}, and nobody holds any: start a worker that handles this queue"
+        text = f"{since}, and no consumer holds any: start a worker that handles this queue"
         return Check(name, ok=False, text=text)
     return Check(name, ok=True, text=since)

@@ -1,7 +1,7 @@
-"""History: what was done in each minute, kept in the database and read back.
+"""History: counts per queue and minute, stored in the database.
 
-A process adds one row for each queue and minute in which something happened, so that the cost does
-not grow with the messages.
+Each process adds one row per queue and active minute, so the cost does not grow with the number of
+messages.
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 BOUNDS: Final[tuple[float, ...]] = tuple(0.001 * 2**exponent for exponent in range(24))
-"""Upper bounds in seconds of the classes of a histogram, from 1 ms to 2 h 20 min; one class more
-has all that is above."""
+"""Upper bounds of the histogram buckets in seconds, from 1 ms to 2 h 20 min.
+
+One more bucket has all larger values.
+"""
 
 _MINUTE: Final = 60
 _MICROSECONDS: Final = 60_000_000
@@ -49,20 +51,20 @@ _PRUNE_SECONDS: Final = 3_600
 
 @dataclasses.dataclass
 class Minute:
-    """What happened in one queue in one minute, in all processes together.
+    """The activity of one queue in one minute, in all processes together.
 
     Attributes:
         queue: name of the queue.
         begins_at: when the minute began, by the database's clock.
-        published, claimed: messages.
-        redelivered: those claimed that had been delivered before.
+        published, claimed: numbers of messages.
+        redelivered: claimed messages that had been delivered before.
         done, retried, failed, rejected, released: messages by how they were settled; ``failed``
             were out of attempts.
-        claims_lost: messages that could not be settled any more.
-        handler_failures: calls of handlers that raised.
-        waited: how many messages waited for how long from being due to their first claim: a
-            histogram by ``BOUNDS``.
-        handled: how many calls of handlers took how long, likewise.
+        claims_lost: messages that could not be settled, because their claims were lost.
+        handler_failures: handler calls that raised an exception.
+        waited: a histogram (``BOUNDS``) of the seconds that messages waited from their due time to
+            their first claim.
+        handled: a histogram (``BOUNDS``) of the duration of handler calls.
     """
 
     queue: str
@@ -81,7 +83,7 @@ class Minute:
     handled: list[int] = dataclasses.field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
 
     def add(self, other: Minute) -> None:
-        """Count what happened in another process, or in another minute, too."""
+        """Add the counts of another process or minute."""
         for name in HISTORY_COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for mine, theirs in ((self.waited, other.waited), (self.handled, other.handled)):
@@ -89,9 +91,9 @@ class Minute:
 
 
 def quantile(histogram: Sequence[int], share: float) -> float | None:
-    """About how many seconds this share of the values did not exceed; None without values.
+    """Estimate a quantile in seconds; None if there are no values.
 
-    The answer is the upper bound of a class, so at most twice the true value; ``inf`` above the
+    The result is the upper bound of a bucket, so at most twice the true value; ``inf`` above the
     last bound.
     """
     wanted, seen = share * sum(histogram), 0
@@ -105,18 +107,19 @@ def quantile(histogram: Sequence[int], share: float) -> float | None:
 
 
 class History(Observer):
-    """Adds a row to the database for each queue and minute.
+    """An observer that records the activity of each queue and minute in the database.
 
     Give it to ``QueueService(observer=…)``.
 
-    A row is written after the end of its minute, and when the service stops. A process that is
-    killed loses the minute that runs.
+    It writes a row after the end of each minute, and when the service stops. A process that is
+    killed loses the current minute.
 
     Args:
-        keep: how long rows are kept.
+        keep: how long to keep rows.
 
     Raises:
-        TypeError, ValueError: ``keep`` is no duration above zero, or a second service gets it.
+        TypeError, ValueError: ``keep`` is not a duration above zero, or another service already
+            uses this object.
     """
 
     def __init__(self, *, keep: Duration = timedelta(days=7)) -> None:
@@ -131,15 +134,15 @@ class History(Observer):
         self._outage = OutageLog("The history")
 
     def opened(self, service: QueueService) -> None:
-        """Write to the database of this service."""
+        """Use the database of this service."""
         if self._parts is not None:
-            msg = "a History belongs to one service: make another one for the second"
+            msg = "this History already belongs to another service: create one for each service"
             raise ValueError(msg)
         self._parts = parts_of(service)
         self._changed = self._parts.connections.runtime.condition()
 
     def closing(self) -> None:
-        """Write what is not written yet."""
+        """Write the remaining counts."""
         self._closing = True
         if self._changed is not None:
             with self._changed:
@@ -231,7 +234,9 @@ class History(Observer):
             self._outage.began(error)
             self._keep_for_later(ended)
         except QueueError as error:
-            _log.warning("The history of %d minutes is lost: %s", len(ended), error)
+            _log.warning(
+                "The history of %d minutes could not be written and is lost: %s", len(ended), error
+            )
 
     def _keep_for_later(self, ended: dict[tuple[str, int], Minute]) -> None:
         with self._mine():
@@ -277,18 +282,18 @@ class History(Observer):
 
 
 def read_history(service: QueueService, since: Duration, queue: str | None = None) -> list[Minute]:
-    """What happened lately, by queue and minute.
+    """Read the recent activity by queue and minute.
 
     Args:
-        service: of the database.
-        since: how long ago the first minute may have begun.
-        queue: only of this queue.
+        service: a service of the database.
+        since: how far to look back.
+        queue: only this queue.
 
     Returns:
-        The minutes in which something happened, of all processes together, by queue and time.
+        The active minutes, of all processes together, by queue and time.
 
     Raises:
-        TypeError, ValueError: ``since`` is no duration above zero.
+        TypeError, ValueError: ``since`` is not a duration above zero.
     """
     parts = parts_of(service)
     seconds = to_timedelta(since, "since").total_seconds()

@@ -19,7 +19,7 @@ try:
     from opentelemetry.context import Context
     from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode
 except ImportError as error:
-    msg = "Traces need OpenTelemetry: install the extra `opentelemetry`"
+    msg = "Traces require OpenTelemetry: install the extra `opentelemetry`"
     raise ImportError(msg) from error
 
 if TYPE_CHECKING:
@@ -34,20 +34,20 @@ _DEFAULT: Final = Context()
 
 
 class OpenTelemetryObserver(Observer):
-    """Makes spans and measures durations; give it to ``QueueService(observer=…)``.
+    """Creates spans and measures durations; pass it to ``QueueService(observer=…)``.
 
-    A publish is a span ``publish QUEUE`` of the kind producer, whose context the message carries.
-    A claim is a span ``receive QUEUE`` of the kind client, linked to what it received. A call of a
-    worker's handler is a span ``process QUEUE`` of the kind consumer. At the first attempt it is a
-    child of the publish; at a later one, and for a batch, it begins a new trace and links to it.
+    A publish is a producer span ``publish QUEUE``, and the message carries its context. A claim is
+    a client span ``receive QUEUE``, linked to the publish spans of its messages. A handler call is
+    a consumer span ``process QUEUE``. At the first attempt it is a child of the publish. At later
+    attempts, and for a batch, it starts a new trace that links to the publish.
 
     Metrics: ``messaging.client.operation.duration``, ``messaging.client.sent.messages``,
     ``messaging.client.consumed.messages`` and ``messaging.process.duration``, in seconds and
     messages.
 
     Args:
-        tracer_provider: the global one if left out.
-        meter_provider: the global one if left out.
+        tracer_provider: default: the global one.
+        meter_provider: default: the global one.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class OpenTelemetryObserver(Observer):
 
     @contextlib.contextmanager
     def publishing(self, queue: str, count: int) -> Iterator[dict[str, str]]:
-        """A span, whose context each message gets."""
+        """Wrap the publish in a span, whose context each message gets."""
         attributes = _attributes(queue, "publish", "send")
         if count != 1:
             attributes["messaging.batch.message_count"] = count
@@ -102,7 +102,7 @@ class OpenTelemetryObserver(Observer):
             span.set_attribute("messaging.batch.message_count", count)
 
     def claimed(self, queue: str, messages: Sequence[MessageFacts], seconds: float) -> None:
-        """A span of what is over."""
+        """Record a span for the claim."""
         attributes = _attributes(queue, "receive", "receive") | _about(messages)
         ended = time.time_ns()
         span = self._tracer.start_span(
@@ -119,7 +119,7 @@ class OpenTelemetryObserver(Observer):
 
     @contextlib.contextmanager
     def handling(self, queue: str, messages: Sequence[MessageFacts]) -> Iterator[None]:
-        """A span around the handler."""
+        """Wrap the handler call in a span."""
         attributes = _attributes(queue, "process", "process") | _about(messages)
         parent, links = None, _links(messages)
         if len(messages) == 1:
@@ -138,7 +138,7 @@ class OpenTelemetryObserver(Observer):
         seconds: float,
         error: BaseException | None,
     ) -> None:
-        """Measure it."""
+        """Record the duration."""
         del messages
         failure = None if error is None else _type_of(error)
         attributes = _measured(_attributes(queue, "process", "process"), failure)

@@ -32,7 +32,7 @@ _CONNECTION_SECONDS: Final = 10.0
 
 
 class Probed(Protocol):
-    """Who says whether a process is live and ready."""
+    """An object that reports whether a process is live and ready."""
 
     def live(self) -> Report:
         """Whether it turns over."""
@@ -63,28 +63,30 @@ def read_address(text: str) -> tuple[str, int]:
     """
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdecimal() and int(port) <= _LAST_PORT):
-        msg = f"{text!r} is no address: write HOST:PORT, such as 127.0.0.1:9000, or PORT alone"
+        msg = f"{text!r} is not an address: write HOST:PORT, such as 127.0.0.1:9000, or only PORT"
         raise ValueError(msg)
     return host.removeprefix("[").removesuffix("]") or LOCAL, int(port)
 
 
 class ProbeServer:
-    """Answers ``/livez`` and ``/readyz`` by 200 or 503, in threads of its own.
+    """An HTTP server that answers ``/livez`` and ``/readyz`` with 200 or 503, in its own threads.
 
-    Used as a context manager. It answers GET and HEAD alone, eight connections at once, each for
-    ten seconds at most. The answer is JSON: ``{"status": "ok", "checks": {"database": "ok"}}``.
+    Use it as a context manager. It only answers GET and HEAD, on up to eight connections at once,
+    each for up to ten seconds. The answer is JSON: ``{"status": "ok", "checks": {"database":
+    "ok"}}``.
 
     Args:
-        probed: a ``Health``, or another who says whether the process is live and ready.
-        address: ``HOST:PORT``; a port alone is reached from this machine alone, 0 picks a free one.
-        pages: what else is there, by path: a function for each that makes its answer.
+        probed: a ``Health``, or another object with ``live()`` and ``ready()``.
+        address: ``HOST:PORT``; a port without a host listens on this machine only; 0 picks a free
+            port.
+        pages: further pages: a mapping of paths to functions that return a ``Page``.
 
     Attributes:
-        address: ``host:port`` that it listens on.
+        address: the ``host:port`` on which it listens.
 
     Raises:
         ValueError: the address cannot be read.
-        OSError: it is taken, or not this machine's.
+        OSError: the address is in use, or does not belong to this machine.
     """
 
     def __init__(
@@ -169,7 +171,7 @@ class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """One who leaves in the middle is no news."""
         del request, client_address
-        _log.debug("A probe was not answered.", exc_info=True)
+        _log.debug("A probe could not be answered.", exc_info=True)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -181,13 +183,15 @@ class _Handler(BaseHTTPRequestHandler):
         make = self.server.routes.get(self.path.partition("?")[0])
         if make is None:
             known = ", ".join(self.server.routes)
-            self._send(Page(f"There is: {known}.\n", HTTPStatus.NOT_FOUND))
+            self._send(Page(f"Not found. Pages: {known}.\n", HTTPStatus.NOT_FOUND))
             return
         try:
             page = make()
         except Exception:  # noqa: BLE001 - the log says what, the asker that it failed
             _log.exception("A probe of %s failed.", self.path.partition("?")[0])
-            page = Page("The answer could not be made.\n", HTTPStatus.INTERNAL_SERVER_ERROR)
+            page = Page(
+                "The page could not be created; see the log.\n", HTTPStatus.INTERNAL_SERVER_ERROR
+            )
         self._send(page)
 
     do_HEAD = do_GET  # noqa: N815 - the name that its base calls
@@ -222,12 +226,12 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class SystemdNotifier:
-    """Tells systemd when the process is ready, and while it is live; a context manager.
+    """A context manager that tells systemd when the process is ready, and while it is live.
 
     For units with ``Type=notify`` and ``WatchdogSec=``; elsewhere it does nothing.
 
     Args:
-        probed: who says whether the process is live and ready.
+        probed: an object that reports whether the process is live and ready.
     """
 
     def __init__(self, probed: Probed) -> None:

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: what a process does, and what a database holds.
+"""Metrics for Prometheus, of the work of a process and of the queues of a database.
 
 They need the extra ``prometheus``.
 
@@ -31,7 +31,7 @@ try:
     from prometheus_client.core import GaugeMetricFamily, Metric
     from prometheus_client.registry import Collector
 except ImportError as error:
-    msg = "Metrics need prometheus_client: install the extra `prometheus`"
+    msg = "Metrics require prometheus_client: install the extra `prometheus`"
     raise ImportError(msg) from error
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ _MULTIPROCESS: Final = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class PrometheusObserver(Observer):
-    """Counts what this process does; give it to ``QueueService(observer=…)``, one for each process.
+    """Counts the work of this process; pass one per process to ``QueueService(observer=…)``.
 
-    Its metrics begin with ``queue_over_sql_``. They have the label ``queue``, but those of the
+    Its metrics begin with ``queue_over_sql_``. They have the label ``queue``, except those of the
     reaper.
 
     ================================  =========================================================
@@ -71,10 +71,10 @@ class PrometheusObserver(Observer):
     ================================  =========================================================
 
     Args:
-        registry: of prometheus_client; its default one if left out.
+        registry: a registry of prometheus_client; default: its global one.
 
     Raises:
-        ValueError: the registry has these metrics already: make one observer, and share it.
+        ValueError: the registry already has these metrics: create one observer and share it.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
@@ -90,19 +90,23 @@ class PrometheusObserver(Observer):
         self._published = counter("published", "Messages published.", "queue")
         self._claimed = counter("claimed", "Messages claimed.", "queue")
         self._redelivered = counter(
-            "redelivered", "Messages claimed that were delivered before.", "queue"
+            "redelivered", "Claimed messages that had been delivered before.", "queue"
         )
-        self._waited = histogram("wait_seconds", "From due to the first claim.", "queue")
+        self._waited = histogram(
+            "wait_seconds", "Time from the due time to the first claim.", "queue"
+        )
         self._handled = histogram(
-            "handler_duration_seconds", "How long handlers ran.", "queue", "result"
+            "handler_duration_seconds", "Duration of handler calls.", "queue", "result"
         )
         self._settled = counter("settled", "Messages settled.", "queue", "outcome")
         self._dead = counter("dead_lettered", "Messages that became dead letters.", "queue")
         self._lost = counter("claims_lost", "Messages whose claim was lost.", "queue")
         self._scheduled = counter("scheduled", "Messages that schedules published.", "queue")
         self._passes = counter("reaper_passes", "Passes of the reaper.")
-        self._restored = counter("reaper_restored", "Messages that the reaper gave back.")
-        self._pass_seconds = histogram("reaper_duration_seconds", "How long a pass took.")
+        self._restored = counter(
+            "reaper_restored", "Messages that the reaper returned to their queues."
+        )
+        self._pass_seconds = histogram("reaper_duration_seconds", "Duration of a pass.")
         self._last_pass = Gauge(
             f"{_PREFIX}_reaper_last_pass_timestamp_seconds",
             "When the reaper's last pass ended.",
@@ -168,7 +172,7 @@ class PrometheusObserver(Observer):
 
 
 class DatabaseCollector(Collector):
-    """Asks a database what its queues hold; one process for each database needs it.
+    """Collects metrics of the queues of a database, in one process per database.
 
     ==============================================  =============================================
     ``queue_over_sql_up``                           1 where the database answered
@@ -184,8 +188,8 @@ class DatabaseCollector(Collector):
     ==============================================  =============================================
 
     Args:
-        service: of the database; it need not be started.
-        seconds: how long an answer serves all who ask, so that many scrapes cost one look.
+        service: a service of the database; it need not be started.
+        seconds: how long a result is cached, so that many scrapes cost one query.
     """
 
     def __init__(self, service: QueueService, *, seconds: float = 5.0) -> None:
@@ -196,7 +200,7 @@ class DatabaseCollector(Collector):
         self._collected_at = float("-inf")
 
     def collect(self) -> Iterable[Metric]:
-        """What the database holds now, or held a moment ago."""
+        """Return the metrics of the database, possibly from the cache."""
         with self._lock:
             if time.monotonic() - self._collected_at > self._seconds:
                 self._collected = list(self._look())
@@ -204,7 +208,7 @@ class DatabaseCollector(Collector):
             return self._collected
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: to be registered it need not ask the database."""
+        """Return nothing, so that registering it does not query the database."""
         return []
 
     def _look(self) -> Iterator[Metric]:
@@ -223,9 +227,9 @@ class DatabaseCollector(Collector):
         def gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
             return GaugeMetricFamily(f"{_PREFIX}_{name}", text, labels=["queue", *labels])
 
-        messages = gauge("messages", "Messages that are not finished.", "status")
+        messages = gauge("messages", "Unfinished messages.", "status")
         dead = gauge("dead_letters", "Dead letters in the archive.")
-        age = gauge("oldest_ready_age_seconds", "How long the oldest ready message is due.")
+        age = gauge("oldest_ready_age_seconds", "How long the oldest ready message has been due.")
         paused = gauge("paused", "Whether the queue is paused.")
         for queue in self._service.queues():
             try:
@@ -259,19 +263,19 @@ class DatabaseCollector(Collector):
         count.add_metric(["expired"], expired)
         heard = GaugeMetricFamily(
             f"{_PREFIX}_consumer_heartbeat_age_seconds",
-            "Age of the oldest heartbeat of a living consumer.",
+            "Age of the oldest heartbeat of all consumers that are alive.",
         )
         heard.add_metric([], max([0.0, *ages]))
         return [count, heard]
 
 
 def exposition(*collectors: Any, registry: CollectorRegistry | None = None) -> bytes:
-    """All metrics as text for Prometheus, of all processes where they share a folder.
+    """Return all metrics in Prometheus text format.
 
     Args:
-        collectors: beside those of the registry.
-        registry: the default one if left out. Where ``PROMETHEUS_MULTIPROC_DIR`` is set, the
-            processes that share that folder are added up instead.
+        collectors: collectors in addition to those of the registry.
+        registry: default: the global one. If ``PROMETHEUS_MULTIPROC_DIR`` is set, the metrics of
+            all processes that share that folder are added up instead.
     """
     gathered = CollectorRegistry()
     if os.environ.get(_MULTIPROCESS):

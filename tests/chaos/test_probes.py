@@ -138,7 +138,7 @@ def test_handlers_in_a_deadlock_are_not_live(sqlite_url: str, tmp_path: Path) ->
         assert 200 == worker.ask("/livez")[0]
         succeed("publish", "jobs", url=sqlite_url, stdin="0\n1\n")
         said = worker.becomes("/livez", 503)
-        assert "each of 2 has been in one call for more than 0.5 s" == said["handlers"]
+        assert "each of 2 has been in one handler call for more than 0.5 s" == said["handlers"]
         log = worker.log.read_text()
         assert ("This process is not live" in log, "with locks[1 - message.payload]" in log) == (
             True,
@@ -155,7 +155,7 @@ def test_a_worker_that_drains_is_live_and_not_ready(sqlite_url: str, tmp_path: P
         eventually((tmp_path / "begun-slow").exists, "the handler runs")
         worker.process.send_signal(signal.SIGTERM)
         said = worker.becomes("/readyz", 503)
-        assert {"worker": "it finishes what it has begun, and takes nothing new"} == said
+        assert {"worker": "it is draining: it finishes its current messages"} == said
         assert 200 == worker.ask("/livez")[0]
         (tmp_path / "go").touch()
         assert 0 == worker.process.wait(30)

@@ -49,7 +49,7 @@ def test_one_that_the_database_takes_for_dead_is_not_ready(
     service.start()
     health = Health(service)
     run(database, "UPDATE queue_over_sql_consumers SET expires_at = 1")
-    assert "it takes this consumer for dead" == health.ready().checks["database"]
+    assert "it considers this consumer dead" == health.ready().checks["database"]
 
 
 def test_a_worker_is_ready_while_it_takes_messages(make_service: MakeService) -> None:
@@ -66,7 +66,7 @@ def test_a_worker_is_ready_while_it_takes_messages(make_service: MakeService) ->
         assert go.wait(30)
 
     health = Health(worker)
-    assert (True, "it has not begun") == (health.live().ok, health.ready().checks["worker"])
+    assert (True, "it is not running yet") == (health.live().ok, health.ready().checks["worker"])
     with running(worker):
         wait_until(lambda: health.ready().ok)
         assert "supply of queue jobs" in health.live().checks
@@ -104,7 +104,7 @@ def test_handlers_that_wait_for_each_other_are_hung(make_service: MakeService) -
         assert strict.live().ok
         outside.publish(1)
         wait_until(lambda: not strict.live().ok)
-        said = "each of 2 has been in one call for more than 0.3 s"
+        said = "each of 2 has been in one handler call for more than 0.3 s"
         assert said == strict.live().checks["handlers"]
         assert patient.live().ok
         stop.append(True)
@@ -218,7 +218,7 @@ def test_a_loop_that_ended_by_itself_is_not_live(make_service: MakeService) -> N
     parts.background.every(0.02, "leaver", leave)
     health = Health(service)
     wait_until(lambda: not health.live().ok)
-    assert "the leaver has ended by itself" == health.live().checks["leaver"]
+    assert "the leaver has stopped unexpectedly" == health.live().checks["leaver"]
 
 
 @pytest.mark.engines("sqlite")
