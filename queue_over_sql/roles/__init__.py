@@ -1,4 +1,4 @@
-"""Roles: which rights on which tables publishers, consumers, operators and viewers need.
+"""Roles: the table rights of publishers, consumers, operators and viewers.
 
 ``service.roles`` installs them; ``docs/roles.md`` lists each grant with its reason.
 """

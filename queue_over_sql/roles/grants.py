@@ -1,4 +1,4 @@
-"""The grants of each role, as data; as statements of an engine; and who has a right that lacks."""
+"""The grants of each role as data and as SQL statements, and errors of missing rights."""
 
 from __future__ import annotations
 
@@ -196,8 +196,8 @@ def statements(place: Place, prefix: str = DEFAULT_PREFIX) -> list[str]:
     writer = _WRITERS.get(place.routines)
     if writer is None:
         msg = (
-            "There are roles for PostgreSQL, MySQL and MariaDB. On SQLite the rights on the file "
-            "decide; on H2 make users and grants by hand. See docs/roles.md."
+            "Roles are available on PostgreSQL, MySQL and MariaDB. On SQLite use the permissions "
+            "of the file; on H2 create users and grants by hand. See docs/roles.md."
         )
         raise UnsupportedByEngine(msg)
     return writer(place, prefix).all()
@@ -287,8 +287,8 @@ def not_permitted(prefix: str, refusal: str, statement: str) -> NotPermitted:
     table = _table_in(prefix, refusal, statement)
     if ddl is not None:
         text = (
-            f"{refusal} None of the roles may create, alter or drop tables. Let a login that may "
-            "do the same once (such as with queue-over-sql create), and run queue-over-sql roles "
+            f"{refusal} None of the roles may create, alter or drop tables. Do it once with a "
+            "login that may (such as with queue-over-sql create), then run queue-over-sql roles "
             "install. Nothing was changed."
         )
         return NotPermitted(text, table, [ddl[1].upper()])
@@ -299,9 +299,9 @@ def not_permitted(prefix: str, refusal: str, statement: str) -> NotPermitted:
     known_as = _sort_of(prefix, table)
     roles = [role for role in ROLES if all(_has(role, known_as, grant) for grant in needed)]
     text = (
-        f"{refusal} This takes {', '.join(rights)} on {table}, which "
-        f"{_listed(roles)}. Give the login that role, or that role the right with queue-over-sql "
-        "roles install; see docs/roles.md. Nothing was changed."
+        f"{refusal} This requires {', '.join(rights)} on {table}, which {_listed(roles)}. Grant "
+        "the login that role, or run queue-over-sql roles install to grant the role the right; "
+        "see docs/roles.md. Nothing was changed."
     )
     return NotPermitted(text, table, [grant.right for grant in needed], roles)
 

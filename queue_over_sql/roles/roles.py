@@ -1,4 +1,4 @@
-"""What ``service.roles`` does: print the statements that make the roles, or run them."""
+"""Roles: print or run the statements that create the roles."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ _GIVEN = text(
 
 @dataclasses.dataclass(frozen=True)
 class RolesInstalled:
-    """What an installation of roles did.
+    """The result of an installation of roles.
 
     Attributes:
-        roles: their names.
-        statements: what was run.
-        changes: what the roles have now and had not before; 0 where all was there.
+        roles: the names of the roles.
+        statements: the statements that were run.
+        changes: how many roles and rights are new; 0 if nothing was missing.
     """
 
     roles: tuple[str, ...]
@@ -78,10 +78,10 @@ class RolesInstalled:
 
 
 class Roles:
-    """Roles of the database for logins that publish, consume, operate or look.
+    """Database roles for publishers, consumers, operators and viewers.
 
-    PostgreSQL, MySQL and MariaDB. They cover the system's tables and those of queues, but for
-    temporary ones and tables of your own that were adopted.
+    PostgreSQL, MySQL and MariaDB. They cover the shared tables and those of queues, except
+    temporary queues and adopted tables.
     """
 
     def __init__(self, parts: ServiceParts) -> None:
@@ -94,19 +94,19 @@ class Roles:
         reply_queues: Collection[str] = (),
         prefix: str = DEFAULT_PREFIX,
     ) -> list[str]:
-        """What ``install`` would run.
+        """Return the statements that ``install`` would run.
 
         Args:
-            queues: which the roles are for; all that there are now by default.
-            reply_queues: those that ``QueueService(reply_queue=…)`` names, besides ``queues``:
-                publishers take replies from them, and consumers put replies in.
-            prefix: what the names of the roles begin with.
+            queues: the queues that the roles may use; default: all existing queues.
+            reply_queues: the queues of ``QueueService(reply_queue=…)``, in addition to ``queues``:
+                publishers consume replies from them, and consumers publish replies to them.
+            prefix: prefix of the names of the roles.
 
         Raises:
-            QueueNotFound: one of them is not there.
-            QueueSchemaMismatch: one is over a table of your own.
+            QueueNotFound: one of the queues does not exist.
+            QueueSchemaMismatch: one of the queues is an adopted table.
             UnsupportedByEngine: this engine has no such roles.
-            ValueError: the prefix is none.
+            ValueError: the prefix is not valid.
         """
         prefix = check_prefix(prefix)
         return self._run(lambda c: statements(self._place(c, queues, reply_queues), prefix))
@@ -118,18 +118,19 @@ class Roles:
         reply_queues: Collection[str] = (),
         prefix: str = DEFAULT_PREFIX,
     ) -> RolesInstalled:
-        """Make the roles and give them their rights; safe to repeat.
+        """Create the roles and grant them their rights; safe to repeat.
 
-        Run it again after a queue was created or got a ``dedup_window``. It takes no right back.
+        Run it again after you create a queue or give one a ``dedup_window``. It never revokes a
+        right.
 
         Args:
-            queues: which the roles are for; all that there are now by default.
-            reply_queues: as of ``statements``.
-            prefix: what the names of the roles begin with.
+            queues: the queues that the roles may use; default: all existing queues.
+            reply_queues: as for ``statements``.
+            prefix: prefix of the names of the roles.
 
         Raises:
-            QueueNotFound, QueueSchemaMismatch, UnsupportedByEngine, ValueError: likewise.
-            NotPermitted: this login may not make roles, or not pass on rights.
+            QueueNotFound, QueueSchemaMismatch, UnsupportedByEngine, ValueError: as for
+            ``statements``. NotPermitted: this login may not create roles or grant rights.
         """
         names = tuple(check_prefix(prefix) + role for role in ROLES)
 
@@ -192,8 +193,8 @@ class Roles:
                 own.append(name)
             elif queues is not None:
                 msg = (
-                    f"Queue {name!r} is over a table of your own, or cannot be read, so the roles "
-                    "do not cover it: grant rights on that table yourself."
+                    f"Queue {name!r} is an adopted table, or cannot be read, so the roles do not "
+                    "cover it: grant rights on that table yourself."
                 )
                 raise QueueSchemaMismatch(msg)
         return own
@@ -219,15 +220,15 @@ def _single_rights(grants: str) -> list[str]:
 
 
 def check_prefix(prefix: object) -> str:
-    """Let a prefix of roles pass.
+    """Check a prefix of roles.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not valid.
     """
     if not isinstance(prefix, str) or not _PREFIX.match(prefix):
         msg = (
-            "prefix must be up to 23 lower-case letters, digits and underscores that begin with a "
-            f"letter and end with an underscore; it is {prefix!r}"
+            "prefix must be up to 23 lower-case letters, digits and underscores, begin with a "
+            f"letter and end with an underscore, not {prefix!r}"
         )
         raise ValueError(msg)
     return prefix
