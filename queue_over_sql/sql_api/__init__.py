@@ -1,6 +1,6 @@
-"""The SQL API: functions and procedures beside the tables, for clients in any language.
+"""The SQL API: database functions and procedures, for clients in any language.
 
-``service.sql_api`` installs them; what they are called is in ``docs/sql-api.md``.
+``service.sql_api`` installs them; ``docs/sql-api.md`` lists them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What ``service.sql_api`` does: install, uninstall and print the SQL API."""
+"""Install, uninstall and print the SQL API."""
 
 from __future__ import annotations
 
@@ -30,29 +30,30 @@ T = TypeVar("T")
 
 
 class SqlApi:
-    """Functions and procedures beside the tables, so that any SQL client can use the queues.
+    """Database functions and procedures with which any SQL client can use the queues.
 
-    PostgreSQL, MySQL and MariaDB. One schema holds the API for one table prefix.
+    PostgreSQL, MySQL and MariaDB. A schema can hold the API for one table prefix.
     """
 
     def __init__(self, parts: ServiceParts) -> None:
         self._parts = parts
 
     def install(self, roles: Sequence[str] = ()) -> None:
-        """Install it, or bring it up to date; safe to repeat, and from several servers at once.
+        """Install it, or upgrade it; safe to repeat, and to call from several servers at once.
 
-        On MySQL and MariaDB it serves the queues that are there now: install it again after a
-        queue was created or dropped.
+        On MySQL and MariaDB it serves the existing queues: install it again after you create or
+        drop a queue.
 
         Args:
-            roles: who may execute it, and needs no other right; on MySQL and MariaDB a user is
-                named with its host, as in ``app@%``.
+            roles: the database roles or users that may execute it; they need no other right. On
+                MySQL and MariaDB name a user with its host, as in ``app@%``.
 
         Raises:
-            UnsupportedByEngine: this engine has no stored routines that could do it, or refuses.
-            QueueError: the names are taken, by routines of others or for another table prefix, or
-                there is no such role.
-            DatabaseRefused: a right is missing.
+            UnsupportedByEngine: this engine has no suitable stored routines, or does not allow
+                them.
+            QueueError: the names are taken by other routines or for another table prefix, or a role
+                does not exist.
+            DatabaseRefused: the login lacks a right.
         """
 
         def act(connection: Connection, form: Form) -> None:
@@ -63,7 +64,7 @@ class SqlApi:
         self._run(act)
 
     def uninstall(self) -> bool:
-        """Remove it, giving back what SQL clients still hold; False where it was not there."""
+        """Remove it, and release the messages of SQL clients; False if it was not installed."""
 
         def dropped(connection: Connection, form: Form) -> tuple[bool, bool]:
             del connection
@@ -76,7 +77,7 @@ class SqlApi:
         for queue in self._parts.catalog.all():
             count = core_of(queue).release_all(registrations.SQL_CLIENTS)
             if count:
-                _log.info("Gave %d messages of SQL clients back in %s.", count, queue.name)
+                _log.info("Released %d messages of SQL clients in %s.", count, queue.name)
 
         def forgotten(connection: Connection, form: Form) -> None:
             form.drop_counter()
@@ -86,7 +87,7 @@ class SqlApi:
         return there
 
     def script(self) -> str:
-        """What ``install`` would run, as text for the shell of the server.
+        """Return the statements that ``install`` would run, as a script for psql or mysql.
 
         Raises:
             UnsupportedByEngine: as in ``install``.
@@ -106,8 +107,8 @@ class SqlApi:
         form = _FORMS.get(dialect.routines)
         if form is None:
             msg = (
-                f"{connections.where} has no SQL API, which needs stored functions as PostgreSQL, "
-                "MySQL and MariaDB have them. Use the library or the command line."
+                f"{connections.where} does not support the SQL API, which is available on "
+                "PostgreSQL, MySQL and MariaDB. Use the library or the command line."
             )
             raise UnsupportedByEngine(msg)
         # Created, where they are missing, before the lock is taken.

@@ -244,14 +244,15 @@ class Form(abc.ABC):
         for found in present:
             if found.ours and found.prefix != self.site.prefix:
                 msg = (
-                    f"The SQL API of this schema serves the table prefix {found.prefix!r}, and its "
-                    f"names can serve one only. Uninstall it there, or keep the queues of "
-                    f"{self.site.prefix!r} in a schema of their own."
+                    "The SQL API of this schema already serves the table prefix "
+                    f"{found.prefix!r}, and a schema can have only one. Uninstall it there, or "
+                    f"keep the queues of {self.site.prefix!r} in their own schema."
                 )
                 raise QueueError(msg)
             if not found.ours:
                 msg = (
-                    f"There is a {found.kind.lower()} named {found.name!r} that is not of "
-                    "queue_over_sql. Rename or drop it, then install again; nothing was changed."
+                    f"A {found.kind.lower()} named {found.name!r} already exists and does not "
+                    "belong to queue_over_sql. Nothing was changed. Rename or drop it, then "
+                    "install again."
                 )
                 raise QueueError(msg)

@@ -37,8 +37,8 @@ _SQL_MODE = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"
 # The server wants somebody's word that functions may be repeated by a replica.
 _WANTS_TRUST = {1418, 1419}
 _NEEDS_TRUST = (
-    "The server writes a binary log and refuses functions that change data. An administrator can "
-    "allow them: SET GLOBAL log_bin_trust_function_creators = 1"
+    "The server writes a binary log, so it does not allow functions that change data. An "
+    "administrator can allow them: SET GLOBAL log_bin_trust_function_creators = 1"
 )
 _LOG_NAMES = ("log_bin", "log_bin_trust_function_creators")
 _LOG_SETTINGS = text("SHOW GLOBAL VARIABLES WHERE variable_name IN :names").bindparams(
@@ -147,8 +147,8 @@ class MySQLForm(Form):
             if error.orig is None or error.orig.args[0] not in _NO_SUCH_ACCOUNT:
                 raise
             msg = (
-                f"The SQL API is installed, but there is no user or role {role!r} to give rights "
-                "to. A user is named with the host, as in app@%."
+                f"The SQL API is installed, but the user or role {role!r} does not exist, so it "
+                "got no rights. Name a user with its host, as in app@%."
             )
             raise QueueError(msg) from error
 
@@ -187,7 +187,7 @@ class MySQLForm(Form):
         try:
             rows = self.connection.execute(_MAY_EXECUTE, values).all()
         except DBAPIError as error:
-            _log.warning("Who may execute %s cannot be read: %s", routine.name, error.orig)
+            _log.warning("The grants of %s cannot be read: %s", routine.name, error.orig)
             return []
         return [_account(_as_text(row[0]), _as_text(row[1])) for row in rows]
 

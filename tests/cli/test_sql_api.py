@@ -94,4 +94,4 @@ def test_engines_without_routines_say_so(sqlite_url: str) -> None:
     for name in ("install", "print"):
         ended = run("sql-api", name, url=sqlite_url)
         assert ExitCode.FAILED == ended.exit_code
-        assert "no SQL API" in ended.err
+        assert "does not support the SQL API" in ended.err
