@@ -1,1 +1,1 @@
-"""Payloads: how they are encoded, and the types that a server's code knows."""
+"""Payloads: their encoding, and the types that a server's code knows."""

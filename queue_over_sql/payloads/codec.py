@@ -104,7 +104,7 @@ def decode_headers(stored: str | None) -> dict[str, Any]:
     """Turn stored headers into a dictionary; ValueError for what another client stored."""
     headers = {} if stored is None else decode_json(stored)
     if not isinstance(headers, dict):
-        msg = "the headers are no JSON object"
+        msg = "the headers are not a JSON object"
         raise ValueError(msg)  # noqa: TRY004 - as for any other content that cannot be read
     return headers
 
@@ -146,8 +146,8 @@ def _encode_json_slowly(value: Any, what: str) -> str:
         raise PayloadInvalid(msg) from error
     if not equal:
         msg = (
-            f"The {what} would not come back from JSON as it is (keys that are not strings, "
-            "tuples, NaN?). Convert it to plain JSON values first."
+            f"The {what} would change in JSON (keys that are not strings, tuples, NaN?). Convert "
+            "it to plain JSON values first."
         )
         raise PayloadInvalid(msg)
     _check_unicode(text, what)
@@ -162,12 +162,12 @@ def check_json_text(text: str, what: str) -> None:
         msg = f"The {what} is nested too deeply for JSON."
         raise PayloadInvalid(msg) from error
     except ValueError as error:
-        msg = f"The {what} is no JSON: {error}; it begins with {text[:60]!r}."
+        msg = f"The {what} is not valid JSON: {error}; it begins with {text[:60]!r}."
         raise PayloadInvalid(msg) from error
 
 
 def _refuse_constant(name: str) -> None:
-    msg = f"{name} is no JSON value"
+    msg = f"{name} is not a JSON value"
     raise ValueError(msg)
 
 
@@ -184,8 +184,8 @@ def _encode_text(payload: Any, *, nul: bool) -> str:
     text: str = plain(payload)
     if not nul and "\0" in text:
         msg = (
-            "The payload holds a NUL character, which this database cannot keep in text. "
-            "Use a queue with payload='json' or 'bytes'."
+            "The payload contains a NUL character, which this database cannot store in text. Use "
+            "a queue with payload='json' or 'bytes'."
         )
         raise PayloadInvalid(msg)
     _check_unicode(text, "payload")
@@ -198,7 +198,7 @@ def _check_unicode(text: str, what: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        msg = f"The {what} holds a lone surrogate, which is no Unicode text: {error}."
+        msg = f"The {what} contains a lone surrogate, which is not valid Unicode: {error}."
         raise PayloadInvalid(msg) from error
 
 

@@ -177,11 +177,11 @@ class Kinds:
             adapter = _adapter(kind)
             name = _checked_name(_own_name(kind) if named is None else named)
             if name in types:
-                msg = f"two of the kinds are named {name!r}; give a mapping of names to types"
+                msg = f"two of the kinds are named {name!r}; use a mapping of names to types"
                 raise ValueError(msg)
             types[name] = kind, adapter
         if not types:
-            msg = "kinds is empty; name the types of the payloads, or leave kinds out"
+            msg = "kinds is empty; list the types of the payloads, or leave out kinds"
             raise ValueError(msg)
         return cls(types)
 
@@ -301,10 +301,13 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     try:
         from pydantic import TypeAdapter  # noqa: PLC0415 - only where there are kinds
     except ModuleNotFoundError as error:
-        msg = "kinds need Pydantic, which is missing: install the extra kinds of queue-over-sql"
+        msg = (
+            "kinds require Pydantic, which is not installed: install the extra kinds of "
+            "queue-over-sql"
+        )
         raise ImportError(msg) from error
     if _is_value(kind):
-        msg = f"{shown(kind)} cannot be a kind, for it is no type; give the type itself"
+        msg = f"{shown(kind)} cannot be a kind, because it is not a type"
         raise TypeError(msg)
     try:
         adapter = TypeAdapter(understood(kind))
