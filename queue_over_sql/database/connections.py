@@ -85,7 +85,7 @@ _UNSENDABLE = (OverflowError, UnicodeEncodeError)
 
 
 def _not_sent(error: Exception) -> PayloadInvalid:
-    return PayloadInvalid(f"The driver of the database cannot send a value: {error}.")
+    return PayloadInvalid(f"The database driver cannot send a value: {error}.")
 
 
 def _is_in(known: Any, remembered: weakref.WeakSet[Any]) -> bool:
@@ -373,8 +373,9 @@ class Connections:
 
     def _wrong(self, theirs: str) -> WrongDatabase:
         return WrongDatabase(
-            f"connection= leads to {theirs}, but the queue is in {self.where}: one transaction "
-            "cannot cover both. Give a connection to the queue's database, or publish without one."
+            f"connection= belongs to {theirs}, but the queue is in {self.where}: one transaction "
+            "cannot cover both. Pass a connection to the queue's database, or leave out "
+            "connection=."
         )
 
     def _answers_alike(self, caller: Connection, question: str) -> bool:
@@ -527,7 +528,7 @@ class Connections:
 
     def _connect(self) -> Connection:
         if self.watchdog.gave_up:
-            msg = f"The database {self.where} did not answer in the time that was left for it."
+            msg = f"The database {self.where} did not answer within the time limit."
             raise DatabaseUnavailable(msg)
         try:
             with self.watchdog.waiting():
@@ -551,7 +552,9 @@ class Connections:
         )
 
     def _unsupported(self, unfit: str) -> UnsupportedByEngine:
-        return UnsupportedByEngine(f"The database {self.where} cannot be used like this: {unfit}.")
+        return UnsupportedByEngine(
+            f"The database {self.where} cannot be used with this configuration: {unfit}."
+        )
 
     def _told(
         self,
@@ -572,8 +575,8 @@ class Connections:
         reason = str(error.orig).strip()
         if kind is ErrorKind.DISCONNECT:
             return DatabaseUnavailable(
-                f"The connection to {self.where} broke: {reason}. Whether the last change was "
-                "committed is unknown."
+                f"The connection to {self.where} broke: {reason}. It is unknown whether the last "
+                "change was committed."
             )
         if kind is ErrorKind.TRANSIENT:
             return DatabaseUnavailable(
@@ -582,7 +585,7 @@ class Connections:
             )
         if kind is ErrorKind.CANCELLED:
             return DatabaseUnavailable(
-                f"A statement in {self.where} was cancelled, by an administrator or a time limit: "
+                f"An administrator or a time limit cancelled a statement in {self.where}: "
                 f"{reason}. It changed nothing and may be repeated."
             )
         if kind is ErrorKind.INVALID_VALUE:

@@ -140,7 +140,11 @@ class WakeUps:
             dialect = self._connections.dialect
             self._connections.run(lambda c: dialect.notifications.tell(c, sql), repeat=False)
         except QueueError as error:
-            _log.debug("Others were not told of new messages, and will find them: %s", error)
+            _log.debug(
+                "Other processes could not be notified of new messages; they find them by "
+                "polling: %s",
+                error,
+            )
 
     def tell_on(self, connection: Connection, sql: StatementCache) -> None:
         """The same of messages that are there when the caller's transaction commits.
@@ -213,7 +217,10 @@ class WakeUps:
             except ServiceClosed:
                 return
             except QueueError as error:
-                _log.debug("The watch for messages of others ended: %s", error)
+                _log.debug(
+                    "Listening for new messages of other processes failed, so consumers poll: %s",
+                    error,
+                )
             if time.monotonic() - began > _LAST_PAUSE:
                 backoff.reset()
             self._ended.wait(backoff.pause())

@@ -274,7 +274,7 @@ class _Job:
             try:
                 self._job()
             except Exception:  # noqa: BLE001 - else nobody would renew or give back anything any more
-                _log.exception("The %s goes on after an unexpected error.", self._name)
+                _log.exception("The %s continues after an unexpected error.", self._name)
             # What came due meanwhile is left out.
             self._due = False
         self.turn.end()

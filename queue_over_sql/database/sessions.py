@@ -160,7 +160,7 @@ class Session:
                 self._closed = True
                 self._give_back()
         except Exception as error:  # noqa: BLE001 - drivers raise what they like on a dead socket
-            _log.debug("A connection could not be given back: %s", error)
+            _log.debug("A connection could not be returned to the pool: %s", error)
         finally:
             self.lock.release()
 

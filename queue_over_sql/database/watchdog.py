@@ -172,7 +172,7 @@ class Watchdog:
         if silent:
             _log.log(
                 logging.DEBUG if self._silent_since == self.answers else logging.WARNING,
-                "The database has not answered for %.0f s: all connections to it are ended.",
+                "The database has not answered for %.0f s, so all connections to it are closed.",
                 self._seconds,
             )
             self._silent_since = self.answers
@@ -182,7 +182,7 @@ class Watchdog:
         try:
             self._ask()
         except QueueError as error:
-            _log.debug("Asked whether it is there, the database did not answer: %s", error)
+            _log.debug("The database did not answer a test query: %s", error)
         else:
             question.answered = True
 

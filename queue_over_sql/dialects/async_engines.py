@@ -57,7 +57,7 @@ class AsyncEngineForm(EngineForm):
         if not url.get_dialect().get_async_dialect_cls(url).is_async:
             name = url.get_backend_name()
             ours = _DRIVERS.get(name)
-            advice = f"write {name}:// or {ours}://" if ours else "name an asynchronous one"
+            advice = f"write {name}:// or {ours}://" if ours else "use an asynchronous one"
             msg = f"{url.drivername!r} is a synchronous driver: {advice}."
             raise ValueError(msg)
         engine = create_async_engine(url, **options).sync_engine
@@ -92,7 +92,7 @@ def open_async_engine(database: Any) -> OpenedEngine:
     if isinstance(database, AsyncEngine):
         return AsyncEngineForm().beside(database.sync_engine)
     if not isinstance(database, str | URL):
-        advice = ": make it with create_async_engine()" if isinstance(database, Engine) else ""
+        advice = ": create it with create_async_engine()" if isinstance(database, Engine) else ""
         msg = (
             "database must be an SQLAlchemy URL or an AsyncEngine, not "
             f"{type(database).__name__}{advice}"

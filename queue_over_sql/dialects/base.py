@@ -130,7 +130,7 @@ class ErrorKind(enum.Enum):
 
     TRANSIENT = "deadlock, serialization failure or lock timeout: the transaction may be repeated"
     CANCELLED = "an administrator or a time limit ended the statement, which changed nothing"
-    DISCONNECT = "the connection is gone; whether the last commit arrived is unknown"
+    DISCONNECT = "the connection is gone; it is unknown whether the last commit succeeded"
     DUPLICATE = "a unique constraint was violated; which one is not known from the error"
     INVALID_VALUE = "a value does not fit its column or a check constraint"
     MISSING_TABLE = "the table is not there"
@@ -182,8 +182,8 @@ class QueueDialect(SqlDialect):
     exchanges_at_once = False
     """Ack and claim are one statement."""
     unreachable_hint = (
-        "is it running, are its address and the password right, and has it a connection left for "
-        "each thread?"
+        "check that it is running, that address and password are correct, and that it has a "
+        "connection left for each thread"
     )
     """What to ask when the database cannot be reached."""
     locked_hint = ""

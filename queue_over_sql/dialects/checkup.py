@@ -135,8 +135,8 @@ def _crowded(used: int, most: int) -> Finding:
     if used < _CROWDED * most:
         return Finding(Level.OK, "connections", said)
     advice = (
-        "Raise max_connections or put a pooler before the server: each thread of a worker needs "
-        "one, and those that get none raise DatabaseUnavailable."
+        "Raise max_connections or use a pooler: each worker thread needs a connection, and raises "
+        "DatabaseUnavailable if it gets none."
     )
     return Finding(Level.WARNING, "connections", said, advice)
 
@@ -147,8 +147,8 @@ def _long(who: str, seconds: float, advice: str) -> Finding:
 
 
 _KEEPS: Final = (
-    "Commit or end it, and give its program a time limit: until then dead rows cannot be cleaned "
-    "up, and claims become slower."
+    "Commit or end it, and set a time limit in its program. Until then dead rows cannot be "
+    "removed, and claims become slower."
 )
 
 
@@ -180,13 +180,15 @@ class PostgreSQLCheckup(Checkup):
         fsync, pages, commit, vacuum, zone = row
         if "off" in (fsync, pages):
             said = f"fsync is {fsync}, full_page_writes is {pages}"
-            advice = "Turn both on: a crash of the host may destroy the whole database."
+            advice = "Turn both on. Otherwise a crash of the host may destroy the whole database."
             yield Finding(Level.ERROR, "settings", said, advice)
         if commit == "off":
-            advice = "Turn it on for this database or account: a crash loses the last messages."
+            advice = (
+                "Turn it on for this database or login. Otherwise a crash loses the last messages."
+            )
             yield Finding(Level.WARNING, "settings", "synchronous_commit is off", advice)
         if vacuum == "off":
-            advice = "Turn it on: without it the queues' tables grow, and claims become slower."
+            advice = "Turn it on. Otherwise the queues' tables grow, and claims become slower."
             yield Finding(Level.ERROR, "settings", "autovacuum is off", advice)
         said = f"synchronous_commit is {commit}, autovacuum is {vacuum}, the time zone is {zone}"
         yield Finding(Level.OK, "settings", said)
@@ -248,7 +250,7 @@ class PostgreSQLCheckup(Checkup):
         )
         for (name,) in found:
             advice = f"Run REINDEX INDEX CONCURRENTLY {name}."
-            said = f"index {name} is invalid: its creation was broken off"
+            said = f"index {name} is invalid: its creation was interrupted"
             yield Finding(Level.WARNING, "indexes", said, advice)
 
     def _rights(self, ask: Asking) -> Iterator[Finding]:
@@ -265,8 +267,11 @@ def _rights_found(who: str, lacking: dict[str, list[str]]) -> Iterator[Finding]:
     found = {name: rights for name, rights in lacking.items() if rights}
     # Ten tables are shared by all queues.
     for name, rights in list(found.items())[: 2 * _MOST_SHOWN]:
-        said = f"{who} has no {', '.join(rights)} on {name}"
-        advice = "Grant what its part needs: only one who publishes and consumes needs all four."
+        said = f"{who} lacks {', '.join(rights)} on {name}"
+        advice = (
+            "Grant the rights that it needs. Only a login that publishes and consumes needs "
+            "all four."
+        )
         yield Finding(Level.WARNING, "rights", said, advice)
     if not found:
         yield Finding(Level.OK, "rights", f"{who} may read and write all tables")
@@ -310,11 +315,11 @@ class MySQLCheckup(Checkup):
         )[0]
         if int(flush) != 1:
             said = f"innodb_flush_log_at_trx_commit is {flush}"
-            advice = "Set it to 1: else a crash of the host loses the last messages."
+            advice = "Set it to 1. Otherwise a crash of the host loses the last messages."
             yield Finding(Level.WARNING, "settings", said, advice)
         if int(binlog) and int(sync) != 1:
             said = f"sync_binlog is {sync}"
-            advice = "Set it to 1: else the binary log may lose, after a crash, what was committed."
+            advice = "Set it to 1. Otherwise the binary log may lose committed changes in a crash."
             yield Finding(Level.WARNING, "settings", said, advice)
         said = (
             f"innodb_flush_log_at_trx_commit is {flush}, the time zone is {zone}, isolation is "
@@ -347,11 +352,13 @@ class MySQLCheckup(Checkup):
     def _bloat(self, ask: Asking) -> Iterator[Finding]:
         # MariaDB also names what was asked for.
         length = next((int(row[-1]) for row in ask.rows(self.history)), 0)
-        said = f"the history list has {length:,} changes that are kept for old read views"
+        said = f"the history list has {length:,} changes, which are kept for old read views"
         if length < _HISTORY:
             yield Finding(Level.OK, "bloat", said)
             return
-        advice = "End the oldest transactions: claims wade through what these keep."
+        advice = (
+            "End the oldest transactions: claims become slow because they read these old versions."
+        )
         yield Finding(Level.WARNING, "bloat", said, advice)
 
     def _rights(self, ask: Asking) -> Iterator[Finding]:
@@ -418,7 +425,10 @@ class SQLiteCheckup(Checkup):
     def _settings(self, ask: Asking) -> Iterator[Finding]:
         mode = ask.value("PRAGMA journal_mode")
         if mode != "wal" and self._file(ask):
-            advice = "Put the file on a local disk: readers and the writer wait for each other."
+            advice = (
+                "Put the file on a local disk, so that WAL works. Without it readers and the "
+                "writer wait for each other."
+            )
             yield Finding(Level.WARNING, "settings", f"journal_mode is {mode}", advice)
             return
         said = f"journal_mode is {mode}; a publish is synced to the disk, a claim is not"
@@ -428,7 +438,7 @@ class SQLiteCheckup(Checkup):
         pages, free = (ask.value(f"PRAGMA {name}") for name in ("page_count", "freelist_count"))
         said = f"{free:,} of {pages:,} pages of the file are free"
         if free >= _LARGE_PAGES and free * 2 > pages:
-            advice = "Run VACUUM once if the disk needs the room: new messages fill these pages."
+            advice = "Run VACUUM if you need the disk space. New messages reuse these pages."
             yield Finding(Level.NOTE, "bloat", said, advice)
         else:
             yield Finding(Level.OK, "bloat", said)
@@ -437,15 +447,18 @@ class SQLiteCheckup(Checkup):
         if size > _LARGE_LOG:
             said = f"the write-ahead log has {size / 2**20:,.0f} MiB"
             advice = (
-                "Find who reads all the while (fuser -v on the file that ends in '-shm') and end "
-                "its transaction: the log cannot be cut before."
+                "Find the program that reads for a long time (fuser -v on the file that ends in "
+                "'-shm') and end its transaction. Until then the log cannot shrink."
             )
             yield Finding(Level.WARNING, "bloat", said, advice)
 
     def _rights(self, ask: Asking) -> Iterator[Finding]:
         file = self._file(ask)
         if file and not (os.access(file, os.W_OK) and os.access(Path(file).parent, os.W_OK)):
-            advice = "Let this account write the file and its folder, which also holds the log."
+            advice = (
+                "Give this account write permission for the file and its folder, which also "
+                "holds the log."
+            )
             said = "this account may not write the database's file or its folder"
             yield Finding(Level.ERROR, "rights", said, advice)
         else:
@@ -474,8 +487,8 @@ class H2Checkup(Checkup):
         # It is there more than once: as it was given, and as it is.
         delay = max((int(value) for name, value in rows if name == "WRITE_DELAY"), default=0)
         if delay:
-            said = f"WRITE_DELAY is {delay}: a commit reaches the disk up to {delay} ms later"
-            advice = "Set it to 0 where a loss of power must not lose the last messages."
+            said = f"WRITE_DELAY is {delay}: commits reach the disk up to {delay} ms late"
+            advice = "Set it to 0 if a power failure must not lose the last messages."
             yield Finding(Level.NOTE, "settings", said, advice)
         else:
             yield Finding(Level.OK, "settings", "a commit waits for the disk")
@@ -483,7 +496,9 @@ class H2Checkup(Checkup):
         fill = int(found.get("info.CHUNKS_FILL_RATE", 100))
         said = f"the file has {size / 2**20:,.0f} MiB, {fill} % of which are in use"
         if size > _LARGE_FILE and fill < _FILL_PERCENT:
-            advice = "Run SHUTDOWN COMPACT once while nothing uses it, if the disk needs the room."
+            advice = (
+                "Run SHUTDOWN COMPACT while nothing uses the database, if you need the disk space."
+            )
             yield Finding(Level.NOTE, "bloat", said, advice)
         else:
             yield Finding(Level.OK, "bloat", said)

@@ -114,12 +114,12 @@ class EngineForm:
         try:
             return self._create(url, **options)
         except NoSuchModuleError as error:
-            msg = f"There is no SQLAlchemy dialect for {url.drivername!r}: install its package."
+            msg = f"SQLAlchemy has no dialect for {url.drivername!r}: install its package."
             raise UnsupportedByEngine(msg) from error
         except ImportError as error:
             extra = self.extras.get(url.get_backend_name())
             advice = f"install {extra} of queue-over-sql" if extra else "install it"
-            msg = f"The driver of {url.drivername!r} is missing: {advice}."
+            msg = f"The driver of {url.drivername!r} is not installed: {advice}."
             raise UnsupportedByEngine(msg) from error
 
     def open(self, url: URL) -> OpenedEngine:
@@ -213,20 +213,20 @@ def read_url(database: str | URL) -> URL:
     try:
         url = make_url(database)
     except ArgumentError as error:
-        msg = "database is no SQLAlchemy URL; write for example 'sqlite:///queue.db'"
+        msg = "database is not an SQLAlchemy URL; write for example 'sqlite:///queue.db'"
         if str(database).startswith("jdbc:"):
             msg = (
-                "database is a URL of JDBC, not of SQLAlchemy: write "
+                "database is a JDBC URL, not an SQLAlchemy URL: write "
                 "'postgresql://user:password@host/database', without jdbc:"
             )
         raise ValueError(msg) from error
     except ValueError:
         # What it cannot read may be a part of the password, so the reason is left out.
-        msg = "database is an SQLAlchemy URL whose port is no number"
+        msg = "database is an SQLAlchemy URL whose port is not a number"
         raise ValueError(msg) from None
     if "@" in (url.host or "") or _loses_an_at_sign(database):
         # The rest of the password was taken for the host, and drivers tell which host they miss.
-        msg = "database is an SQLAlchemy URL with more than one @: write %40 for one in a password"
+        msg = "database is an SQLAlchemy URL with more than one @: write %40 for an @ in a password"
         raise ValueError(msg)
     return url
 
@@ -248,7 +248,7 @@ def insist_on_file(url: URL) -> None:
     if (file := _missing_file(url)) is not None:
         msg = (
             f"The database {shown_url(url)} cannot be reached: there is no file {file} on this "
-            "host. Check the path and the folder of this process. To make the file, run: "
+            "host. Check the path and the working directory. To create the file, run: "
             "queue-over-sql create NAME --create"
         )
         raise DatabaseUnavailable(msg)
@@ -327,7 +327,10 @@ def _prepare_threshold(url: URL) -> dict[str, int | None]:
     if str(text).lower() == "none":
         return {"prepare_threshold": None}
     if not (isinstance(text, str) and text.isascii() and text.isdigit()):
-        msg = "prepare_threshold= of the URL is a number of runs, or none to prepare nothing"
+        msg = (
+            "prepare_threshold= of the URL must be a number of executions, or none to prepare "
+            "no statements"
+        )
         raise ValueError(msg)
     return {"prepare_threshold": int(text)}
 
@@ -335,8 +338,8 @@ def _prepare_threshold(url: URL) -> dict[str, int | None]:
 def _refuse_async(url: URL, *, is_async: bool) -> None:
     if is_async:
         msg = (
-            f"{url.drivername!r} is a driver for asyncio: use AsyncQueueService of "
-            "queue_over_sql.aio, or name a synchronous driver."
+            f"{url.drivername!r} is an asyncio driver: use AsyncQueueService of "
+            "queue_over_sql.aio, or a synchronous driver."
         )
         raise ValueError(msg)
 

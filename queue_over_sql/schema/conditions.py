@@ -156,12 +156,12 @@ def payload_path(path: Any, argument: str = "payload") -> list[str | int]:
         raise TypeError(msg)
     steps = path.split(".")
     if steps[0] == "$" and len(steps) > 1:
-        msg = f"{argument}: {shown(path)} is written without $ here, such as 'items.0.sku'"
+        msg = f"{argument}: write {shown(path)} without $, such as 'items.0.sku'"
         raise ValueError(msg)
     unfit = not is_storable(path) or any(forbidden in path for forbidden in _NOT_IN_PATHS)
     if not all(steps) or unfit:
         msg = (
-            f"{argument}: {shown(path)} is no path: write keys and positions joined by dots, "
+            f"{argument}: {shown(path)} is not a path: write keys and positions joined by dots, "
             "such as 'address.city' or 'items.0.sku', without quotes, backslashes or empty steps"
         )
         raise ValueError(msg)
@@ -179,15 +179,15 @@ def check_payload_value(path: str, value: Any, argument: str = "payload") -> Any
         if is_storable(value.replace("\0", "")):
             return plain(value)
         msg = (
-            f"{argument}: {shown(path)} with {shown(value)} has a lone surrogate, which is no text"
+            f"{argument}: {shown(path)} with {shown(value)} contains a lone surrogate, which is "
+            "not valid Unicode"
         )
         raise ValueError(msg)
     if value is None or _is_finite(value):
         return plain(value)
     msg = (
         f"{argument}: {shown(path)} can be compared with text, a finite number, True, False or "
-        f"None, not with {type(value).__name__} {shown(value)}; name the fields inside of it one "
-        "by one"
+        f"None, not with {type(value).__name__} {shown(value)}; list its inner fields one by one"
     )
     raise ValueError(msg)
 

@@ -111,7 +111,7 @@ class SqlDialect:
             UnsupportedByEngine: this engine cannot look into JSON.
         """
         del column, path, value
-        msg = f"{self.name} cannot search by fields of the payload: use columns of the queue's own."
+        msg = f"{self.name} cannot search by fields of the payload: use the queue's own columns."
         raise UnsupportedByEngine(msg)
 
     def is_claimed(self, table: Table) -> ColumnElement[bool]:

@@ -147,7 +147,7 @@ def check_column_prefix(prefix: object) -> str:
     if not isinstance(prefix, str) or (prefix and not PREFIX.match(prefix)):
         msg = (
             "column_prefix must be empty or 1 to 20 lower-case letters, digits and underscores, "
-            f"beginning with a letter; it is {shown(prefix)}"
+            f"beginning with a letter, not {shown(prefix)}"
         )
         raise ValueError(msg)
     return str.__str__(prefix)
@@ -175,8 +175,8 @@ def primary_key_of(table: Table) -> Column[Any]:
         return columns[0]
     found = ", ".join(f"{column.name} {column.type}" for column in columns) or "none"
     msg = (
-        f"The table {table.fullname!r} cannot be adopted: a message is found by one whole-number "
-        f"primary key, and its primary key is: {found}."
+        f"The table {table.fullname!r} cannot be adopted: it needs an integer primary key of one "
+        f"column, but its primary key is: {found}."
     )
     raise QueueSchemaMismatch(msg)
 

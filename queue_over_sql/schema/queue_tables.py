@@ -206,8 +206,8 @@ def check_queue_name(name: object, prefix: str, identifier_limit: int) -> str:
     """
     if not isinstance(name, str) or not QUEUE_NAME.match(name):
         msg = (
-            f"{shown(name, 60)} is no queue name: use 1 to 40 lower-case letters, digits and "
-            f"underscores, beginning with a letter, such as {near_queue_name(name)!r}."
+            f"{shown(name, 60)} is not a valid queue name: use 1 to 40 lower-case letters, digits "
+            f"and underscores, beginning with a letter, such as {near_queue_name(name)!r}."
         )
         raise InvalidQueueName(msg)
     if (
@@ -216,8 +216,8 @@ def check_queue_name(name: object, prefix: str, identifier_limit: int) -> str:
         or TAKEN_ENDING.search(name)
     ):
         msg = (
-            f"The queue name {name!r} is refused: names that begin with 'over_sql_' or end like "
-            "'_archive', '_claim_ix' or '_pkey' would collide with tables and indexes of "
+            f"The queue name {name!r} is reserved: names that begin with 'over_sql_' or end with "
+            "'_archive', '_claim_ix', '_pkey' or similar would collide with tables and indexes of "
             "queue_over_sql."
         )
         raise InvalidQueueName(msg)
@@ -241,7 +241,7 @@ def check_table_prefix(prefix: object) -> str:
     if not isinstance(prefix, str) or not PREFIX.match(prefix) or prefix == "queue_over_sql_":
         msg = (
             f"table_prefix must be 1 to 20 lower-case letters, digits and underscores, beginning "
-            f"with a letter, and not 'queue_over_sql_'; it is {shown(prefix)}"
+            f"with a letter, and must not be 'queue_over_sql_'; it is {shown(prefix)}"
         )
         raise ValueError(msg)
     return str.__str__(prefix)
@@ -353,15 +353,19 @@ def _own_columns(columns: Sequence[Column[Any]]) -> list[Column[Any]]:
             )
             raise ValueError(msg)
         if column.name in taken:
-            msg = f"columns: {column.name!r} is named twice, or is a name that every queue uses"
+            msg = f"columns: {column.name!r} occurs twice, or is a column of every queue"
             raise ValueError(msg)
         if column.default is not None or column.server_default is not None:
-            msg = f"columns: {column.name!r} has a default; give its value when you publish"
+            msg = (
+                f"columns: {column.name!r} has a default, which is not supported; pass its "
+                "value when you publish"
+            )
             raise ValueError(msg)
         if column.unique or column.primary_key or column.foreign_keys:
             msg = (
-                f"columns: {column.name!r} is a key, which the queue cannot keep: name a unique "
-                "message with key=, or add a constraint of your own to the queue's table"
+                f"columns: {column.name!r} is a primary key, foreign key or unique, which is not "
+                "supported: use key= for unique messages, or add your own constraint to the "
+                "queue's table"
             )
             raise ValueError(msg)
         taken.add(column.name)

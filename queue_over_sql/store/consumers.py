@@ -102,8 +102,8 @@ def register_for_good(
     if durable or expires_at != NEVER:
         name = consumer["consumer_id"]
         msg = (
-            f"A consumer of another sort is named {name!r}. Drop it with: queue-over-sql consumer "
-            f"drop {name}, and repeat this."
+            f"A consumer of another kind already has the name {name!r}. Drop it with: "
+            f"queue-over-sql consumer drop {name!r}, and try again."
         )
         raise ConsumerTaken(msg)
 

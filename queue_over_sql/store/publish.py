@@ -274,7 +274,10 @@ def publish(
         existing = _live_by_key(connection, sql, message.key)
         if existing is not None:
             return _resolve_conflict(connection, sql, message, existing, on_conflict, now=now)
-    text = f"Queue {sql.subject.queue!r}: the key {message.key!r} is neither free nor taken."
+    text = (
+        f"Queue {sql.subject.queue!r}: the message with key {message.key!r} could not be "
+        "inserted, but no other message has this key. Try again."
+    )
     raise QueueError(text) from refused
 
 

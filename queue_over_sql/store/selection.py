@@ -86,13 +86,13 @@ class EditResult(int):
     """How many messages an edit changed.
 
     Attributes:
-        skipped: matching messages that were left alone, because a consumer holds them.
+        skipped: how many matching messages stayed unchanged, because a consumer holds them.
     """
 
     skipped: int
 
     def __new__(cls, changed: int, skipped: int = 0) -> Self:
-        """Count ``changed`` messages and remember the others."""
+        """Make a result of ``changed`` and ``skipped`` messages."""
         edited = super().__new__(cls, changed)
         edited.skipped = skipped
         return edited
@@ -273,9 +273,9 @@ def _check_readable(row: MessageRow) -> None:
     for name, value in row.columns.items():
         if isinstance(value, Unreadable):
             msg = (
-                f"Message {row.id} cannot be given a new life, because its column {name!r} cannot "
-                f"be read here: {value.error!r}. Nothing of its batch was changed: leave it out, "
-                "or change the value in the archive."
+                f"Message {row.id} cannot be requeued, because its column {name!r} cannot be "
+                f"read: {value.error!r}. This transaction changed nothing. Exclude the message, "
+                "or correct the value in the archive."
             )
             raise PayloadInvalid(msg) from value.error
 

@@ -245,8 +245,8 @@ def own_columns(
     gone = [name for name in names if name not in found]
     if gone:
         msg = (
-            f"The table {table!r} has no column {', '.join(gone)}, which its queue was created "
-            "with. Restore it, or drop the queue."
+            f"The table {table!r} has lost its column {', '.join(gone)}. Restore the column, or "
+            "drop the queue."
         )
         raise QueueSchemaMismatch(msg)
     return [

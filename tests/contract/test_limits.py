@@ -147,9 +147,9 @@ def test_a_value_that_cannot_be_shown_is_refused_in_our_words(
     topic, schedules = service.create_topic("news"), service.schedules
     acts: list[tuple[str, Callable[..., Any]]] = [
         ("no queue", service.queue),
-        ("no queue name", service.create_queue),
+        ("not a valid queue name", service.create_queue),
         ("no topic", service.topic),
-        ("no queue name", service.create_topic),
+        ("not a valid queue name", service.create_topic),
         ("no schedule", schedules.get),
         ("no durable consumer", service.drop_consumer),
         ("column 'n'", lambda value: own.publish(1, n=value)),

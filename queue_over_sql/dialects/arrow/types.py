@@ -116,7 +116,7 @@ def array_of(values: Sequence[Any], field: pa.Field) -> pa.Array:
     try:
         return pa.array([None if v is None else convert(v) for v in values], kind)
     except (pa.ArrowException, ArithmeticError, TypeError, ValueError) as error:
-        msg = f"column {field.name} holds a value that is no {kind}: {error}"
+        msg = f"column {field.name} holds a value that is not a {kind}: {error}"
         raise ValueError(msg) from error
 
 

@@ -110,7 +110,7 @@ class H2Dialect(QueueDialect):
     alters_in_view = True
     counts_utf16 = True
     oldest_version: ClassVar = (2, 1, 214)
-    too_old = "H2 {needed} or newer is needed; this database runs {found}."
+    too_old = "H2 {needed} or newer is required; this database is {found}."
 
     @contextlib.contextmanager
     def creating(self, connection: Connection, schema: str | None) -> Iterator[None]:
@@ -125,9 +125,9 @@ class H2Dialect(QueueDialect):
         while not self._took_creation_lock(connection):
             if time.monotonic() > deadline:
                 msg = (
-                    f"Other processes were creating queues in this database for "
-                    f"{2 * _CREATION_SECONDS} seconds. Look at the table {_CREATION}, wait for "
-                    "them or delete its row, and try again. Nothing was changed."
+                    "Other processes have been creating queues in this database for "
+                    f"{2 * _CREATION_SECONDS} seconds. Nothing was changed. Wait for them, or "
+                    f"delete the row of the table {_CREATION}, and try again."
                 )
                 raise DatabaseUnavailable(msg)
             time.sleep(random.uniform(0.01, 0.05))  # noqa: S311 - spreads creators, guards nothing
@@ -200,7 +200,7 @@ class H2Dialect(QueueDialect):
     def value_hint(self, error: BaseException | None) -> str:
         if getattr(error, "code", 0) != _TOO_LONG:
             return ""
-        return " (H2 counts UTF-16 units: an emoji, as any character beyond U+FFFF, is two)"
+        return " (H2 counts UTF-16 code units: characters beyond U+FFFF, such as emoji, have two)"
 
     def is_claimed(self, table: Table) -> ColumnElement[bool]:
         """A comparison: H2 reads the whole table for IS NOT NULL."""
@@ -215,7 +215,7 @@ class H2Dialect(QueueDialect):
             UnsupportedByEngine: H2 reaches into JSON from 2.2.220 on.
         """
         if not self.skip_locked:
-            msg = "Searching by fields of the payload needs H2 2.2.220 or newer."
+            msg = "Searching by fields of the payload requires H2 2.2.220 or newer."
             raise UnsupportedByEngine(msg)
         field: ColumnElement[Any] = JsonField(column, path)
         found = cast(field, String)

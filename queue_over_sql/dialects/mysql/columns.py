@@ -121,7 +121,7 @@ def _fastest(connection: Connection) -> Iterator[Connection]:
         try:
             chosen = stack.enter_context(engine.connect())
         except SQLAlchemyError as error:
-            _log.warning("mysqlclient cannot connect, so PyMySQL reads: %s", error)
+            _log.warning("mysqlclient cannot connect, so PyMySQL is used instead: %s", error)
             chosen = connection
         yield chosen
 

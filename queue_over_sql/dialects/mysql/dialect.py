@@ -93,7 +93,7 @@ class MySQLDialect(QueueDialect):
     skip_locked = True
     consecutive_ids = True
     value_hints: ClassVar[Mapping[int, str]] = dict.fromkeys(
-        (3140, 3819, 4025), " (JSON that is nested deeper than 100 levels, on MariaDB than 31?)"
+        (3140, 3819, 4025), " (JSON with more than 100 nested levels, or 31 on MariaDB?)"
     )
     columns_query = """
         SELECT table_name, column_name FROM information_schema.columns
@@ -109,7 +109,7 @@ class MySQLDialect(QueueDialect):
     routines = "psm"
     # It has SKIP LOCKED.
     oldest_version: ClassVar[tuple[int, ...]] = (8, 0, 17)
-    too_old = "mysql {needed} or newer is needed; this server is {found}."
+    too_old = "mysql {needed} or newer is required; this server is {found}."
     collation: ClassVar[str] = "utf8mb4_0900_bin"
     table_options: ClassVar[Mapping[str, Any]] = {
         "mysql_engine": "InnoDB",
@@ -204,9 +204,9 @@ class MySQLDialect(QueueDialect):
         name = _creation_lock_name(schema or connection.scalar(select(func.database())))
         if connection.scalar(select(func.get_lock(name, _CREATION_SECONDS))) != 1:
             msg = (
-                f"Another process was creating queues in the same database for {_CREATION_SECONDS} "
-                f"seconds and has not ended. It holds the lock {name!r}: find it with SHOW "
-                "PROCESSLIST, wait or end it, and try again. Nothing was changed."
+                "Another process has been creating queues in this database for "
+                f"{_CREATION_SECONDS} seconds and holds the lock {name!r}. Nothing was changed. "
+                "Wait for it, or find it with SHOW PROCESSLIST and end it, and try again."
             )
             raise DatabaseUnavailable(msg)
         before = run_text(connection, "SELECT @@SESSION.lock_wait_timeout").scalar_one()

@@ -28,7 +28,7 @@ class MariaDBDialect(MySQLDialect):
     delete_returning = True
     replaces_routines = True
     oldest_version: ClassVar = (10, 6)
-    too_old = "mariadb {needed} or newer is needed; this server is {found}."
+    too_old = "mariadb {needed} or newer is required; this server is {found}."
     collation: ClassVar[str] = "utf8mb4_nopad_bin"
 
     def payload_equals(
@@ -42,7 +42,7 @@ class MariaDBDialect(MySQLDialect):
         """
         for step in path:
             if isinstance(step, str) and step.startswith("-"):
-                msg = f"MariaDB cannot search under the key {step!r}: it begins with '-'."
+                msg = f"MariaDB cannot search the key {step!r}, because it begins with '-'."
                 raise UnsupportedByEngine(msg)
         return super().payload_equals(column, path, value)
 

@@ -284,7 +284,7 @@ def _link(connection: Connection) -> Any:
     try:
         return _pool(driver, conninfo_of(connection), os.getpid()).connect()
     except Exception as error:  # noqa: BLE001 - whatever it is, there is another way
-        _log.warning("ADBC cannot connect, so psycopg reads: %s", error)
+        _log.warning("ADBC cannot connect, so psycopg is used instead: %s", error)
         return None
 
 

@@ -123,7 +123,7 @@ class PostgreSQLDialect(AtOnceDialect):
     routines = "plpgsql"
     # It has MATERIALIZED.
     oldest_version: ClassVar = (12,)
-    too_old = "PostgreSQL {needed} or newer is needed; this server is {found}."
+    too_old = "PostgreSQL {needed} or newer is required; this server is {found}."
     replaces_routines = True
     stage_table_options: ClassVar[Mapping[str, Any]] = {
         "prefixes": ["UNLOGGED"],

@@ -57,7 +57,10 @@ class Pooler:
         if not _is_pooled(connection) or not _shares_sessions(connection):
             return
         self.shares_sessions = True
-        _log.info("A pooler shares sessions: consumers poll, and nothing is set in a session.")
+        _log.info(
+            "A pooler shares database sessions, so consumers poll, and the service sets "
+            "nothing in a session."
+        )
         self._follows_statements = _follows(connection)
         threshold = _threshold(connection)
         if threshold in {None, _DEFAULT_THRESHOLD}:
@@ -89,7 +92,7 @@ class Pooler:
         if state != "08P01" or "statement pooling" not in str(error):
             return None
         return (
-            "PgBouncer is in statement mode, where no transaction has a second statement: set "
+            "PgBouncer is in statement mode, which does not support transactions: set "
             "pool_mode=transaction or pool_mode=session for it"
         )
 
@@ -221,6 +224,6 @@ def _why_not(threshold: Any) -> str:
     return (
         f"Prepared statements are on (prepare_threshold={threshold}), but a pooler such as "
         "PgBouncer in transaction mode gives each transaction another session, and this one does "
-        f"not follow them: {_HOW}, or let PgBouncer 1.22 or newer follow them "
+        f"not support prepared statements: {_HOW}, or enable them in PgBouncer 1.22 or newer "
         "(max_prepared_statements)"
     )

@@ -66,13 +66,13 @@ class SQLiteDialect(AtOnceDialect):
     checkup_class = "SQLiteCheckup"
     aborts_on_error = False
     look_first = True
-    unreachable_hint = "does its folder exist, and may this process write there?"
-    locked_hint = " (by a transaction of your own? then pass its connection=)"
+    unreachable_hint = "check that its folder exists and that this process may write there"
+    locked_hint = " (by your own transaction? then pass its connection=)"
     separate_durable_sessions = True
     rows_at_once = 100_000
     # It has RETURNING.
     oldest_version: ClassVar = (3, 35)
-    too_old = "SQLite {needed} or newer is needed; this Python has {found}."
+    too_old = "SQLite {needed} or newer is required; this Python has {found}."
     # Without AUTOINCREMENT the id of a finished message would be given out again.
     table_options: ClassVar[Mapping[str, Any]] = {}
     live_table_options: ClassVar[Mapping[str, Any]] = {"sqlite_autoincrement": True}

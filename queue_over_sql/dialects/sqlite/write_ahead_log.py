@@ -57,9 +57,9 @@ class WriteAheadLog:
                 return
             self._warned = True
         _log.warning(
-            "The write-ahead log of %s has %d MiB, because some program has been reading from the "
-            "database all the while: end its transaction, or read its result to the end. "
-            "`fuser -v` on the file that ends in '-shm' lists the programs that have it open.",
+            "The write-ahead log of %s has %d MiB, because a program has been reading from the "
+            "database for a long time. End its transaction, or read its result to the end. To "
+            "find the program, run `fuser -v` on the file that ends in '-shm'.",
             self._where,
             size // 2**20,
         )

@@ -114,8 +114,8 @@ SENSELESS = [
     ({**PLACE, "includeHeaders": "yes"}, "option includeHeaders must be true or false"),
     ({**PLACE, "schemaStyle": "avro"}, "option schemaStyle must be one of 'native', 'kafka'"),
     ({"urls": "a,b", "queue": "orders"}, "option urls must be a JSON list"),
-    ({"urls": '["a b"]', "queue": "orders"}, "database is no SQLAlchemy URL"),
-    ({"urls": '["jdbc:h2:x"]', "queue": "orders"}, "URL of JDBC"),
+    ({"urls": '["a b"]', "queue": "orders"}, "database is not an SQLAlchemy URL"),
+    ({"urls": '["jdbc:h2:x"]', "queue": "orders"}, "JDBC URL"),
 ]
 
 

@@ -93,9 +93,9 @@ def warn_of_late_commits(connection: Connection, user: str) -> None:
     delay = max(delays, default=_DEFAULT)  # as set, and as the file has it
     if delay:
         warnings.warn(
-            f"H2 writes commits up to {delay} ms late, so a killed server loses them; user "
-            f"{user!r} may not change that: let an administrator run SET WRITE_DELAY 0 once "
-            "(the database remembers it)",
+            f"H2 writes commits up to {delay} ms late, so a killed server loses them, and user "
+            f"{user!r} may not change that. Let an administrator run SET WRITE_DELAY 0 once; the "
+            "database stores it",
             DurabilityWarning,
             stacklevel=2,
         )
@@ -430,7 +430,7 @@ class Cursor(jaydebeapi.Cursor):  # type: ignore[misc]
                     layout = self._check_types(layout, result)
                 rows.append(tuple([read(result, column) for read, column in layout.readers]))
         except (ValueError, ArithmeticError) as error:
-            raise DataError(f"H2 holds a value that Python cannot: {error}") from error
+            raise DataError(f"H2 returned a value that Python cannot represent: {error}") from error
         return rows
 
     @java_call

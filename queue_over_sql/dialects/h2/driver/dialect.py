@@ -76,10 +76,14 @@ def _joined(settings: dict[str, str]) -> str:
 def _target(url: URL, transport: str) -> str:
     database = url.database or ""
     if database in {"", "mem:"}:
-        raise ArgumentError("an H2 URL names its database, as ///./folder/name or ///mem:name")
+        raise ArgumentError(
+            "an H2 URL must name its database, such as ///./folder/name or ///mem:name"
+        )
     if url.host:
         if transport not in _TRANSPORTS:
-            raise ArgumentError(f"transport={transport}: H2 knows {' and '.join(_TRANSPORTS)}")
+            raise ArgumentError(
+                f"transport={transport} is not supported: use {' or '.join(_TRANSPORTS)}"
+            )
         port = f":{url.port}" if url.port else ""
         return f"{transport}://{url.host}{port}/{database}"
     if database.startswith("mem:"):
@@ -92,7 +96,7 @@ def _target(url: URL, transport: str) -> str:
 def _refuse_semicolons(url: URL, target: str, settings: dict[str, str]) -> None:
     parts = [target, url.username or "", str(url.password or ""), *settings, *settings.values()]
     if any(";" in part for part in parts):
-        raise ArgumentError("an H2 URL may not contain ';': settings are given as ?KEY=VALUE")
+        raise ArgumentError("an H2 URL may not contain ';': write settings as ?KEY=VALUE")
 
 
 # SQLAlchemy gives the names, arguments and protected parts of visitors, and the driver is optional.
@@ -175,7 +179,7 @@ class H2Compiler(compiler.SQLCompiler):
         if not (wanted.nowait or wanted.skip_locked):
             return " FOR UPDATE"
         if not self.dialect.supports_skip_locked:
-            raise exc.CompileError("SKIP LOCKED and NOWAIT need H2 2.2.220 or newer")
+            raise exc.CompileError("SKIP LOCKED and NOWAIT require H2 2.2.220 or newer")
         return " FOR UPDATE" + (" NOWAIT" if wanted.nowait else " SKIP LOCKED")
 
     def get_from_hint_text(self, table: Any, text: str | None) -> str | None:
@@ -202,7 +206,7 @@ class H2Compiler(compiler.SQLCompiler):
         CompileError for UPDATE and DELETE: see :class:`.dialect.H2Dialect`.
         """
         if not stmt.is_insert:
-            raise exc.CompileError("RETURNING works for INSERT only on H2")
+            raise exc.CompileError("H2 supports RETURNING only for INSERT")
         kw["include_table"] = False
         text: str = super().returning_clause(
             stmt, returning_cols, populate_result_map=populate_result_map, **kw
@@ -377,8 +381,8 @@ class H2Dialect(H2Reflection):
             from queue_over_sql.dialects.h2.driver import dbapi
         except ModuleNotFoundError as missing:
             raise ModuleNotFoundError(
-                f"H2 needs the Python packages jaydebeapi and JPype1 ({missing}): "
-                "install the extra h2 of queue-over-sql",
+                f"H2 requires the Python packages jaydebeapi and JPype1 ({missing}): install the "
+                "extra h2 of queue-over-sql",
                 name=missing.name,
             ) from missing
         return dbapi

@@ -244,7 +244,9 @@ def _inspect_jar(path: Path) -> Jar:
     match = re.search(r"^Implementation-Version:\s*(\S+)", manifest, re.MULTILINE)
     version = _numbers(match[1] if match else path.name)
     if version and version < OLDEST_H2:
-        raise InterfaceError(f"{path} is H2 {'.'.join(map(str, version))}, too old. {GET_JAR}")
+        raise InterfaceError(
+            f"{path} is H2 {'.'.join(map(str, version))}, which is too old. {GET_JAR}"
+        )
     return Jar(str(path.resolve()), version, major - _FIRST_CLASS_FILE_MAJOR)
 
 
@@ -258,11 +260,13 @@ def find_runtime(jar: Jar, explicit: str | None = None) -> Runtime:
         if runtime.version is None or runtime.version >= jar.needs_java:
             return runtime
     if not found:
-        raise InterfaceError(f"H2 needs Java {jar.needs_java} or newer: none found. {GET_JAVA}")
+        raise InterfaceError(
+            f"H2 requires Java {jar.needs_java} or newer, but none was found. {GET_JAVA}"
+        )
     seen = ", ".join(f"Java {runtime.version} ({runtime.library})" for runtime in found)
     raise InterfaceError(
-        f"{jar.path} needs Java {jar.needs_java} or newer; found only {seen}. {GET_JAVA} "
-        f"Or use an older H2 jar: 2.1.214 runs on Java 11."
+        f"{jar.path} requires Java {jar.needs_java} or newer; found only {seen}. {GET_JAVA} Or "
+        "use an older H2 jar: 2.1.214 runs on Java 11."
     )
 
 
