@@ -1,4 +1,4 @@
-"""Queues for asyncio: the same names, with verbs to be awaited.
+"""Queues for asyncio: the same classes and methods, to be awaited.
 
 ::
 
@@ -10,8 +10,8 @@
         async with emails.receive() as message:
             print(message.payload)
 
-It needs the extra ``asyncio``. The synchronous core does the work, in greenlets of the event loop:
-there is no second implementation, and there are no threads but those of the driver of SQLite.
+It requires the extra ``asyncio``. The synchronous code runs in greenlets of the event loop, so
+there is no second implementation. It uses no threads, except those of SQLite's driver.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 try:
     import greenlet  # noqa: F401 - SQLAlchemy asks for it, and advises an extra of its own
 except ModuleNotFoundError as error:
-    text = "greenlet is missing: install the extra asyncio of queue-over-sql"
+    text = "greenlet is not installed: install the extra asyncio of queue-over-sql"
     raise ModuleNotFoundError(text, name="greenlet") from error
 
 from queue_over_sql.aio.queue import (

@@ -191,12 +191,12 @@ def _sync_side(connection: Any) -> Any:
     if not isinstance(connection, AsyncConnection):
         msg = (
             "connection must be an AsyncConnection or AsyncSession, not "
-            f"{type(connection).__name__}: a synchronous one would hold up the event loop. Make it "
-            "with create_async_engine(), or use QueueService with it"
+            f"{type(connection).__name__}: a synchronous one would block the event loop. Create "
+            "it with create_async_engine(), or use it with QueueService"
         )
         raise TypeError(msg)
     if connection.sync_connection is None:
-        msg = "connection was not begun: use it inside 'async with engine.begin() as connection'"
+        msg = "connection is not open: use it inside 'async with engine.begin() as connection'"
         raise ValueError(msg)
     return connection.sync_connection
 

@@ -1,4 +1,4 @@
-"""Queues, messages, selections and archives with verbs to be awaited."""
+"""Asynchronous queues, messages, selections and archives."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @proxy_of(Message)
 class AsyncMessage(Proxy[Message]):
-    """A message as it was claimed, found or archived; ``Message`` with verbs to be awaited."""
+    """A message as it was claimed, listed or archived: the asynchronous ``Message``."""
 
     __slots__ = ()
 
@@ -78,22 +78,22 @@ class AsyncMessage(Proxy[Message]):
 
     @property
     def payload(self) -> Any:
-        """As it was published; of an adopted table, the same mapping as ``row``."""
+        """The published payload; for an adopted table, the same mapping as ``row``."""
         return self._sync.payload
 
     @property
     def headers(self) -> dict[str, Any]:
-        """As they were published; empty when there were none."""
+        """The published headers; may be empty."""
         return self._sync.headers
 
     @property
     def row(self) -> Mapping[str, Any] | None:
-        """Of an adopted table, the columns of the user's by name; None in other queues."""
+        """For an adopted table, your columns by name; None in other queues."""
         return self._sync.row
 
     @property
     def settled(self) -> bool:
-        """Whether one of its verbs but ``extend`` was called."""
+        """Whether it was settled through this object."""
         return self._sync.settled
 
     @proxied(Message.ack)
@@ -135,7 +135,7 @@ S = TypeVar("S", bound=Selection)
 
 
 class AsyncSelection(Proxy[S]):
-    """Some messages of a queue or of its archive; ``Selection`` with verbs to be awaited."""
+    """The matching messages of a queue or of its archive: the asynchronous ``Selection``."""
 
     __slots__ = ()
 
@@ -156,7 +156,7 @@ class AsyncSelection(Proxy[S]):
 
 @proxy_of(LiveSelection)
 class AsyncLiveSelection(AsyncSelection[LiveSelection]):
-    """Some live messages; ``LiveSelection`` with verbs to be awaited."""
+    """The matching live messages: the asynchronous ``LiveSelection``."""
 
     __slots__ = ()
 
@@ -187,7 +187,7 @@ class AsyncLiveSelection(AsyncSelection[LiveSelection]):
 
 @proxy_of(ArchiveSelection)
 class AsyncArchiveSelection(AsyncSelection[ArchiveSelection]):
-    """Some finished messages; ``ArchiveSelection`` with verbs to be awaited."""
+    """The matching finished messages: the asynchronous ``ArchiveSelection``."""
 
     __slots__ = ()
 
@@ -202,7 +202,7 @@ class AsyncArchiveSelection(AsyncSelection[ArchiveSelection]):
 
 @proxy_of(Archive)
 class AsyncArchive(Proxy[Archive]):
-    """The finished messages that a queue keeps; ``Archive`` with verbs to be awaited.
+    """The finished messages that a queue keeps: the asynchronous ``Archive``.
 
     ``export`` writes its file on the event loop, page by page.
     """
@@ -216,10 +216,10 @@ class AsyncArchive(Proxy[Archive]):
 
 @proxy_of(Queue)
 class AsyncQueue(Proxy[Queue]):
-    """One queue; ``Queue`` with verbs to be awaited. Made by ``AsyncQueueService``.
+    """A queue: the asynchronous ``Queue``. ``AsyncQueueService`` creates it.
 
-    A task that is cancelled in the middle of a verb leaves the same as a process that dies there:
-    what was being published or settled is done or not, and what was being claimed is given back.
+    A verb whose task is cancelled has the same effect as one whose process dies: a publish or
+    settle is either done or not, and messages that it was claiming are released.
     """
 
     __slots__ = ()
@@ -243,15 +243,16 @@ class AsyncQueue(Proxy[Queue]):
 
     @property
     def settings(self) -> EffectiveSettings:
-        """The settings as they were read last; ``refresh()`` reads them now.
+        """The last known settings; ``refresh()`` reads them now.
 
-        While the queue is used they are read again at the reaper's interval, at most 5 s.
+        While the queue is in use, they are read again at the reaper's interval, but at least every
+        5 s.
         """
         return core_of(self._sync).context.known_settings
 
     @property
     def archive(self) -> AsyncArchive:
-        """The finished messages that are kept."""
+        """The archive, which holds finished messages."""
         found: AsyncArchive = outward(self._sync.archive)
         return found
 
@@ -360,20 +361,20 @@ class AsyncQueue(Proxy[Queue]):
     def receive(
         self, *, wait: Duration = 0.0, lease: Duration | None = None
     ) -> AbstractAsyncContextManager[AsyncMessage | None]:
-        """Claim one message for an ``async with`` block: ack at its end, nack when it raises.
+        """Claim one message for an ``async with`` block: ack at its end, nack if it raises.
 
-        A message that the block settled itself is left alone; a block that is cancelled has
-        raised. The message is None when there was none in time.
+        If the block settles the message itself, nothing more is done. A cancelled block counts as
+        one that raises. The message is None if none arrived in time.
         """
         return _Receiving(self._sync.receive(wait=wait, lease=lease))
 
     async def stream(
         self, *, prefetch: int = 1, wait: Duration | None = 0.0, lease: Duration | None = None
     ) -> AsyncGenerator[AsyncMessage, None]:
-        """Claim messages one after another; the caller settles each. See ``Queue.stream``.
+        """Yield messages one after another; the caller settles each of them. See ``Queue.stream``.
 
-        Leave it by ``contextlib.aclosing`` where the loop may break: what was prefetched is then
-        released at once, else when the generator is collected.
+        If the loop may end early, use ``contextlib.aclosing``: it releases prefetched messages
+        immediately. Otherwise they are released when the generator is garbage-collected.
         """
         messages = self._sync.stream(prefetch=prefetch, wait=wait, lease=lease)
         try:
@@ -383,13 +384,13 @@ class AsyncQueue(Proxy[Queue]):
             await run(messages.close)
 
     def holds(self, message: AsyncMessage) -> bool:
-        """Whether this consumer may still work on a message, as far as it knows by itself."""
+        """Whether this consumer still holds a message, as far as it knows without a query."""
         return self._sync.holds(message._sync)  # noqa: SLF001 - proxies know each other
 
 
 @proxy_of(AdoptedQueue)
 class AsyncAdoptedQueue(AsyncQueue):
-    """A queue over a table of the user's; ``AdoptedQueue`` with verbs to be awaited."""
+    """A queue over your own table: the asynchronous ``AdoptedQueue``."""
 
     __slots__ = ()
 

@@ -239,8 +239,8 @@ class TaskSessions:
             self._loop = loop
         elif self._loop is not loop:
             msg = (
-                "this AsyncQueueService belongs to another event loop: its connections cannot "
-                "leave it. Make one service in each loop."
+                "this AsyncQueueService belongs to another event loop. Create one service in each "
+                "event loop."
             )
             raise RuntimeError(msg)
 
@@ -365,7 +365,7 @@ class EventLoop(Runtime):
 
     def start_from_outside(self, name: str, function: Callable[[], object]) -> None:
         if self._loop is None:
-            msg = "the service has not begun"
+            msg = "the service is not started"
             raise RuntimeError(msg)
         self._loop.call_soon_threadsafe(lambda: self.start(name, function, job=True))
 

@@ -1,4 +1,4 @@
-"""The service, its topics, schedules and workers, for the tasks of one event loop."""
+"""The asynchronous service, with its topics, schedules and workers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 @proxy_of(Schedules)
 class AsyncSchedules(Proxy[Schedules]):
-    """The schedules of a service's queues; ``Schedules`` with verbs to be awaited."""
+    """The schedules of a service's queues: the asynchronous ``Schedules``."""
 
     __slots__ = ()
 
@@ -80,7 +80,7 @@ class AsyncSchedules(Proxy[Schedules]):
 
 @proxy_of(Roles)
 class AsyncRoles(Proxy[Roles]):
-    """The roles of a service's database; ``Roles`` with verbs to be awaited."""
+    """The roles of a service's database: the asynchronous ``Roles``."""
 
     __slots__ = ()
 
@@ -90,7 +90,7 @@ class AsyncRoles(Proxy[Roles]):
 
 @proxy_of(SqlApi)
 class AsyncSqlApi(Proxy[SqlApi]):
-    """The SQL API of a service's queues; ``SqlApi`` with verbs to be awaited."""
+    """The SQL API of a service's queues: the asynchronous ``SqlApi``."""
 
     __slots__ = ()
 
@@ -101,7 +101,7 @@ class AsyncSqlApi(Proxy[SqlApi]):
 
 @proxy_of(Migrations)
 class AsyncMigrations(Proxy[Migrations]):
-    """Brings tables of an earlier release up to date; ``Migrations`` with verbs to be awaited."""
+    """Upgrades tables of an earlier release: the asynchronous ``Migrations``."""
 
     __slots__ = ()
 
@@ -111,7 +111,7 @@ class AsyncMigrations(Proxy[Migrations]):
 
 @proxy_of(Topic)
 class AsyncTopic(Proxy[Topic]):
-    """One topic; ``Topic`` with verbs to be awaited. Made by ``AsyncQueueService``."""
+    """A topic: the asynchronous ``Topic``. ``AsyncQueueService`` creates it."""
 
     __slots__ = ()
 
@@ -157,7 +157,7 @@ F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 
 @proxy_of(Worker)
 class AsyncWorker(Proxy[Worker]):
-    """Runs coroutine functions over the messages of queues. Made by ``service.worker()``."""
+    """Runs coroutine functions as handlers of messages. ``service.worker()`` creates it."""
 
     __slots__ = ()
 
@@ -174,31 +174,31 @@ class AsyncWorker(Proxy[Worker]):
         slow_after: Duration | str | None = None,
         on_slow: Callable[[AsyncMessage, float], object] | None = None,
     ) -> Callable[[F], F]:
-        """Make a coroutine function the handler of a queue.
+        """Register a coroutine function as the handler of a queue.
 
         Args:
-            queue: name of the queue; it must exist when the worker runs.
-            transactional: call ``function(message, connection)`` with an ``AsyncConnection`` and
-                commit what it writes through it together with the ack.
-            lease_keepalive: renew the lease while the function runs.
-            batch: call the function with a list of up to so many messages.
-            where: only messages that match this SQLAlchemy condition on the queue's ``table``.
-                With it a queue may have several handlers; what matches none of them stays.
+            queue: name of the queue; it must exist when the worker starts.
+            transactional: call ``function(message, connection)`` with an ``AsyncConnection``, and
+                commit its writes together with the ack.
+            lease_keepalive: whether to renew the lease while the function runs.
+            batch: call the function with a list of up to this many messages.
+            where: only messages that match this SQLAlchemy condition on the queue's ``table``. With
+                ``where`` a queue may have several handlers; messages that match none of them stay
+                in the queue.
             commit_every: for ``transactional``: how many messages share a transaction; see
                 ``Worker.handle``.
-            timeout: how long one call may take: seconds, a ``timedelta``, or text such as
-                ``"30s"``. After that it is cancelled, its transaction is rolled back, and the
-                message is nacked. A function that does not end within 5 s then is left to itself.
-            slow_after: log a warning of a call that runs for longer than this.
-            on_slow: a plain function that is called then, too, with each message of the call and
-                the seconds since its begin.
+            timeout: time limit for one call: seconds, a ``timedelta``, or text such as ``"30s"``.
+                After it the worker cancels the call, rolls back its transaction and nacks the
+                message. It stops waiting for a function that does not end within 5 s.
+            slow_after: log a warning if a call takes longer than this.
+            on_slow: a plain function that is also called then, with each message of the call and
+                the seconds since it began.
 
         Raises:
-            TypeError: the function is a plain one, ``where`` is no condition, ``queue`` no queue,
-                a duration none, or ``on_slow`` no function.
-            ValueError: the queue has a handler already, and not all of them have a ``where``; or
-                ``commit_every`` is for a handler that is not transactional, or has a ``batch``; or
-                a duration is not above zero.
+            TypeError: the function is not a coroutine function, or an argument has a wrong type.
+            ValueError: the queue already has a handler, and not all of them have a ``where``;
+                ``commit_every`` is given without ``transactional``, or with ``batch``; or a
+                duration is not above zero.
         """
         name = name_of(queue)
         register = self._sync.handle(
@@ -216,8 +216,9 @@ class AsyncWorker(Proxy[Worker]):
         def decorate(function: F) -> F:
             if not is_asynchronous(function) or inspect.isasyncgenfunction(function):
                 msg = (
-                    f"the handler of queue {name!r} must be a coroutine function (async def): a "
-                    "plain one would block the event loop; call it by asyncio.to_thread in one"
+                    f"the handler of queue {name!r} must be a coroutine function (async def), "
+                    "because a plain function would block the event loop; wrap it with "
+                    "asyncio.to_thread"
                 )
                 raise TypeError(msg)
             register(self._bridge(awaited_within(self._sync.middleware, function)))
@@ -226,35 +227,35 @@ class AsyncWorker(Proxy[Worker]):
         return decorate
 
     async def run(self, *, signals: bool = False, until_empty: bool = False) -> None:
-        """Handle messages until ``stop()`` or ``abort()``; starts the service where needed.
+        """Handle messages until ``stop()`` or ``abort()``; starts the service if needed.
 
-        When the task of this call is cancelled, handlers are cancelled, and what was being handled
-        comes back. A service that was started here is stopped when the event loop ends.
+        If the task of this call is cancelled, it cancels the handlers, and their messages are
+        redelivered. A service that was started here is stopped when the event loop ends.
 
         Args:
-            signals: whether SIGTERM and SIGINT end it, too; for a program that is nothing but a
-                worker. The first one drains: handlers that run are waited for, what was only
-                claimed is released. A second one cancels the handlers. It needs a loop in the main
-                thread; in any other, and by default, signals mean what they meant before.
-            until_empty: return once no handler has a message that is due; see ``Worker.run``.
+            signals: whether SIGTERM and SIGINT stop the worker, for a program that only runs a
+                worker. The first signal drains it: running handlers finish, and other claimed
+                messages are released. A second one cancels the handlers. This works only if the
+                event loop is in the main thread. By default, the worker does not handle signals.
+            until_empty: return when no handler has a due message; see ``Worker.run``.
 
         Raises:
-            ValueError: there is no handler.
+            ValueError: the worker has no handler.
             QueueNotFound: a handler's queue does not exist.
-            DatabaseUnavailable: the database cannot be reached at the start. Once running, the
-                worker waits for a database that goes away.
+            DatabaseUnavailable: the database cannot be reached at the start. Later the worker waits
+                until the database is back.
         """
         await run(self._sync.run, signals=signals, until_empty=until_empty)
 
     def stop(self) -> None:
-        """Let handlers that run finish, then end ``run()``; to be called in the event loop.
+        """Drain: let running handlers finish, then end ``run()``. Call it in the event loop.
 
-        What was only claimed is released. The service is not stopped.
+        Other claimed messages are released. The service is not stopped.
         """
         self._sync.stop()
 
     def abort(self) -> None:
-        """End ``run()`` at once: handlers are cancelled, their messages are given to others."""
+        """End ``run()`` immediately: handlers are cancelled, and their messages are redelivered."""
         self._sync.abort()
 
     def _bridge(self, function: Callable[..., Awaitable[Any]]) -> Callable[..., None]:
@@ -297,20 +298,21 @@ class _Core(QueueService):
 class AsyncQueueService(Proxy[QueueService]):
     """Queues in one database, and this process as one consumer of them, on an event loop.
 
-    ``QueueService`` with verbs to be awaited; ``async with`` starts and stops it. May be used by
-    any number of tasks of one event loop. Nothing blocks the loop.
+    The asynchronous ``QueueService``; ``async with`` starts and stops it. Any number of tasks of
+    one event loop may use it. It does not block the loop.
 
     Args:
-        database: an SQLAlchemy URL, as text or object, or an ``AsyncEngine``, which is not altered.
+        database: an SQLAlchemy URL, as text or object, or an ``AsyncEngine``, which is not changed.
         schema, table_prefix, consumer_name, reaper_interval, notify, auto_migrate, retry_policies,
             observer, reply_queue: see ``QueueService``.
-        consumer_timeout: see there, too; a loop that is blocked for longer loses what it holds.
-        max_connections: how many acts may run on the database at once; the tasks beyond wait for
-            their turn. Transactions of handlers and the background jobs have their own.
+        consumer_timeout: see ``QueueService``; if the loop is blocked for longer, its messages go
+            to other consumers.
+        max_connections: the maximum number of connections for verbs; further tasks wait for their
+            turn. Transactions of handlers and background jobs have their own connections.
 
     Raises:
-        TypeError, ValueError: an argument has no sensible value, or the driver is synchronous.
-        UnsupportedByEngine: the driver is not installed, or there is none (H2).
+        TypeError, ValueError: an argument has an invalid value, or the driver is synchronous.
+        UnsupportedByEngine: the driver is not installed, or does not exist (H2).
     """
 
     __slots__ = ()
@@ -372,22 +374,22 @@ class AsyncQueueService(Proxy[QueueService]):
 
     @property
     def schedules(self) -> AsyncSchedules:
-        """Messages that are published again and again."""
+        """The schedules, which publish messages regularly."""
         return AsyncSchedules(self._sync.schedules)
 
     @property
     def sql_api(self) -> AsyncSqlApi:
-        """Installs the functions and procedures through which any SQL client can use the queues."""
+        """The SQL API: functions and procedures with which any SQL client can use the queues."""
         return AsyncSqlApi(self._sync.sql_api)
 
     @property
     def roles(self) -> AsyncRoles:
-        """Database roles for logins that publish, consume, operate or look, and do nothing else."""
+        """Database roles for publishers, consumers, operators and viewers."""
         return AsyncRoles(self._sync.roles)
 
     @property
     def migrations(self) -> AsyncMigrations:
-        """Says what tables of an earlier release lack, and brings them up to date."""
+        """The migrations: list and apply the changes that tables of an earlier release need."""
         return AsyncMigrations(self._sync.migrations)
 
     @proxied(QueueService.create_queues)
