@@ -72,7 +72,7 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(f"{__name__}.{home}"), name)
     except ModuleNotFoundError as error:
         if error.name is not None and error.name.split(".")[0] in {"pyspark", "pyarrow", "pandas"}:
-            msg = f"{error.name} is missing: install the extra spark of queue-over-sql"
+            msg = f"{error.name} is not installed: install the extra spark of queue-over-sql"
             raise ModuleNotFoundError(msg, name=error.name) from error
         raise
 

@@ -113,8 +113,8 @@ def check_schema(given: StructType, columns: MessageColumns) -> None:
     """Refuse a schema that is not the queue's."""
     if given.simpleString() != columns.struct.simpleString():
         msg = (
-            "the columns of a queue are known: leave out .schema(...), and choose among them by "
-            f"the option columns; they are {columns.struct.simpleString()}"
+            "the queue defines the columns: leave out .schema(...), and select columns with the "
+            f"option columns; they are {columns.struct.simpleString()}"
         )
         raise ValueError(msg)
 

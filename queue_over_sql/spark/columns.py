@@ -223,8 +223,8 @@ def _kafka(queue: Queue, table: Table) -> list[MessageColumn]:
     tables, columns = core_of(queue).context.tables, table.c
     if not tables.has_payloads:
         msg = (
-            f"option schemaStyle: the messages of queue {queue.name!r} are rows of a table, so "
-            "there is no value for the style kafka: leave it native"
+            f"option schemaStyle: queue {queue.name!r} is an adopted table, which does not "
+            "support the style kafka: use native"
         )
         raise ValueError(msg)
     published = columns.published_at

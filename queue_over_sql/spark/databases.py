@@ -102,9 +102,7 @@ def location_of(
     ]
     if len(given) != 1:
         named = " and ".join(given) or "none"
-        raise ValueError(
-            f"name the database by exactly one of url, url_env and url_file, not {named}"
-        )
+        raise ValueError(f"give exactly one of url, url_env and url_file, not {named}")
     return Location(
         url=url,
         url_env=url_env,

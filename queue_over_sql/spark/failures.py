@@ -30,12 +30,12 @@ _STAMP: Final = ("consumer_epoch", "id", "consumer_round")
 
 @dataclasses.dataclass(frozen=True)
 class SettleReport:
-    """What became of the failures of a batch.
+    """The result of ``settle``.
 
     Attributes:
-        failed: rows whose message failed.
-        settled: those that were given back or ended as dead letters now. The others were before:
-            by an operator, or by this batch before it was repeated.
+        failed: number of failed rows.
+        settled: messages that were now retried or dead-lettered. The others had already been
+            settled, by an operator or by an earlier run of this batch.
     """
 
     failed: int
@@ -55,33 +55,35 @@ def settle(
     delay: Duration | None = None,
     retry_policies: Mapping[str, type[Any]] | None = None,
 ) -> SettleReport:
-    """Report the failed messages of a streaming batch: retry later, or dead letter.
+    """Report the failed messages of a streaming batch, to retry or dead-letter them.
 
-    Call it in ``foreachBatch`` before the batch ends. Rows whose ``ok`` is not true have failed;
-    the queue's retry policy and ``max_attempts`` say what becomes of each, on the executors and
-    under the fence of the query.
+    Call it in ``foreachBatch`` before the batch ends. Rows whose ``ok`` is not true have failed.
+    The queue's retry policy and ``max_attempts`` decide about each of them. This runs on the
+    executors, fenced by the query's epoch.
 
     Args:
         results: has the columns ``id``, ``consumer_round`` and ``consumer_epoch`` of a stream with
-            the option ``includeEpoch``, ``ok`` (boolean) and perhaps ``error``, the reason. It
-            must be persisted: computed anew it might say something else than what was written,
-            and a message between the two would be lost.
+            the option ``includeEpoch``, ``ok`` (boolean) and perhaps ``error``, the reason. It must
+            be persisted. Otherwise Spark may compute it twice with different results, and a message
+            could be lost.
         queue: the queue that the stream reads.
         consumer_id: the option ``consumerId`` of the stream.
         url: an SQLAlchemy URL.
-        url_env: instead of it the environment variable that holds it, here and on the executors.
-        url_file: the same for a file.
+        url_env: instead of ``url``, the environment variable that holds it, here and on the
+            executors.
+        url_file: instead of ``url``, the file that holds it.
         schema: database schema of the tables.
-        table_prefix: what the names of the queues' tables begin with.
-        delay: until the next attempt, instead of what the retry policy says.
+        table_prefix: prefix of the names of the queues' tables.
+        delay: when to retry, instead of the retry policy.
         retry_policies: names and classes of your own retry policies, as for ``QueueService``;
             pickled to the executors.
 
     Raises:
         ValueError: a column is missing, or ``results`` is not persisted.
-        ConsumerFenced: another query has taken over; as a failure of Spark's job, since it is
-            found out on the executors.
-        QueueNotFound, DatabaseUnavailable: as their names say.
+        ConsumerFenced: another query has taken over; raised as a failure of Spark's job, because
+            the executors detect it.
+        QueueNotFound, DatabaseUnavailable: the queue does not exist, or the database cannot be
+            reached.
     """
     _check(results)
     if delay is not None:
@@ -140,7 +142,8 @@ def _check(results: DataFrame) -> None:
     level = results.storageLevel
     if not (level.useMemory or level.useDisk):
         msg = (
-            "results must be persisted before settle(), and before they are written: computed "
-            "twice they might differ, and what failed only the second time would be lost"
+            "results must be persisted before they are written and before settle(). Otherwise "
+            "Spark computes them twice with possibly different results, and messages that fail "
+            "only the second time would be lost"
         )
         raise ValueError(msg)

@@ -22,7 +22,7 @@ def nearest(name: str, known: Sequence[str]) -> str:
     spelled = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name.lower(), spelled, n=1)
     hint = f": did you mean {spelled[near[0]]}?" if near else "."
-    return f"{hint} There are: {', '.join(known)}."
+    return f"{hint} Valid values: {', '.join(known)}."
 
 
 def chosen_names(wanted: Sequence[str], known: Sequence[str]) -> list[str]:
@@ -35,7 +35,7 @@ def chosen_names(wanted: Sequence[str], known: Sequence[str]) -> list[str]:
             msg = f"option columns: there is no column {name}{nearest(name, known)}"
             raise ValueError(msg)
         if column in found:
-            msg = f"option columns names {column} twice"
+            msg = f"option columns contains {column} twice"
             raise ValueError(msg)
         found.append(column)
     return found
@@ -76,7 +76,7 @@ def a_number(name: str, text: str) -> int:
     try:
         return check_whole(f"option {name}", int(text.strip()), 0, 2**62)
     except ValueError:
-        msg = f"option {name} must be a whole number from 0 on, not {text!r}"
+        msg = f"option {name} must be a whole number of 0 or more, not {text!r}"
         raise ValueError(msg) from None
 
 
@@ -143,7 +143,7 @@ def names(name: str, text: str) -> tuple[str, ...]:
     """Names with commas between them, at least one."""
     found = tuple(part.strip() for part in text.split(",") if part.strip())
     if not found:
-        msg = f"option {name} names nothing"
+        msg = f"option {name} is empty"
         raise ValueError(msg)
     return found
 
@@ -196,8 +196,7 @@ class Location:
             if not found:
                 msg = (
                     f"option urlEnv: the environment variable {self.url_env} is not set in this "
-                    "process; executors need it as well as the driver "
-                    "(spark.executorEnv.<NAME>)"
+                    "process; the driver and the executors need it (spark.executorEnv.<NAME>)"
                 )
                 raise ValueError(msg)
             return found
@@ -248,8 +247,8 @@ class QueueOptions:
         """The only database; raises ValueError where there are several."""
         if len(self.locations) != 1:
             msg = (
-                "option urls names several databases, which only a stream can read at once: "
-                "unite one DataFrame for each instead"
+                "option urls names several databases, but only a stream can read several: make a "
+                "DataFrame for each, and unite them"
             )
             raise ValueError(msg)
         return next(iter(self.locations.values()))
@@ -341,8 +340,8 @@ class StreamOptions(MessageOptions):
     def __post_init__(self) -> None:
         if not self.consumer_id:
             msg = (
-                "option consumerId is missing: a stream needs a name of its own under which it "
-                "claims, and under which it goes on after a restart"
+                "option consumerId is missing: a stream needs its own name to claim messages, and "
+                "to continue after a restart"
             )
             raise ValueError(msg)
 
@@ -421,7 +420,7 @@ def _canonical(
         if lower not in spelled:
             raise ValueError(_misplaced(lower, use, others) or _unknown(name, lower, use, others))
         if given.get(lower, text) != text:
-            msg = f"option {spelled[lower]} is given twice, under two names"
+            msg = f"option {spelled[lower]} is given twice, with two names"
             raise ValueError(msg)
         given[lower] = text
     return _with_path(options, given)
@@ -437,8 +436,8 @@ def _with_path(options: Mapping[str, str], given: dict[str, str]) -> dict[str, s
         return given
     if given.get("queue", path).strip() != path:
         msg = (
-            f"option queue is {given['queue']!r}, and load, save or start says {path!r}: "
-            "name the queue once"
+            f"option queue is {given['queue']!r}, but the argument of load, save or start is "
+            f"{path!r}: name the queue once"
         )
         raise ValueError(msg)
     return {**given, "queue": path}
@@ -449,7 +448,9 @@ def _misplaced(
 ) -> str | None:
     for other in _USES:
         if other not in {use, *others} and lower in (own := _own_names(other)):
-            return f"option {own[lower]} is of {other.used_by}, not of {use.used_by}: leave it out"
+            return (
+                f"option {own[lower]} is for {other.used_by}, not for {use.used_by}: leave it out"
+            )
     return None
 
 
@@ -460,8 +461,11 @@ def _unknown(
     near = difflib.get_close_matches(lower, [*spelled, *ALIASES], n=1, cutoff=0.7)
     hint = f": did you mean {spelled.get(near[0], near[0])}?" if near else "."
     if lower in _KAFKAS or lower.startswith("kafka."):
-        hint = ", which is of Kafka's connector: a queue has no offsets or brokers; leave it out."
-    lists = [f"There are: {', '.join(sorted(known_names(use)))}."]
+        hint = (
+            ", which belongs to the Kafka connector: a queue has no offsets or brokers; leave "
+            "it out."
+        )
+    lists = [f"Valid options: {', '.join(sorted(known_names(use)))}."]
     # What an option might belong to is only known when Spark reads or writes.
     for other in others:
         more = sorted({*known_names(other)} - {*known_names(use)})
@@ -480,8 +484,8 @@ def _locations(given: Mapping[str, str]) -> dict[str, Location]:
     places = [name for name in ("url", "urls", "urlenv", "urlfile") if given.get(name)]
     if len(places) != 1:
         msg = (
-            "name the database by exactly one of the options url (an SQLAlchemy URL), urlEnv, "
-            "urlFile, or urls (a JSON list or object of URLs)"
+            "set exactly one of the options url (an SQLAlchemy URL), urlEnv, urlFile, and urls (a "
+            "JSON list or object of URLs)"
         )
         raise ValueError(msg)
     base = Location(schema=given.get("schema"), table_prefix=given.get("tableprefix", "queue_"))
@@ -498,7 +502,10 @@ def labels_of(urls: Sequence[str]) -> dict[str, str]:
 
     labels = {shown_place(read_url(url)): url for url in urls}
     if len(labels) != len(urls):
-        msg = "option urls names a database twice; give each a name by a JSON object, or a mapping"
+        msg = (
+            "option urls contains a database twice; use a JSON object, or a mapping, of names "
+            "to URLs"
+        )
         raise ValueError(msg)
     return labels
 

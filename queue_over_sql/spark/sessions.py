@@ -46,7 +46,7 @@ exec {java} "$@"
 
 
 class JavaMissing(QueueError, RuntimeError):
-    """There is no Java that Spark can run on; the text says what was found and how to get one."""
+    """No suitable Java was found for Spark; the message says what was found and how to get one."""
 
 
 class Java(NamedTuple):
@@ -77,7 +77,7 @@ def find_java() -> Path:
     if packaged is not None:
         return shim_for(packaged)
     seen = f"found only {', '.join(map(str, found))}" if found else "found none"
-    msg = f"Spark needs Java {OLDEST_JAVA} or newer: {seen}. {_GET_ONE}"
+    msg = f"Spark requires Java {OLDEST_JAVA} or newer: {seen}. {_GET_ONE}"
     raise JavaMissing(msg)
 
 
@@ -105,11 +105,11 @@ def _remove(folder: Path, pid: int) -> None:
 
 def _java_named(home: Path) -> Java:
     if not (home / "bin" / "java").is_file():
-        msg = f"JAVA_HOME is {home}, where there is no bin/java. {_GET_ONE}"
+        msg = f"JAVA_HOME is {home}, which has no bin/java. {_GET_ONE}"
         raise JavaMissing(msg)
     java = Java(home, _version(home))
     if not java.fits:
-        msg = f"JAVA_HOME names {java}, and Spark needs Java {OLDEST_JAVA} or newer. {_GET_ONE}"
+        msg = f"JAVA_HOME names {java}, but Spark requires Java {OLDEST_JAVA} or newer. {_GET_ONE}"
         raise JavaMissing(msg)
     return java
 
@@ -173,31 +173,31 @@ def session(
     settings: Mapping[str, Any] | None = None,
     **conf: Any,
 ) -> SparkSession:
-    """Get or make a Spark session that knows the format ``queue_over_sql``.
+    """Get or create a Spark session that has the format ``queue_over_sql``.
 
-    Where a session runs already, or ``spark-submit`` has prepared one, it is that. Else a local
-    one is started: on all cores, answering on the loopback interface only, without the web page,
-    with as many partitions after a shuffle as there are cores. Its Java is found as
-    ``queue_over_sql.spark.sessions`` says, and its Python workers run this very Python.
+    It returns the running session, or the one of ``spark-submit``, if there is one. Otherwise it
+    starts a local session: on all cores, on the loopback interface only, without the web UI, with
+    one shuffle partition per core. Its Java is found as ``queue_over_sql.spark.sessions`` says, and
+    its Python workers run this very Python.
 
     Args:
-        app_name: what the session is called.
+        app_name: name of the session.
         master: where to run, such as ``local[2]`` or ``spark://host:7077``.
         remote: address of a Spark Connect server, such as ``sc://host``; or ``local[2]``, to start
             one here.
-        settings: Spark's settings by their names: ``{"spark.driver.memory": "2g"}``.
-        conf: the same with underscores for the points: ``spark_driver_memory="2g"``.
+        settings: Spark settings by name: ``{"spark.driver.memory": "2g"}``.
+        conf: Spark settings with underscores instead of dots: ``spark_driver_memory="2g"``.
 
     Raises:
-        JavaMissing: there is no Java to run on.
-        ImportError: PySpark is older than 4.2, or what Spark Connect needs is not installed.
+        JavaMissing: no suitable Java was found.
+        ImportError: PySpark is older than 4.2, or the packages for Spark Connect are not installed.
         ValueError: a setting's name does not begin with ``spark.``, or two arguments contradict
             each other.
     """
     check_spark()
     asked = _named(settings or {}, conf)
     if master is not None and remote is not None:
-        msg = "give either master= or remote=: a Connect server chooses where it runs"
+        msg = "give either master= or remote=, not both"
         raise ValueError(msg)
     builder = SparkSession.builder.appName(app_name)
     for name, value in {**_defaults(master, remote, asked), **asked}.items():
@@ -216,7 +216,7 @@ def check_spark() -> None:
     if version < OLDEST_SPARK:
         needed = ".".join(map(str, OLDEST_SPARK))
         msg = (
-            f"PySpark {needed} or newer is needed, and {pyspark.__version__} is installed: "
+            f"PySpark {needed} or newer is required, but {pyspark.__version__} is installed: "
             "install the extra spark of queue-over-sql"
         )
         raise ImportError(msg)
@@ -228,7 +228,7 @@ def _named(settings: Mapping[str, Any], conf: Mapping[str, Any]) -> dict[str, st
         if not name.startswith("spark."):
             given = name.replace(".", "_")
             msg = (
-                f"unknown argument {given}: settings of Spark begin with spark, as in "
+                f"unknown argument {given}: Spark settings must begin with spark_, such as "
                 "spark_driver_memory='2g'; other arguments are app_name, master, remote, settings"
             )
             raise ValueError(msg)

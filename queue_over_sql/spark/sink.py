@@ -38,7 +38,7 @@ _CHUNK_BYTES: Final = 16 * 2**20
 _INLINE_BYTES: Final = 256 * 2**10
 # How long the batch of a job is known that can never come again, except by a straggling task.
 _JOB_SECONDS: Final = 86_400.0
-_APART: Final = "To keep such rows apart, publish by queue_over_sql.spark.load(…, rejected=…)."
+_APART: Final = "To set such rows aside, use queue_over_sql.spark.load(…, rejected=…)."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,15 +146,15 @@ class QueueBatchWriter(DataSourceArrowWriter):
     ) -> None:
         if overwrite:
             msg = (
-                'mode("overwrite") would throw away messages that others work on: '
-                'use mode("append"), after purge() on the queue where that is meant'
+                'mode("overwrite") would delete messages that others are working on: use '
+                'mode("append"). To delete the messages first, call purge() on the queue'
             )
             raise ValueError(msg)
         given = WriteOptions.parse(options)
         self._sink = QueueSink(given, schema)
         if given.batch_id is not None and given.writer_id is None:
             msg = (
-                "option batchId needs writerId: the same number of another writer is another batch"
+                "option batchId requires writerId, because batch numbers are unique only per writer"
             )
             raise ValueError(msg)
         # Made once, so that all tasks of the job have the same.
@@ -184,7 +184,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
         given = WriteOptions.parse(options)
         if overwrite or given.batch_id is not None:
             said = "option batchId" if given.batch_id is not None else 'outputMode("complete")'
-            msg = f"{said} is not for streams into a queue: each micro-batch is appended, once"
+            msg = f"{said} is not supported for streams into a queue: use append mode"
             raise ValueError(msg)
         self._sink = QueueSink(given, schema)
         self._writer_id = given.writer_id
@@ -275,8 +275,8 @@ def _property(name: str) -> str:
     found = None if task is None else task.getLocalProperty(name)
     if found is None:
         msg = (
-            f"Spark does not tell its task {name}: write each batch in foreachBatch, with the "
-            "options writerId and batchId"
+            f"Spark did not provide {name} to its task: write each batch in foreachBatch, with "
+            "the options writerId and batchId"
         )
         raise ValueError(msg)
     return str(found)

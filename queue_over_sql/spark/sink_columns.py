@@ -44,7 +44,7 @@ _ALIASES: Final = {"value": PAYLOAD}
 _DURATION: Final = (spark.NumericType, spark.DayTimeIntervalType)
 _TEXT: Final = (spark.StringType, spark.BinaryType)
 _ACCEPTED: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
-    PAYLOAD: (_TEXT, "a string or binary; make JSON of other columns by to_json(struct(...))"),
+    PAYLOAD: (_TEXT, "a string or binary; convert other columns to JSON with to_json(struct(...))"),
     "key": (_TEXT, "a string"),
     "kind": ((spark.StringType,), "a string"),
     "headers": (
@@ -91,7 +91,7 @@ def plan_of(schema: spark.StructType, tables: QueueTables) -> tuple[ColumnPlan, 
     for plan in plans:
         if plan.role in found:
             both = f"columns {found[plan.role]} and {plan.source}"
-            msg = f"{both} are both the {plan.role}: drop one of them"
+            msg = f"{both} are both used as the {plan.role}: drop one of them"
             raise ValueError(msg)
         found[plan.role] = plan.source
     _check_complete(found, tables)
@@ -136,20 +136,20 @@ def _elements_fit(kind: spark.DataType) -> bool:
 def _check_complete(found: Iterable[str], tables: QueueTables) -> None:
     there, live = set(found), tables.live.c
     if PAYLOAD not in there:
-        msg = "the DataFrame has no column payload (or value), which every message needs"
+        msg = "the DataFrame has no column payload (or value), which is required"
         raise ValueError(msg)
     missing = [n for n in tables.own_columns if not live[n].nullable and n not in there]
     if missing:
-        msg = f"queue {tables.queue!r} needs values of its column {', '.join(missing)}"
+        msg = f"queue {tables.queue!r} requires values for its column {', '.join(missing)}"
         raise ValueError(msg)
 
 
 def _unknown(name: str, tables: QueueTables) -> str:
     known = [*_ACCEPTED, *_ALIASES, *tables.own_columns]
     near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.7)
-    hint = f": did you mean {near[0]}?" if near else ": drop it, or select what is to be written."
+    hint = f": did you mean {near[0]}?" if near else ": drop it, or select the columns to write."
     return (
-        f"queue {tables.queue!r} takes no column {name}{hint} It takes: "
+        f"queue {tables.queue!r} does not accept the column {name}{hint} It accepts: "
         f"{', '.join([*_ACCEPTED, *tables.own_columns])}."
     )
 
@@ -211,7 +211,7 @@ class Encoder:
         result = pa.RecordBatch.from_arrays(encoded, list(self.columns))
         if DELAY in self.columns and AT in self.columns:
             both = pc.and_(result.column(DELAY).is_valid(), result.column(AT).is_valid())
-            self._refuse(both, "has a delay and at: give one of them")
+            self._refuse(both, "has both delay and at: use one of them")
         self._row += batch.num_rows
         return result
 
@@ -230,7 +230,7 @@ class Encoder:
             self._check_json(texts)
         elif not self._tables.dialect.nul_in_text:
             nul = pc.match_substring(texts, "\0")
-            self._refuse(nul, "holds a NUL character, which this database cannot keep in text")
+            self._refuse(nul, "contains a NUL character, which this database cannot store in text")
         return texts
 
     def _check_json(self, texts: Any) -> None:
@@ -305,7 +305,7 @@ class Encoder:
         target = self._tables.live.c[name]
         kind = target.type
         if not target.nullable:
-            self._refuse(column.is_null(), f"has no value of column {name}")
+            self._refuse(column.is_null(), f"has no value for column {name}")
         if isinstance(kind, String) and kind.length and type(kind) in (String, Text, VARCHAR, TEXT):
             long = pc.greater(pc.utf8_length(column), kind.length)
             self._refuse(long, f"has more than {kind.length} characters in column {name}")
@@ -324,7 +324,7 @@ class Encoder:
         try:
             return column.cast(pa.string())
         except pa.ArrowInvalid as error:
-            msg = f"A {what} of this partition, after row {self._row}, is no UTF-8: {error}"
+            msg = f"A {what} of this partition, after row {self._row}, is not valid UTF-8: {error}"
             raise PayloadInvalid(msg) from error
 
     def _between(self, numbers: Any, least: int, most: int, what: str) -> None:

@@ -80,9 +80,9 @@ class QueueDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known to a session.
+    """Register the format with a session.
 
-    Only needed where Spark cannot find it by itself, that is where the module
-    ``pyspark_queue_over_sql`` is not on the driver's path, as on a Connect server.
+    Only needed if Spark cannot find the format, because the module ``pyspark_queue_over_sql`` is
+    not on the driver's path, such as on a Connect server.
     """
     spark.dataSource.register(QueueDataSource)

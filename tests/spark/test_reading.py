@@ -332,7 +332,7 @@ def test_rows_of_an_existing_table_are_their_own_payload(adopted: Queue) -> None
     [row] = read(adopted, columns, wanted)
     assert (2, 20, 0) == (row["id"], row["kind"], row["attempt"])
     assert "old" == row.get("status", row.get("row_status"))
-    with pytest.raises(ValueError, match=r"schemaStyle.*leave it native"):
+    with pytest.raises(ValueError, match=r"schemaStyle.*use native"):
         columns_of(adopted, schemaStyle="kafka")
 
 

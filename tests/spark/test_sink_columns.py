@@ -84,7 +84,7 @@ WRONG: list[tuple[str, type[Exception], str]] = [
     ("payload STRING, prioritty INT", ValueError, "no column prioritty: did you mean priority"),
     ("payload STRING, zzz INT", ValueError, "no column zzz: drop it"),
     ("key STRING", ValueError, "no column payload"),
-    ("payload STRING, value STRING", ValueError, "payload and value are both the payload"),
+    ("payload STRING, value STRING", ValueError, "payload and value are both used as the payload"),
     ("payload STRUCT<a: INT>", TypeError, "payload must be a string.*to_json"),
     ("payload INT", TypeError, "payload must be a string"),
     ("payload STRING, key INT", TypeError, "key must be a string, not int"),
@@ -92,10 +92,10 @@ WRONG: list[tuple[str, type[Exception], str]] = [
     ("payload STRING, at TIMESTAMP_NTZ", TypeError, "at must be a timestamp with a time zone"),
     ("payload STRING, headers MAP<STRING, INT>", TypeError, "headers must be a map"),
     ("payload STRING, headers ARRAY<STRING>", TypeError, "headers must be a map"),
-    ("payload STRING, id BIGINT", ValueError, "takes no column id"),
+    ("payload STRING, id BIGINT", ValueError, "does not accept the column id"),
 ]
 WRONG_OWN: list[tuple[str, type[Exception], str]] = [
-    ("payload STRING", ValueError, "needs values of its column amount"),
+    ("payload STRING", ValueError, "requires values for its column amount"),
     ("payload STRING, amount STRING", TypeError, "amount must be a whole number"),
     ("payload STRING, amount INT, city INT", TypeError, "city must be a string"),
     ("payload STRING, amount INT, day STRING", TypeError, "day must be a date"),
@@ -220,7 +220,7 @@ def test_values_of_own_columns_are_checked(orders: Queue) -> None:
         encoded(orders, payload=(TEXT, pa.array([f'"{"é" * 50}"'])), amount=amount)
     with pytest.raises(PayloadInvalid, match="more than 5 characters in column city"):
         encoded(orders, payload=one, amount=amount, city=(TEXT, pa.array(["Zürich"])))
-    with pytest.raises(PayloadInvalid, match=r"Row 1 .* no value of column amount"):
+    with pytest.raises(PayloadInvalid, match=r"Row 1 .* no value for column amount"):
         encoded(
             orders,
             payload=(TEXT, pa.array(["1", "2"])),

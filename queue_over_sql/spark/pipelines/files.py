@@ -40,8 +40,8 @@ def files_at(spark: SparkSession, path: str | os.PathLike[str]) -> Files:
         return LocalFiles(Path(text).expanduser().absolute())
     if configured is None:
         msg = (
-            f"{text} is in a file system that a session of Spark Connect cannot reach from here: "
-            "name a folder of this host, or use a session of another kind"
+            f"{text} is in a file system that a Spark Connect session cannot access from this "
+            "host: use a folder of this host, or a session without Spark Connect"
         )
         raise ValueError(msg)
     return HadoopFiles(spark, text)
@@ -195,7 +195,7 @@ class HadoopFiles:
         place = self._at(name)
         if self._fs.exists(place) or not self._fs.rename(self._at(fresh), place):
             self.remove(fresh)
-            raise FileExistsError(f"{self.root}/{name} is there already")
+            raise FileExistsError(f"{self.root}/{name} already exists")
 
     def write(self, name: str, content: bytes) -> None:
         """As in ``LocalFiles``, where the file system shows a file when it is closed."""

@@ -56,16 +56,16 @@ _STEPS: Final = 5
 
 @dataclasses.dataclass(frozen=True)
 class ExportReport:
-    """What an export has done.
+    """The result of an export.
 
     Attributes:
         path: the folder of the history.
-        number: which export this was; None where nothing was new.
+        number: number of this export; None if nothing was new.
         exported: how many messages were added, by queue.
-        late: those of them that had finished before the last export and were committed after it.
+        late: how many of them finished before the last export and were committed after it.
         pruned: how many were removed from the archives, by queue.
         files: how many files were added.
-        size: of these, in bytes.
+        size: size of these files in bytes.
     """
 
     path: str
@@ -97,39 +97,39 @@ def export_history(
     source: str | None = None,
     progress: Progress | None = None,
 ) -> ExportReport:
-    """Add what has finished since the last export to a history of Parquet files.
+    """Export the messages that finished since the last export to Parquet files.
 
-    The files lie in ``queue=<name>/date=<day it finished, UTC>/``. Each finished message is there
-    once, whatever was killed when: all files of an export appear together, with the instant up to
-    which it went. A message that finished in a transaction that was committed late is found by the
-    next export. At the end each archive is compared with what was written, by ids.
+    The files lie in ``queue=<name>/date=<day it finished, UTC>/``. Each finished message is
+    exported exactly once, even if an export is killed: all files of an export appear together, with
+    the time up to which it went. If a message finished in a transaction that was committed late,
+    the next export finds it. At the end the ids in the archives are compared with the written ids.
 
     Args:
         spark: the session.
         output: the folder of the history, of one database and one exporter at a time.
         url: the database, as in the format's options.
-        url_env: the same by the name of an environment variable.
-        url_file: the same by the path of a file.
+        url_env: instead of ``url``, the environment variable that holds it.
+        url_file: instead of ``url``, the file that holds it.
         schema: database schema of the tables.
         table_prefix: what the names of the queues' tables begin with.
-        queues: only these; all without.
-        prune: then remove from the archives what is in the history, and nothing else. Rows of
-            adopted tables stay.
-        overlap: look for late ones only among what finished so long before the last export, where
-            the ids of all that the archives keep are too many to be compared each time.
-        source: a name for the database, instead of its host and name; another one than at the
-            first export is refused.
-        progress: called with what is being done, and how many of how many steps are.
+        queues: only these queues; default: all.
+        prune: afterwards remove the exported messages from the archives. Rows of adopted tables
+            stay.
+        overlap: search for late messages only this far before the last export. Use it if the
+            archives are too large to compare all their ids each time.
+        source: a name for the database, instead of its host and name; it must be the same in each
+            export.
+        progress: a function to call with the current step, its number, and the number of steps.
 
     Returns:
-        What was done.
+        The report of the export.
 
     Raises:
-        ValueError: the history is one of another database, or an argument has no sensible value.
-        FileExistsError: another export was quicker; nothing of this one counts.
+        ValueError: the history belongs to another database, or an argument has an invalid value.
+        FileExistsError: another export ran at the same time; this one added nothing.
         QueueNotFound: there is no such queue.
         DatabaseUnavailable: the database cannot be reached.
-        HistoryDiffers: files and archive do not agree; nothing was added.
+        HistoryDiffers: the files do not match the archives; nothing was added.
     """
     location = location_of(url, url_env, url_file, schema, table_prefix)
     service = service_at(location)
@@ -145,16 +145,17 @@ def export_history(
 
 
 def history_of(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame:
-    """A history as a data frame; its columns are those of ``docs/spark-pipelines.md``.
+    """Read a history as a DataFrame; ``docs/spark-pipelines.md`` lists its columns.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: there is no history.
     """
     files = files_at(spark, path)
     folder = StagedFolder(files)
     if folder.last(SERIES) is None:
         raise FileNotFoundError(
-            f"there is no history in {files.root}: export_history() begins one, or name its folder"
+            f"there is no history in {files.root}: use the folder of a history, or create one "
+            "with export_history()"
         )
     folder.recover()
     return spark.read.schema(HISTORY_SCHEMA).parquet(files.root)
@@ -204,14 +205,14 @@ class Export:
 
     def run(self, tell: Progress, *, prune: bool) -> ExportReport:
         """All steps."""
-        tell("looking for what is late", 0, _STEPS)
+        tell("searching for late messages", 0, _STEPS)
         self.begin()
         late = self.find_late()
-        tell("writing what is new", 1, _STEPS)
+        tell("writing new messages", 1, _STEPS)
         staged = self.stage(late)
         tell("comparing files and archives", 2, _STEPS)
         exported = self.verified(staged)
-        tell("making it visible", 3, _STEPS)
+        tell("publishing the files", 3, _STEPS)
         report = self.commit(staged, exported, late)
         if prune:
             tell("pruning archives", 4, _STEPS)
@@ -231,9 +232,9 @@ class Export:
             self._marks = dict(last.facts["marks"])
             if last.facts["source"] != self._source:
                 raise ValueError(
-                    f"the history in {self._folder.files.root} is one of {last.facts['source']}, "
-                    f"not of {self._source}: give each database a folder of its own, or its old "
-                    f"name by source={last.facts['source']!r}"
+                    f"the history in {self._folder.files.root} belongs to "
+                    f"{last.facts['source']!r}, not to {self._source}: use one folder per "
+                    f"database, or pass the old name with source={last.facts['source']!r}"
                 )
         for queue in self._queues:
             archive, mark = ArchiveHistory(core_of(queue).context), self._marks.get(queue.name)
@@ -277,8 +278,8 @@ class Export:
             self._write(self._parts_by_id(missing, lambda stretch: stretch.up_to), staged)
         self._folder.files.remove(staged)
         raise HistoryDiffers(
-            f"The archives have messages that are not in the files, even after {_LOOKS} looks: "
-            f"{left}. Nothing was added to the history; run the export again."
+            f"The archives contain messages that are not in the files, even after {_LOOKS} "
+            f"attempts: {left}. Nothing was added to the history. Run the export again."
         )
 
     def commit(

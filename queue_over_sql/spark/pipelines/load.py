@@ -64,11 +64,11 @@ _USUAL: Final = {"csv": {"header": "true"}}
 
 @dataclasses.dataclass(frozen=True)
 class LoadProgress:
-    """How far a load is.
+    """The progress of a load.
 
     Attributes:
-        doing: what is being done, for people.
-        messages: published so far.
+        doing: the current step, for people.
+        messages: messages published so far.
     """
 
     doing: str
@@ -77,16 +77,16 @@ class LoadProgress:
 
 @dataclasses.dataclass(frozen=True)
 class LoadReport:
-    """What a load did.
+    """The result of a load.
 
     Attributes:
-        read: rows of the input; ``published + skipped + rejected`` of them.
-        published: new messages, and with ``on_conflict="replace"`` those with new content.
-        skipped: rows whose key was live already, or stood before in the input.
-        rejected: rows that can be no message.
-        seconds: how long it took.
-        databases: published messages by database, where there are several.
-        unkeyed: published messages without a key, which a second run publishes again.
+        read: rows of the input: ``published + skipped + rejected``.
+        published: created messages, and replaced ones with ``on_conflict="replace"``.
+        skipped: rows whose key was already live, or occurred earlier in the input.
+        rejected: rows that cannot become messages.
+        seconds: duration in seconds.
+        databases: published messages by database, if there are several.
+        unkeyed: published messages without a key, which a second run would publish again.
     """
 
     read: int
@@ -119,41 +119,43 @@ def load(
 ) -> LoadReport:
     """Publish the rows of files, of a table, or of a DataFrame as messages.
 
-    A second run publishes nothing twice where messages have keys: a key that is live, or that the
-    queue's ``dedup_window`` remembers, is skipped. A key that is NULL is none. What one database
-    gets is published as a whole.
+    If messages have keys, a second run publishes nothing twice: it skips keys that are live or
+    within the queue's ``dedup_window``. A NULL is no key. Each database gets its messages in one
+    transaction.
 
     Args:
         spark: the session.
-        source: a path or several, with ``format="jdbc"`` the name of a table, or a DataFrame.
-        queue: name of a queue that exists, in each of the databases.
+        source: one or several paths, the name of a table (with ``format="jdbc"``), or a DataFrame.
+        queue: name of an existing queue, in each of the databases.
         url: an SQLAlchemy URL.
-        url_env: instead of it the environment variable that holds it, here and on the executors.
-        url_file: the same for a file.
-        urls: several databases, as a list, or by their names. Messages are spread over them by a
-            hash of their keys, without a key of their payloads.
+        url_env: instead of ``url``, the environment variable that holds it, here and on the
+            executors.
+        url_file: instead of ``url``, the file that holds it.
+        urls: several databases, as a list or as a mapping of names to URLs. Messages are
+            distributed by a hash of the key, or of the payload if there is no key.
         schema: database schema of the tables.
-        table_prefix: what the names of the queues' tables begin with.
+        table_prefix: prefix of the names of the queues' tables.
         format: ``parquet``, ``csv`` (with a header unless ``options`` say otherwise), ``json``,
             ``jdbc`` or another of Spark's; by the ending of the path.
-        options: of Spark's reader.
-        columns: where the fields of a message come from: ``payload``, ``key``, ``kind``,
-            ``headers``, ``priority``, ``delay``, ``at``, ``lease``, ``max_attempts`` and columns of
-            the queue's own, each an expression of Spark SQL over the input. Without it the input
-            has these columns; where it has no payload, all its columns become one JSON object.
+        options: options of Spark's reader.
+        columns: the sources of the message fields: ``payload``, ``key``, ``kind``, ``headers``,
+            ``priority``, ``delay``, ``at``, ``lease``, ``max_attempts`` and columns of the queue's
+            own, each a Spark SQL expression over the input. Default: the input columns with these
+            names. Without a payload, all input columns become one JSON object.
         on_conflict: ``"skip"``, ``"replace"`` or ``"raise"`` where a key is taken.
-        rejected: folder for rows that can be no message, with a column ``reason``.
+        rejected: folder for rows that cannot become messages, with a column ``reason``.
         rejected_format: ``"parquet"`` or ``"json"``.
-        progress: called when something new is being done.
+        progress: a function to call at each step.
 
     Returns:
-        The account.
+        The report of the load.
 
     Raises:
-        ValueError, TypeError: an argument or a column is wrong, or there are rows that can be no
-            message and no ``rejected`` to put them; nothing was published.
+        ValueError, TypeError: an argument or a column is invalid, or rows cannot become messages
+            and ``rejected`` is not given; nothing was published.
         DuplicateKey: with ``on_conflict="raise"``; databases before this one were loaded.
-        QueueNotFound, DatabaseUnavailable: as their names say.
+        QueueNotFound, DatabaseUnavailable: the queue does not exist, or the database cannot be
+            reached.
     """
     check_choice("on_conflict", on_conflict, ("skip", "replace", "raise"))
     check_choice("rejected_format", rejected_format, ("parquet", "json"))
@@ -255,8 +257,8 @@ def _reject(checked: DataFrame, bad: int, read: int, folder: str | None, form: s
         return
     examples = [row[_REASON] for row in refused.select(_REASON).distinct().limit(_SHOWN).collect()]
     msg = (
-        f"{bad} of {read} rows can be no message, and nothing was published: "
-        f"{'; '.join(examples)}. Name a folder for them by rejected= to load the others."
+        f"{bad} of {read} rows cannot become messages, so nothing was published: "
+        f"{'; '.join(examples)}. To load the others, give a folder for these rows with rejected=."
     )
     raise ValueError(msg)
 
@@ -272,7 +274,7 @@ def _places(  # noqa: PLR0917 - as the function has them
     if not urls:
         return {"": location_of(url, url_env, url_file, schema, table_prefix)}
     if url or url_env or url_file:
-        msg = "name the databases by urls alone, or one by url, url_env or url_file"
+        msg = "use only urls, or one of url, url_env and url_file"
         raise ValueError(msg)
     base = Location(schema=schema, table_prefix=check_table_prefix(table_prefix))
     named = urls if isinstance(urls, Mapping) else labels_of(urls)
@@ -313,7 +315,7 @@ def _format_of(path: str) -> str:
     found = _BY_ENDING.get(PurePosixPath(name).suffix)
     if found is None:
         msg = (
-            f"the format of {path} cannot be told from its name: name it by format=, such as "
+            f"the format of {path} is not clear from its name: set format=, such as "
             f"{', '.join(sorted(set(_BY_ENDING.values())))} or jdbc"
         )
         raise ValueError(msg)
@@ -343,8 +345,8 @@ def _everything(rows: DataFrame, queue: Queue) -> Any:
     payload = core_of(queue).context.known_settings.payload
     if payload != "json":
         msg = (
-            f"queue {queue.name!r} holds {payload}, not JSON: say by columns= which column is the "
-            "payload"
+            f"queue {queue.name!r} has {payload} payloads, not JSON: set the payload column with "
+            "columns="
         )
         raise ValueError(msg)
     names = [functions.col(_quoted(name)) for name in rows.columns if name != _CORRUPT]

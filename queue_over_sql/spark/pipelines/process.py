@@ -48,44 +48,45 @@ def process(
     partition_by: Sequence[str] = (),
     options: Mapping[str, str] | None = None,
 ) -> StreamingQuery:
-    """Start a streaming query from a queue through a transformation into Parquet or a queue.
+    """Start a streaming query that transforms messages and writes them to Parquet or a queue.
 
-    Exactly once, whatever is killed when: start it again with the same arguments. A batch is
-    committed to ``output`` as a whole, no reader sees a row twice; what is published to ``to`` is
-    made of what was written there, so that both agree even where the transformation does not
-    give the same again.
+    Processing is exactly once: after a crash, start it again with the same arguments. Each batch is
+        committed to ``output`` as a whole, so no reader sees a row twice. The messages for ``to``
+        are made from the written rows, so both agree even if the transformation is not
+        deterministic.
 
     Args:
         spark: the session.
         queue: the queue to consume.
-        transform: makes the result out of a streaming data frame of messages.
-        checkpoint: a folder for Spark's own account of the query, of this query alone.
-        output: the folder of Parquet files to add to; of this query alone.
+        transform: a function from a streaming DataFrame of messages to the result.
+        checkpoint: Spark's checkpoint folder, for this query only.
+        output: the folder of Parquet files to append to, for this query only.
         to: the queue to publish to, in the same database.
-        message: makes messages out of the result, for ``to``: the columns of the format's sink.
-            Without it the result has these columns and no others.
+        message: a function from the result to messages for ``to``, with the columns of the format's
+            sink. Without it the result must have exactly such columns.
         url: the database, as in the format's options.
-        url_env: the same by the name of an environment variable.
-        url_file: the same by the path of a file.
+        url_env: instead of ``url``, the environment variable that holds it.
+        url_file: instead of ``url``, the file that holds it.
         schema: database schema of the tables.
         table_prefix: what the names of the queues' tables begin with.
-        consumer_id: under which name it claims; ``process-<queue>`` by default.
-        every: begin a batch so often, until the query is stopped. Without it: process what is
-            there now, and end.
-        max_messages: the most that one batch takes.
-        partition_by: columns of the result that become folders of ``output``.
-        options: more options of the format's stream, and of Spark's.
+        consumer_id: name of the durable consumer; ``process-<queue>`` by default.
+        every: start a batch at this interval, until the query is stopped. None: process the
+            messages that are there now, and end.
+        max_messages: the maximum number of messages per batch.
+        partition_by: columns of the result by which to partition ``output``.
+        options: further options of the stream reader.
 
     Returns:
         The running query; ``awaitTermination()`` waits for its end and raises what ended it.
 
     Raises:
-        ValueError: neither ``output`` nor ``to`` is given, an argument or an option has no
-            sensible value, or a function returns no DataFrame.
-        QueueNotFound, DatabaseUnavailable: of ``queue`` or ``to``, before Spark is asked.
+        ValueError: neither ``output`` nor ``to`` is given, an argument or an option has an invalid
+            value, or a function does not return a DataFrame.
+        QueueNotFound, DatabaseUnavailable: ``queue`` or ``to`` does not exist, or the database
+            cannot be reached; Spark was not started.
     """
     if output is None and to is None:
-        raise ValueError("name what to write to: output (a folder), to (a queue), or both")
+        raise ValueError("give output (a folder), to (a queue), or both")
     location = location_of(url, url_env, url_file, schema, table_prefix)
     stream = {**options_of(location), "queue": queue, **(options or {})}
     stream["consumerId"] = consumer_id or usual_consumer(queue)

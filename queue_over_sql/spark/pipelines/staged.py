@@ -97,8 +97,8 @@ class StagedFolder:
             self.files.create(f"{_COMMITS}/{name}.json", commit.to_json())
         except FileExistsError as error:
             raise FileExistsError(
-                f"{name} was added to {self.files.root} by another, so what was written here does "
-                "not count. Let one at a time add to a folder, and run this again."
+                f"Another process added {name} to {self.files.root}, so nothing of this run was "
+                "added. Run only one process per folder, and run this again."
             ) from error
         self._put_in_place(commit)
         self._tidy(name)

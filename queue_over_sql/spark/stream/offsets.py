@@ -69,7 +69,7 @@ def read_offset(
     if missing := sorted(set(rounds) - set(labels)):
         if strict:
             raise ValueError(_other_databases(written, labels))
-        _log.warning("The stream goes on without the databases %s.", ", ".join(missing))
+        _log.warning("The stream continues without the databases %s.", ", ".join(missing))
     return Offset(*(_of(labels, part or {}) for part in (rounds, after, registered)))
 
 
@@ -82,8 +82,8 @@ def _of(labels: Collection[str], rounds: Any) -> dict[str, int]:
         return {label: int(last) for label, last in rounds.items() if label in labels}
     except UNREADABLE as error:
         msg = (
-            f"The checkpoint holds {rounds!r:.50} where it should have the rounds of a stream. "
-            "Restore it, or give the query a checkpoint of its own."
+            f"The checkpoint contains {rounds!r:.50} instead of the rounds of a stream. Restore "
+            "it, or give the query its own checkpoint."
         )
         raise ValueError(msg) from error
 
@@ -93,7 +93,7 @@ def _other_databases(written: Mapping[str, Any], labels: Collection[str]) -> str
     then = ", ".join(sorted(theirs)) if isinstance(theirs, Mapping) else "a single one, by url"
     now = "a single one, by url" if set(labels) == {ONLY} else ", ".join(sorted(labels))
     return (
-        f"The checkpoint is of a query over other databases: {then}; this query reads {now}. "
-        "Name the same ones (more may join by urls), or give the query a checkpoint of its own: "
-        "what it had claimed is read again from the queue."
+        f"The checkpoint belongs to a query of other databases: {then}; this query reads {now}. "
+        "Use the same databases (urls may add more), or give the query its own checkpoint: its "
+        "claimed messages are then delivered again."
     )

@@ -60,8 +60,8 @@ def check_claim_mode(consumer: DurableConsumer, options: StreamOptions) -> None:
     """Refuse that executors claim where the database cannot let them."""
     if options.claim_mode == "executor" and not consumer.claims_apart:
         msg = (
-            "option claimMode: this database takes only claimMode=driver, which it does by "
-            "itself: leave out the option"
+            "option claimMode: this database supports only claimMode=driver, which is the "
+            "default: leave out the option"
         )
         raise UnsupportedByEngine(msg)
 
@@ -109,8 +109,8 @@ def read_part(options: StreamOptions, part: RoundPart) -> Iterator[pa.RecordBatc
     there = run(left)
     if there > came:
         msg = (
-            f"round {number} of {options.consumer_id!r}: {came} of {there} messages were read, so "
-            "this task fails, to be run again; where Spark gives the query up, start it again"
+            f"round {number} of {options.consumer_id!r}: only {came} of {there} messages were "
+            "read, so this task fails and Spark repeats it. If Spark ends the query, start it again"
         )
         raise RuntimeError(msg)
 
@@ -139,5 +139,5 @@ def outlast(act: Callable[[], T], seconds: float) -> T:
             pause = backoff.pause()
             if time.monotonic() + pause > deadline:
                 raise
-            _log.warning("Trying again in %.1f s: %s", pause, error)
+            _log.warning("Retrying in %.1f s: %s", pause, error)
         time.sleep(pause)

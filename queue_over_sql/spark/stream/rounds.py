@@ -149,13 +149,15 @@ class RoundsOfDatabase:
         except RoundsGone:
             found = []
         lost = end - start - len(found)
-        _log.warning("Of rounds %d to %d, %d are gone and skipped.", start + 1, end, lost)
+        _log.warning(
+            "Of rounds %d to %d, %d no longer exist and are skipped.", start + 1, end, lost
+        )
         return found
 
     def _tolerate(self, error: QueueError) -> None:
         if self._options.fail_on_data_loss:
             raise error
-        _log.warning("failOnDataLoss=false, so the stream goes on: %s", error)
+        _log.warning("The stream continues, because failOnDataLoss=false: %s", error)
 
     def _run(self, act: Callable[[DurableConsumer], T]) -> T:
         return outlast(lambda: act(self._consumer()), self._options.reconnect_timeout)
@@ -185,7 +187,7 @@ def _renewing(known: weakref.ref[DurableConsumer], seconds: float) -> None:
         try:
             consumer.renew()
         except DatabaseUnavailable as error:
-            _log.warning("No sign of life could be given: %s", error)
+            _log.warning("The heartbeat of a query failed: %s", error)
         except QueueError:
             # The query's next question fails for the same reason, and tells it.
             return

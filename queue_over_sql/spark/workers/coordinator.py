@@ -57,7 +57,7 @@ _LOST: Final = (
 
 
 class FleetFailed(QueueError):
-    """Spark's job of workers was cancelled, or failed; what they held was given back."""
+    """Spark's job of workers was cancelled or failed; their messages were released."""
 
 
 class StopAsked(Protocol):
@@ -70,12 +70,12 @@ class StopAsked(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class FleetProgress:
-    """How far the workers are.
+    """The progress of the workers.
 
     Attributes:
-        left: messages that are due, being worked on, or waiting to be due.
-        ready, claimed, delayed: those by status.
-        seconds: since the beginning.
+        left: unfinished messages: ready, claimed or delayed.
+        ready, claimed, delayed: unfinished messages by status.
+        seconds: seconds since the start.
     """
 
     left: int
@@ -87,15 +87,15 @@ class FleetProgress:
 
 @dataclasses.dataclass(frozen=True)
 class FleetReport:
-    """What the workers did.
+    """The work of all workers.
 
     Attributes:
-        handled: deliveries whose handler ended well, as far as their workers lived to tell.
-        failed: deliveries whose handler failed; the messages were retried or are dead letters.
-        dead: messages that were given up after the last of these, as far as is known.
-        seconds: how long it took.
-        restarts: how often Spark's job was started again because workers were lost.
-        workers: what each worker did, in the last of those jobs.
+        handled: deliveries that were handled successfully, without those of lost workers.
+        failed: deliveries whose handler failed; the messages are retried or became dead letters.
+        dead: messages that became dead letters, without those of lost workers.
+        seconds: duration in seconds.
+        restarts: how often Spark's job was restarted because workers were lost.
+        workers: the report of each worker of the last job.
     """
 
     handled: int
@@ -130,51 +130,52 @@ def run_workers(
     progress: Callable[[FleetProgress], object] | None = None,
     stop: StopAsked | None = None,
 ) -> FleetReport:
-    """Let Spark's executors work through a queue by a function of yours.
+    """Run your handler for the messages of a queue, on Spark's executors.
 
-    Each worker is a consumer of its own, with heartbeat, leases, retries and dead letters. With
-    more workers than cores the later ones begin when the first ones end.
+    Each worker is a normal consumer, with heartbeat, leases, retries and dead letters. With more
+    workers than cores, the later ones start when the first ones end.
 
     Args:
-        spark: the session; of Spark Connect, too.
-        queue: name of a queue that exists.
+        spark: the session; also one of Spark Connect.
+        queue: name of an existing queue.
         handler: a plain function, pickled to the executors. By ``form`` it is called with a
             ``Message``, a list of them, or a ``pyarrow.RecordBatch``; when ``transactional`` also
-            with an SQLAlchemy ``Connection``, whose commit is the ack. An exception fails what it
-            was called with. One of Arrow batches may also return, for each message, None or the
-            reason of its failure.
+            with an SQLAlchemy ``Connection``, whose commit is the ack. An exception fails all
+            messages of the call. A handler of Arrow batches may also return, for each message, None
+            or the reason of its failure.
         url: an SQLAlchemy URL.
-        url_env: instead of it the environment variable that holds it, here and on the executors.
-        url_file: the same for a file.
+        url_env: instead of ``url``, the environment variable that holds it, here and on the
+            executors.
+        url_file: instead of ``url``, the file that holds it.
         schema: database schema of the tables.
-        table_prefix: what the names of the queues' tables begin with.
-        workers: tasks of Spark, each a worker.
-        batch: messages that a worker claims at once; by default 100, 500 as Arrow batches, and
-            10,000 where those are taken.
-        until: ``"empty"``: until no message is due, being worked on or waiting to be tried again;
-            a duration: for so long; None: until told to stop.
+        table_prefix: prefix of the names of the queues' tables.
+        workers: number of workers; each is a Spark task.
+        batch: messages per claim; default: 100, for Arrow batches 500, for transactional Arrow
+            batches 10,000.
+        until: ``"empty"``: until no message is due, claimed or waiting for a retry; a duration: for
+            that time; None: until ``stop`` is set.
         form: ``"message"``, ``"batch"`` or ``"arrow"``.
-        transactional: see ``handler``. Arrow batches are then taken and not claimed, where the
-            database skips locked rows: several times as fast; see ``docs/spark-workers.md``.
+        transactional: see ``handler``. If the database can skip locked rows, Arrow batches are then
+            taken instead of claimed, which is several times as fast; see ``docs/spark-workers.md``.
         concurrency: threads that handle messages in each worker; 1 for Arrow batches.
-        lease_keepalive: renew leases while the handler runs.
-        consumer_timeout: without a heartbeat for so long a worker counts as dead.
-        poll_interval: shortest and longest pause in seconds between two looks at an empty queue.
-        restarts: how often to start Spark's job again when workers were lost.
+        lease_keepalive: whether to renew leases while the handler runs.
+        consumer_timeout: a worker with no heartbeat for this long is considered dead.
+        poll_interval: shortest and longest pause in seconds between two polls of an empty queue.
+        restarts: how often to restart Spark's job after workers were lost.
         retry_policies: names and classes of your own retry policies, as for ``QueueService``;
             pickled to the executors.
         progress: called about once a second, in this thread.
-        stop: an event; once it is set the workers finish what they are working on and end.
+        stop: an event; when it is set, the workers finish their current messages and end.
 
     Returns:
-        What was done.
+        The report of the workers.
 
     Raises:
         QueueNotFound, DatabaseUnavailable: before the first worker starts.
-        FleetFailed: Spark's job was cancelled, or workers were lost more often than
-            ``restarts``; what its workers held was given back.
-        KeyboardInterrupt: as its name says; workers finish what they are working on first.
-        TypeError, ValueError: an argument has no sensible value.
+        FleetFailed: Spark's job was cancelled, or workers were lost more often than ``restarts``;
+            the messages of the workers were released.
+        KeyboardInterrupt: raised after the workers have finished their current messages.
+        TypeError, ValueError: an argument has an invalid value.
     """
     check_choice("form", form, get_args(Form))
     check_whole("workers", workers)
@@ -347,7 +348,11 @@ class _Workers:
                     break
                 time.sleep(_TICK)
         except QueueError as error:
-            _log.warning("The reaper will give back what the lost workers held: %s", error)
+            _log.warning(
+                "The messages of lost workers could not be released; the reaper will "
+                "release them: %s",
+                error,
+            )
 
 
 class _JobEnded(Exception):
@@ -425,10 +430,10 @@ def _check_handler(handler: Any, form: Form, concurrency: int) -> None:
         msg = f"handler must be a function, not {type(handler).__name__}"
         raise TypeError(msg)
     if is_asynchronous(handler):
-        msg = "handler must be a plain function: an asynchronous one would not run"
+        msg = "handler must not be asynchronous"
         raise TypeError(msg)
     if check_whole("concurrency", concurrency) > 1 and form == "arrow":
-        msg = "concurrency is of messages and batches of them; give Arrow batches more workers"
+        msg = "concurrency= is not possible with form='arrow': use more workers"
         raise ValueError(msg)
 
 
@@ -439,7 +444,7 @@ def _usual_batch(form: Form, transactional: bool) -> int:
 def _check_form(queue: Queue, form: Form) -> None:
     if form == "arrow" and not core_of(queue).context.tables.has_payloads:
         msg = (
-            f"queue {queue.name!r} lives in a table of yours, whose rows are no Arrow batches: use "
+            f"queue {queue.name!r} is an adopted table, which does not support Arrow batches: use "
             "form='message' or form='batch'"
         )
         raise ValueError(msg)

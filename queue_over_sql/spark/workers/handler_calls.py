@@ -94,8 +94,8 @@ def reasons_of(answer: Any, count: int) -> dict[int, str]:
     texts = answer.to_pylist() if hasattr(answer, "to_pylist") else answer
     if isinstance(texts, str) or not isinstance(texts, Sequence):
         msg = (
-            "a handler of Arrow batches must return None, or for each message None or the reason "
-            f"of its failure, not {type(answer).__name__}"
+            "a handler of Arrow batches must return None, or a list with None or a failure "
+            f"reason for each message, not {type(answer).__name__}"
         )
         raise TypeError(msg)
     if len(texts) != count:

@@ -47,16 +47,16 @@ class WorkersPlan:
 
 @dataclasses.dataclass(frozen=True)
 class WorkerReport:
-    """What one worker did.
+    """The work of one worker.
 
     Attributes:
         worker: its number, from 0.
         host, pid: where it ran.
-        handled: deliveries whose handler ended well.
-        failed: deliveries whose handler raised, or said so; they are retried or dead letters.
-        dead: those of them that were the last of their message.
+        handled: deliveries that were handled successfully.
+        failed: deliveries whose handler failed; the messages are retried or became dead letters.
+        dead: messages that became dead letters.
         calls: how often the handler was called.
-        seconds: how long it worked.
+        seconds: duration in seconds.
         ended: ``empty``, ``time`` or ``told``.
     """
 

@@ -54,7 +54,7 @@ def test_a_java_home_that_is_too_old_is_named(
 def test_a_java_home_without_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A slip of the pen in the variable."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(JavaMissing, match=r"where there is no bin/java"):
+    with pytest.raises(JavaMissing, match=r"which has no bin/java"):
         find_java()
 
 

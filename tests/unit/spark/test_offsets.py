@@ -60,9 +60,9 @@ def test_a_checkpoint_that_holds_anything_is_told() -> None:
         {"round": 1, "after": {"a": 1}},
         {"round": 1, "registered": "x"},
     ):
-        with pytest.raises(ValueError, match="The checkpoint holds"):
+        with pytest.raises(ValueError, match="The checkpoint contains"):
             read_offset(written, [""])
-    with pytest.raises(ValueError, match="The checkpoint holds"):
+    with pytest.raises(ValueError, match="The checkpoint contains"):
         read_offset({"rounds": {"a": 1}, "after": 7}, ["a"])
 
 

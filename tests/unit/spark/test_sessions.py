@@ -22,7 +22,9 @@ def test_settings_may_have_underscores_for_points() -> None:
 
 def test_an_argument_that_is_no_setting_is_refused() -> None:
     """Spark itself would ignore it."""
-    with pytest.raises(ValueError, match=r"unknown argument memory: settings of Spark begin with"):
+    with pytest.raises(
+        ValueError, match=r"unknown argument memory: Spark settings must begin with"
+    ):
         session(memory="2g")
 
 

@@ -49,12 +49,12 @@ _INSTANT: Final = pa.timestamp("us", "UTC")
 
 @dataclasses.dataclass(frozen=True)
 class ReportFiles:
-    """What a report has written.
+    """The files of a report.
 
     Attributes:
         page: the page.
-        tables: of each table its folder of Parquet, by name; a CSV file lies beside it.
-        queues, finished, live: how many queues and messages it is about.
+        tables: the Parquet folder of each table, by name; a CSV file is beside it.
+        queues, finished, live: how many queues, finished messages and live messages it covers.
     """
 
     page: str
@@ -80,31 +80,31 @@ def report(
     top: int = 20,
     progress: Progress | None = None,
 ) -> ReportFiles:
-    """Say what happened in the queues: throughput, waiting, run times, retries, failures.
+    """Write a report about queues: throughput, waiting times, run times, retries, failures.
 
-    Finished messages come from a history that ``export_history`` has written, or without one from
-    the archives; live ones from the database, where one is named. All are only looked at.
+    It reads finished messages from a history of ``export_history``, or from the archives if no
+    history is given. It reads live messages from the database, if one is given. It changes nothing.
 
     Args:
         spark: the session.
-        output: the folder to write to; a report that is there is replaced.
+        output: the folder to write to; an existing report is replaced.
         history: the folder of the history.
         url: the database, as in the format's options.
-        url_env: the same by the name of an environment variable.
-        url_file: the same by the path of a file.
+        url_env: instead of ``url``, the environment variable that holds it.
+        url_file: instead of ``url``, the file that holds it.
         schema: database schema of the tables.
         table_prefix: what the names of the queues' tables begin with.
-        queues: only these; all without.
-        since: only what finished from this instant on, or in this last time.
-        title: of the page.
-        top: how many reasons and dead letters of each queue are named.
-        progress: called with what is being done, and how many of how many steps are.
+        queues: only these queues; default: all.
+        since: only messages that finished since this time, or in this last period.
+        title: title of the page.
+        top: how many failure reasons and dead letters to list per queue.
+        progress: a function to call with the current step, its number, and the number of steps.
 
     Returns:
-        What was written.
+        The files of the report.
 
     Raises:
-        ValueError: neither a history nor a database is named, or an argument has no sensible value.
+        ValueError: neither a history nor a database is given, or an argument has an invalid value.
         FileNotFoundError: there is no history.
         QueueNotFound: there is no such queue.
         DatabaseUnavailable: the database cannot be reached.

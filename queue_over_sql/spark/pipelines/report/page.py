@@ -104,7 +104,7 @@ def _tiles(facts: Facts) -> Iterator[str]:
         ("done", share_words(total["done"] / total["finished"] if total["finished"] else 0), False),
         ("dead letters", count_words(dead), dead > 0),
         ("were retried", count_words(total["retried"]), False),
-        ("came back from a lost claim", count_words(lost), lost > 0),
+        ("redelivered after a lost claim", count_words(lost), lost > 0),
         ("live now", count_words(total["live"]), False),
         ("ready now", count_words(total["ready"]), False),
     ]
@@ -187,12 +187,12 @@ def _bar(parts: Iterable[tuple[str, float, str]]) -> _Cell:
 def _queues(facts: Facts) -> Iterator[str]:
     columns = [("queue", "name"), ("finished", "n"), ("done and dead", ""), ("dead", "n")]
     columns += [("retries", "n"), ("wait p50", "n"), ("p99", "n"), ("run p50", "n"), ("p99", "n")]
-    columns += [("live", "n"), ("what is live", ""), ("oldest ready", "n")]
+    columns += [("live", "n"), ("live messages", ""), ("oldest ready", "n")]
     yield from _table(columns, (_queue_row(row, facts.made_at) for row in facts.queues))
     keys = "".join(f'<span class="key {name}"><i>{name}</i></span>' for name in STATUSES)
     yield (
-        '<p class="soft">Wait: from when a message was due to its claim. Run: from the claim to '
-        f"the end. Both of the last attempt. What is live: {keys}</p>"
+        '<p class="soft">Wait: from the due time of a message to its claim. Run: from the claim to '
+        f"the end. Both are of the last attempt. Live messages: {keys}</p>"
     )
 
 
@@ -218,7 +218,7 @@ def _queue_row(row: Row, now: datetime) -> list[_Cell]:
 def _plots(facts: Facts) -> Iterator[str]:
     drawn = facts.drawn()
     if len(drawn) < len(facts.queues):
-        yield f'<p class="soft">The {len(drawn)} queues with most messages.</p>'
+        yield f'<p class="soft">The {len(drawn)} queues with the most messages.</p>'
     of_queue: dict[str, list[Row]] = {name: [] for name in drawn}
     for row in facts.timeline:
         if row["queue"] in of_queue:
@@ -234,8 +234,8 @@ def _failures(facts: Facts) -> Iterator[str]:
     yield from _listed(
         columns,
         map(_failure_row, facts.failures),
-        "Numbers, quoted texts and identifiers are taken out of a reason, so that one reason is "
-        "one line. A message counts under its last failure.",
+        "Numbers, quoted texts and identifiers are removed from reasons, so that similar failures "
+        "are one line. Each message counts for its last failure.",
         nothing="No message has failed.",
     )
 
@@ -260,7 +260,7 @@ def _dead_letters(facts: Facts) -> Iterator[str]:
     yield from _listed(
         columns,
         map(_dead_row, facts.dead_letters),
-        "The newest of each queue; the tables beside this page have more.",
+        "The newest ones of each queue. The tables beside this page have more.",
         nothing="There are no dead letters.",
     )
 
@@ -283,8 +283,8 @@ def _lost_claims(facts: Facts) -> Iterator[str]:
     yield from _listed(
         columns,
         rows,
-        "At least so many: a message remembers only its last failure, and one that was lost, "
-        "failed and was lost again counts once.",
+        "These are minimum counts: a message stores only its last failure, and several lost "
+        "claims of one message count once.",
         nothing="No claim was lost: no lease expired, no consumer died.",
     )
 
@@ -297,13 +297,13 @@ def _consumers(facts: Facts) -> Iterator[str]:
     yield from _listed(
         columns,
         (_consumer_row(row, known.get(row["consumer_id"])) for row in facts.consumers),
-        "A consumer is registered for as long as its process runs; of one that has ended only its "
-        "id is known.",
+        "Consumers are registered while their processes run. For consumers that have stopped, "
+        "only the id is known.",
         nothing="No consumer has finished a message.",
     )
     left_out = sum(facts.consumers_of.values()) - len(facts.consumers)
     if left_out:
-        yield f'<p class="soft">{left_out:,} others finished less than these.</p>'
+        yield f'<p class="soft">{left_out:,} other consumers finished fewer messages.</p>'
 
 
 def _consumer_row(row: Row, known: str | None) -> list[_Cell]:
