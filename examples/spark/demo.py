@@ -86,7 +86,10 @@ class Account:
             (self.killed_after < 1, "no driver was killed in the middle"),
             (self.killed_after >= self.files, "the driver was killed when all was done"),
             (self.different < self.files, f"{self.files - self.different} files have no result"),
-            (self.processed > self.different, f"{self.processed - self.different} results twice"),
+            (
+                self.processed > self.different,
+                f"{self.processed - self.different} duplicate results",
+            ),
             (self.wrong > 0, f"{self.wrong} of {self.sampled} hashes are wrong"),
             (self.exported != self.files, f"{self.exported} messages were exported"),
             (self.in_history != self.files, f"{self.in_history} messages are in the history"),
@@ -195,7 +198,7 @@ def killed_process(plan: Plan, files: int, say: Console) -> int:
     driver.kill()
     driver.wait()
     if ended_early:
-        say.print(f"the driver ended by itself: {log.read_text(errors='replace')[-2000:]}")
+        say.print(f"the driver ended unexpectedly: {log.read_text(errors='replace')[-2000:]}")
         return 0
     done = min(files, committed(plan) * -(-files // BATCHES))
     say.print(f"process: driver {driver.pid} killed by kill -9 after {done:,} messages")
@@ -248,11 +251,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Real files through the pipeline on Spark.")
-    parser.add_argument("--url", help="the database; an SQLite file of its own without it")
+    parser.add_argument("--url", help="the database; default: a temporary SQLite file")
     parser.add_argument("--folder", type=Path, default=standard_library(), help="whose files")
-    parser.add_argument("--limit", type=int, help="only the first so many files")
-    parser.add_argument("--output", type=Path, help="a new folder, kept; else all is removed")
-    parser.add_argument("--json", action="store_true", help="the account as one line of JSON")
+    parser.add_argument("--limit", type=int, help="only the first N files")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help="a new folder for all results, which is kept; default: a temporary folder",
+    )
+    parser.add_argument("--json", action="store_true", help="print the results as one line of JSON")
     return parser.parse_args(arguments)
 
 

@@ -104,8 +104,9 @@ def rebased(condition: ColumnElement[bool], table: Table) -> ColumnElement[bool]
     others = [other for other in select(moved).get_final_froms() if other is not table]
     if others:
         msg = (
-            f"where is about {', '.join(str(other) for other in others)}, but the messages are in "
-            f"{table.name}: use the columns of that table, and for others a subquery (exists, in_)"
+            f"where uses {', '.join(str(other) for other in others)}, but the messages are in "
+            f"{table.name}: use the columns of that table, and a subquery (exists, in_) for other "
+            "tables"
         )
         raise ValueError(msg)
     return moved

@@ -192,7 +192,7 @@ def test_sigterm_finishes_the_current_and_gives_back_the_rest(jobs: str, tmp_pat
     with started(*arguments, url=jobs, log=log, cwd=tmp_path) as process:
         eventually((tmp_path / "running").exists, "the command runs")
         process.send_signal(signal.SIGTERM)
-        eventually(lambda: "Finishing what runs" in log.read_text(), "it knows that it shall end")
+        eventually(lambda: "Draining" in log.read_text(), "it knows that it shall end")
         (tmp_path / "go").touch()
         code = process.wait(30)
     assert 1 == log.read_text().count("Draining; send the signal again to stop immediately.")

@@ -84,7 +84,7 @@ def test_reaper_gives_back_expired_leases(
         eventually(lambda: queue.stats().ready == 1, "the message is ready again")
         process.send_signal(signal.SIGTERM)
         assert 0 == process.wait(30)
-    assert "The reaper stops" in log.read_text()
+    assert "The reaper is stopping" in log.read_text()
 
 
 @pytest.mark.chaos

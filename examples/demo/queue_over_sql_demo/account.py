@@ -98,7 +98,7 @@ class Account:
             (self.kill_missing, "no server was killed while it held messages"),
             (
                 self.came_back != self.held_at_kill,
-                f"of {self.held_at_kill} messages of the killed server {self.came_back} came back",
+                f"{self.came_back} of {self.held_at_kill} messages of the killed server returned",
             ),
         ]
         return [sentence for wrong, sentence in found if wrong]

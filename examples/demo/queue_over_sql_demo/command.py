@@ -34,28 +34,31 @@ def demo(
     limit: Annotated[int | None, number("Only the first N files.")] = None,
     servers: Annotated[int, number("Server processes.")] = 3,
     threads: Annotated[int, number("Worker threads per server.")] = 2,
-    batch: Annotated[int, number("Messages a thread claims at once.")] = 8,
+    batch: Annotated[int, number("Messages per claim and thread.")] = 8,
     kill: Annotated[
         bool, typer.Option("--kill/--no-kill", help="Kill one server while it holds messages.")
     ] = True,
     sample: Annotated[
-        int, typer.Option("--sample", metavar="N", min=0, help="Checksums computed again.")
+        int,
+        typer.Option(
+            "--sample", metavar="N", min=0, help="Number of checksums to verify at the end."
+        ),
     ] = 200,
     consumer_timeout: Annotated[
         float,
-        duration("Without a heartbeat for this long a server counts as dead.", show_default="3s"),
+        duration("A server with no heartbeat for this long is considered dead.", show_default="3s"),
     ] = 3.0,
     deadline: Annotated[
-        float, duration("Give up and settle the account after this long.", show_default="5m")
+        float, duration("Stop and check the results after this long.", show_default="5m")
     ] = 300.0,
     serve: Annotated[
         bool,
         typer.Option(
-            "--serve", help="Show it in the dashboard, on a free port, until SIGTERM or SIGINT."
+            "--serve", help="Also serve the dashboard, on a free port, until SIGTERM or SIGINT."
         ),
     ] = False,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the queue, the results table and the logs.")
+        bool, typer.Option("--keep", help="Keep the queue, the results table and the logs.")
     ] = False,
 ) -> None:
     """Compute the checksum of every file below a folder, and survive the death of a server.
@@ -70,7 +73,9 @@ def demo(
     own, and drops both at the end.
     """
     if kill and servers == 1:
-        raise typer.BadParameter("one server has nobody to take over: use --servers 2 or --no-kill")
+        raise typer.BadParameter(
+            "with one server no other can take over: use --servers 2 or --no-kill"
+        )
     # A schema and a prefix of the environment belong to the database of the environment.
     connection = session.connection if session.given.url else session.given
     if connection.url is not None and is_private(connection.url):

@@ -123,7 +123,7 @@ class Course:
     def _check_servers(self) -> None:
         for server in self.servers:
             if server.failed:
-                raise DemoError(f"{server.name} ended by itself:\n{server.log_tail()}")
+                raise DemoError(f"{server.name} ended unexpectedly:\n{server.log_tail()}")
 
     def _pause(self) -> None:
         if self._stop.asked.wait(TICK_SECONDS):
@@ -215,7 +215,9 @@ class Course:
             return
         seconds = time.monotonic() - self._killed_at
         self.progress.rescue = Rescue(rescue.server, rescue.pid, rescue.held, seconds)
-        self._tell(f"its {len(rescue.held)} messages were done by others {seconds:.1f} s later")
+        self._tell(
+            f"other servers had finished its {len(rescue.held)} messages {seconds:.1f} s later"
+        )
 
     def account(self) -> Account:
         """Read everything again and compare; call it when the servers have stopped."""

@@ -9,8 +9,8 @@ from sqlalchemy import URL
 from queue_over_sql.dialects.engines import read_url
 
 PRIVATE = (
-    "{url} is open to one process at a time, and the demo has several. Give a database on a "
-    "server, a file of SQLite, or a file of H2 with ?AUTO_SERVER=TRUE."
+    "Only one process at a time can open {url}, but the demo runs several. Use a database server, "
+    "an SQLite file, or an H2 file with ?AUTO_SERVER=TRUE."
 )
 
 

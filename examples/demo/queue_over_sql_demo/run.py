@@ -68,7 +68,7 @@ def _perform(output: Output, plan: Plan, place: Path) -> tuple[Account, Progress
     try:
         with stop_on_signals() as stop, view.open():
             if found.skipped:
-                view.tell(f"left out, as they cannot be read: {counted(found.skipped, 'file')}")
+                view.tell(f"skipped, because they cannot be read: {counted(found.skipped, 'file')}")
             return perform(plan, found, place, stop=stop, show=view.show, tell=view.tell)
     except DemoError as error:
         output.error(str(error))
