@@ -393,7 +393,7 @@ def test_what_can_be_no_transaction_of_the_callers(
                 with pytest.raises(ValueError, match=r"AUTOCOMMIT.*transaction"):
                     queue.publish_many(["x", "y"], connection=caller.given)
         if name.endswith("itself"):
-            with pytest.raises(ValueError, match="Give one that is open"):
+            with pytest.raises(ValueError, match="Pass an open one"):
                 queue.publish("x", connection=caller.given)
     for opener in OPENERS["sqlite"][face].values():
         with opened(opener, elsewhere) as caller:
