@@ -128,7 +128,7 @@ class Access:
         if self.store.problem is not None and not self._prepared:
             _log.warning("%s", self.store.problem)
         if not self.read_only and not self.store.takes_writes():
-            _log.warning("The database takes no writes, so nothing can be changed here.")
+            _log.warning("The database is read-only, so nothing can be changed here.")
             self.read_only = True
         self._prepared = True
 
@@ -192,10 +192,12 @@ class Access:
         if found is None:
             raise Refused(401, "login-needed", "Send a token: Authorization: Bearer TOKEN.")
         if not found.role.covers(role):
-            text = f"This needs the role {role}; {found.name} is {found.role}."
+            text = f"This requires the role {role}, but {found.name} has the role {found.role}."
             raise Refused(403, "role-needed", text)
         if writes and self.read_only:
-            raise Refused(403, "read-only", "Nothing can be changed here: it is read-only.")
+            raise Refused(
+                403, "read-only", "This server is read-only, so nothing can be changed here."
+            )
         return found
 
     def check_csrf(self, request: HTTPConnection, principal: Principal, given: str | None) -> None:
@@ -217,7 +219,7 @@ class Access:
             raise Refused(
                 403,
                 "csrf",
-                "The form is too old or not of this server: open the page again. "
+                "The form is too old or from another server: open the page again. "
                 "Programs send a token: Authorization: Bearer TOKEN.",
             )
 
@@ -358,11 +360,14 @@ class Access:
         # A page of another site may have its name resolved to this machine: DNS rebinding.
         hosts = request.headers.getlist("host")
         if len(hosts) != 1 or not is_loopback(_host_of(hosts[0])):
-            text = "Open it as http://127.0.0.1 or http://localhost: it serves this machine only."
+            text = (
+                "This server is for this machine only: open it as http://127.0.0.1 or "
+                "http://localhost."
+            )
             raise Refused(403, "other-host", text)
         # A proxy at this machine would let in whoever reaches it.
         if any(name in request.headers for name in _OF_PROXIES):
-            text = "Without tokens it serves this machine only, and no proxy: ask for tokens."
+            text = "Without tokens this server does not accept proxies: require tokens."
             raise Refused(403, "through-a-proxy", text)
 
     def _is_own(self, origin: str, request: HTTPConnection) -> bool:
@@ -505,14 +510,14 @@ def check_binding(host: str, settings: WebSettings, *, has_tokens: bool) -> None
     if settings.open_role is not None:
         msg = (
             f"Everybody who reaches {host!r} would be {settings.open_role} without a token. Bind "
-            "127.0.0.1, or ask for tokens: make one with queue-over-sql token add NAME --role "
+            "127.0.0.1, or require tokens: create one with queue-over-sql token add NAME --role "
             "admin."
         )
         raise ValueError(msg)
     if settings.proxy_header is None and not has_tokens:
         msg = (
-            f"Nobody could log in at {host!r}: there is no token. Make one with queue-over-sql "
-            "token add NAME --role admin."
+            f"Nobody could log in at {host!r}, because there is no token. Create one with "
+            "queue-over-sql token add NAME --role admin."
         )
         raise ValueError(msg)
 

@@ -22,7 +22,7 @@ from queue_over_sql.web.settings import Role
 if TYPE_CHECKING:
     from queue_over_sql import Queue, QueueService
 
-NO_SUCH_MESSAGE: Final = "There is no such message, or there is none any more."
+NO_SUCH_MESSAGE: Final = "There is no such message. It may have been removed."
 
 Do: TypeAlias = Callable[..., Done]
 """Does an act, by its name in ``ACTS`` and its arguments, for whoever asks, to a form's queue."""
@@ -65,7 +65,7 @@ class Asked:
         if self["like"]:
             return Chosen(like=int(self["like"]), at_most=self.confirmed)
         if not self["all"]:
-            msg = "No message was chosen."
+            msg = "Choose at least one message."
             raise ValueError(msg)
         return Chosen(filters=filters_of(self.fields), at_most=self.confirmed)
 
@@ -132,7 +132,7 @@ def filters_of(fields: Mapping[str, str]) -> dict[str, Any]:
         if fields.get(name):
             found[name] = fields[name]
     if fields.get("value") and not fields.get("field"):
-        msg = "Say which field of the payload has this value."
+        msg = "Enter the payload field that has this value."
         raise ValueError(msg)
     if fields.get("field"):
         found["payload"] = {fields["field"]: json_or_text(fields.get("value", ""))}
@@ -143,7 +143,7 @@ def _edited(done: Done, verb: str, end: str = "") -> str:
     text = f"{verb} {_messages(done.count)}{end}."
     if done.skipped:
         left = _messages(done.skipped).capitalize()
-        text += f" {left} stayed as they were: a consumer has them."
+        text += f" {left} stayed unchanged, because a consumer holds them."
     elif not done.count:
         raise ValueError(NO_SUCH_MESSAGE)
     return text
@@ -191,7 +191,7 @@ def _change_settings(service: QueueService, asked: Asked, do: Do) -> Told:
         given["archive"] = asked["archive"]
     changed = [name for name, value in given.items() if getattr(present, name) != value]
     if not changed:
-        return Told("The settings are as they were.")
+        return Told("The settings have not changed.")
     do("settings", **{name: given[name] for name in changed})
     before = {name: _form_value(getattr(present, name)) for name in changed}
     said = ", ".join(f"{name} {_form_value(given[name])}" for name in changed)
@@ -276,7 +276,7 @@ def _count_unclaimed(service: QueueService, asked: Asked) -> int:
 def _release_consumer(service: QueueService, asked: Asked, do: Do) -> Told:
     del service
     done = do("release-consumer", consumer=asked["consumer"])
-    return Told(f"Gave back {_messages(done.count)} of {asked['consumer']}.")
+    return Told(f"Released {_messages(done.count)} of {asked['consumer']}.")
 
 
 def _pause_schedule(service: QueueService, asked: Asked, do: Do) -> Told:
@@ -298,7 +298,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
     "resume": Action("Resume", "resume", _resume),
     "settings": Action("Change", "settings", _change_settings),
     "purge": Action(
-        "Purge", "purge", _purge, "Remove {n} from {queue} for ever? Claimed messages stay.",
+        "Purge", "purge", _purge, "Permanently remove {n} from {queue}? Claimed messages stay.",
         _count_unclaimed,
     ),
     "drop": Action(
@@ -306,7 +306,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
         word="queue",
     ),
     "hold": Action(
-        "Hold", "hold", _hold, "Hold {n}? Nobody gets them until they are released.",
+        "Hold", "hold", _hold, "Hold {n}? They are not delivered until you release them from hold.",
         _count_live, asks_for_all=True,
     ),
     "unhold": Action(
@@ -322,23 +322,23 @@ ACTIONS: Final[Mapping[str, Action]] = {
         "Make {n} due now?", _count_live,
     ),
     "remove": Action(
-        "Remove", "remove", _edit("remove", "Removed"), "Remove {n} for ever?", _count_live
+        "Remove", "remove", _edit("remove", "Removed"), "Permanently remove {n}?", _count_live
     ),
     "cancel": Action(
         "Cancel", "cancel", _cancel,
-        "Cancel {n}? They become dead letters, also where a consumer works on them.", _count_live,
+        "Cancel {n}? They become dead letters, even if a consumer is working on them.", _count_live,
     ),
     "redrive": Action(
         "Send again", "requeue", _edit("requeue", "Sent", " again"),
-        "Send {n} again? They get new ids, and their attempts begin anew.", _count_archived,
+        "Requeue {n}? They get new ids, and their attempt count is reset.", _count_archived,
     ),
     "remove-archived": Action(
         "Remove", "remove-archived", _edit("remove-archived", "Removed", " from the archive"),
-        "Remove {n} from the archive for ever?", _count_archived,
+        "Permanently remove {n} from the archive?", _count_archived,
     ),
     "release-consumer": Action(
         "Give back", "release-consumer", _release_consumer,
-        "Give back all messages that this consumer holds? It can no longer settle them.",
+        "Release all messages that this consumer holds? It can then no longer settle them.",
     ),
     "pause-schedule": Action("Pause", "pause-schedule", _pause_schedule),
     "resume-schedule": Action("Resume", "resume-schedule", _resume_schedule),

@@ -47,8 +47,8 @@ class TooManyFound(QueueError):
 
     def __init__(self, found: int, at_most: int) -> None:
         super().__init__(
-            f"It would be {counted(found, 'message')}, more than the {at_most:,} that were "
-            "confirmed: nothing was changed."
+            f"{counted(found, 'message')} match now, more than the {at_most:,} that were "
+            "confirmed. Nothing was changed."
         )
         self.found = found
 
@@ -197,7 +197,9 @@ class Doing:
     ) -> None:
         """Write to the audit what was done, in a transaction where there is one."""
         if connection is not None and self.store.problem is not None:
-            _log.warning("Not in the audit: %s. %s", self._told(count, detail), self.store.problem)
+            _log.warning(
+                "Not written to the audit: %s. %s", self._told(count, detail), self.store.problem
+            )
             return
         self.store.write_audit(
             self.who.name,
@@ -215,7 +217,7 @@ class Doing:
         try:
             self.note(count, detail)
         except QueueError as error:
-            _log.warning("Not in the audit: %s: %s", self._told(count, detail), error)
+            _log.warning("Not written to the audit: %s: %s", self._told(count, detail), error)
 
     def _told(self, count: int | None, detail: str | None) -> str:
         who, about = self.who, "" if self.name is None else f" to queue {self.name}"
@@ -318,7 +320,7 @@ def _add_token(doing: Doing, *, token: str, role: Role, lasts: timedelta | None)
 
 def _remove_token(doing: Doing, *, token: str) -> Done:
     if not insist_on_tables(doing.store).remove_token(token):
-        raise Refused(404, "token-not-found", "There is no token of that name.")
+        raise Refused(404, "token-not-found", "There is no token with that name.")
     return Done(detail=f"token {token}")
 
 
@@ -389,7 +391,7 @@ class Acts:
         except Exception:
             if doing.count:
                 # What failed half-way says how far it came.
-                doing.note_later(doing.count, "It failed before all of it was done.")
+                doing.note_later(doing.count, "It failed before it was finished.")
             raise
         if not doing.is_audited:
             doing.note_later(done.count, done.detail)

@@ -157,7 +157,7 @@ class _Forms:
 
     def _done(self, view: View, name: str, action: Action, asked: Asked) -> Response:
         if view.site.mask.hides(asked["field"]):
-            return view.refused(422, "This field is hidden here, so nobody can choose by it.")
+            return view.refused(422, "This field is masked, so you cannot filter by it.")
         if action.asks(asked) and not action.is_confirmed(asked):
             return _question(view, name, action, asked)
         try:
@@ -229,7 +229,7 @@ class _Live:
         except QueueError as error:
             return view.failed(error)
         if self._watching >= _MOST_LIVE:
-            return Response("Too many watch already.", 503, media_type="text/plain")
+            return Response("Too many viewers are already connected.", 503, media_type="text/plain")
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         return StreamingResponse(
             self._changes(request), media_type="text/event-stream", headers=headers

@@ -181,7 +181,7 @@ def payload_text(queue: Queue, message: MessageLook, mask: Mask) -> tuple[str, b
     if isinstance(found, (bytes, memoryview)):
         return _hex(bytes(found), size), whole and size <= _HEX_BYTES
     if mask and not whole and queue.settings.payload == "json":
-        return f"{size:,} characters: too many to know what is to be hidden.", False
+        return f"{size:,} characters: too large to mask its fields, so it is not shown.", False
     is_json = queue.settings.payload == "json" and whole
     return (written(found or "", mask) if is_json else visible(found or "")), whole
 
@@ -201,7 +201,7 @@ def written(text: str, mask: Mask) -> str:
         text = json.dumps(mask.apply(json.loads(text)), indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):
         if mask:
-            return "This cannot be read as JSON, so it is not known what is to be hidden."
+            return "This is not valid JSON, so its fields cannot be masked and it is not shown."
     return visible(text)
 
 

@@ -53,14 +53,14 @@ STATUS: Final[Mapping[type[Exception], int]] = {
 """The status of each error; that of the nearest class counts."""
 
 _TEXT: Final[Mapping[type[Exception], str]] = {
-    errors.SchemaTooNew: "A newer release made the tables of this queue: update this server.",
-    errors.SchemaOutdated: "An earlier release made the tables: run queue-over-sql migrate.",
+    errors.SchemaTooNew: "A newer release created the tables of this queue: upgrade this server.",
+    errors.SchemaOutdated: "An earlier release created the tables: run queue-over-sql migrate.",
     errors.DatabaseUnavailable: (
-        "The database cannot be reached or does not answer. Where something was to be changed, "
-        "whether it was is unknown."
+        "The database cannot be reached or does not answer. It is unknown whether a change was "
+        "made."
     ),
     errors.DatabaseRefused: "The database refused a statement; the server's log has its reason.",
-    errors.ServiceClosed: "The server is going down.",
+    errors.ServiceClosed: "The server is shutting down.",
 }
 """What is said instead of the error's own text, which has addresses, logins or SQL in it."""
 _RETRY_SECONDS: Final = 5
@@ -152,7 +152,7 @@ def problem_of(error: Exception) -> Problem:
     if isinstance(error, msgspec.ValidationError):
         return Problem(422, "not-valid", f"{error}.")
     if isinstance(error, TimeoutError) and not isinstance(error, errors.QueueError):
-        return Problem(408, "too-slow", "The body did not come in time.")
+        return Problem(408, "too-slow", "The body did not arrive in time.")
     return _of_library(error)
 
 
@@ -170,7 +170,7 @@ def _of_library(error: Exception) -> Problem:
         # The library's word for an argument that it refuses: here that came with the request.
         return Problem(422, "not-valid", _first_line(error))
     _log.error("A request failed.", exc_info=error)
-    return Problem(500, "internal-error", "It failed for a reason that the server's log has.")
+    return Problem(500, "internal-error", "The request failed; the server's log has the reason.")
 
 
 def _first_line(error: Exception) -> str:
@@ -180,7 +180,7 @@ def _first_line(error: Exception) -> str:
 
 def _rights(error: errors.NotPermitted) -> str:
     what = f" {', '.join(error.rights)} on {error.table}" if error.table else ""
-    roles = f" The roles that have it: {', '.join(error.roles)}." if error.roles else ""
+    roles = f" These roles have it: {', '.join(error.roles)}." if error.roles else ""
     return f"The database login of this server lacks the right{what}. Nothing was changed.{roles}"
 
 

@@ -80,11 +80,12 @@ class WebSettings:
 
     def __post_init__(self) -> None:
         if self.proxy_header is not None and not self.proxy_from:
-            msg = "proxy_header needs proxy_from: the addresses of the proxy that may set it"
+            msg = "proxy_header requires proxy_from: the addresses of the proxies that may set it"
             raise ValueError(msg)
         if self.proxy_header is not None and self.open_role is not None:
             msg = (
-                "open_role lets in whoever comes through the proxy of proxy_header: set one of both"
+                "open_role would admit everybody who comes through the proxy of proxy_header: set "
+                "only one of them"
             )
             raise ValueError(msg)
         positive = ("page_size", "session_hours", "max_body_bytes", "threads")

@@ -50,7 +50,7 @@ TOKEN_MARK: Final = "qos_"  # noqa: S105 - what is before a token is no token
 """What each token begins with, so that scanners of source code find one that was committed."""
 
 _MISSING: Final = "The tables queue_over_sql_web_tokens and queue_over_sql_web_audit are missing"
-_UNTIL_THEN: Final = "Until then nobody can log in by a token, and nothing is audited."
+_UNTIL_THEN: Final = "Until then nobody can log in with a token, and nothing is audited."
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+-]{0,99}")
 _LONGEST_DETAIL: Final = 2_000
 _WHO_LENGTH: Final = 200
@@ -195,8 +195,8 @@ class WebStore:
         except DatabaseUnavailable:
             raise
         except QueueError as error:
-            _log.warning("The tables of the web package cannot be made: %s", error)
-            self.problem = f"{_MISSING}, and the database refuses to make them. {_UNTIL_THEN}"
+            _log.warning("The tables of the web package cannot be created: %s", error)
+            self.problem = f"{_MISSING}, and the database refuses to create them. {_UNTIL_THEN}"
         else:
             self.problem = None
         return self.problem is None
@@ -243,8 +243,8 @@ class WebStore:
         """
         if not _NAME.fullmatch(name):
             msg = (
-                "the name of a token is 1 to 100 letters, digits and _ . @ + -, and begins with a "
-                f"letter or digit; not {shown(name)}"
+                "the name of a token must be 1 to 100 letters, digits and _ . @ + -, and begin "
+                f"with a letter or digit, not {shown(name)}"
             )
             raise ValueError(msg)
         secret = TOKEN_MARK + secrets.token_urlsafe(32)
@@ -271,7 +271,7 @@ class WebStore:
 
         added = self._run(add, atomic=False, repeat=False)
         if added is None:
-            msg = f"there is a token named {name!r} already: remove it first, or take another name"
+            msg = f"a token named {name!r} already exists: remove it first, or use another name"
             raise TokenTaken(msg)
         return secret, added
 
@@ -287,7 +287,7 @@ class WebStore:
                 times = instant(row[3]), optional_instant(row[4])
                 found.append(Token(str(row[0]), Role(row[1]), str(row[2]), *times))
             except (QueueError, ValueError) as error:
-                _log.warning("A token is left out: %s", error)
+                _log.warning("A token is left out of the list: %s", error)
         return found
 
     def remove_token(self, name: str) -> bool:
@@ -351,7 +351,7 @@ class WebStore:
             self.prune_sometimes()
         elif not write(connection):
             # Another server wrote in this very microsecond, and the transaction may be spoilt.
-            msg = "The audit could not be written: nothing was changed. Do it again."
+            msg = "The audit could not be written, so nothing was changed. Try again."
             raise QueueError(msg)
 
     def audit(
@@ -381,7 +381,7 @@ class WebStore:
             try:
                 self.prune_audit()
             except QueueError as error:
-                _log.warning("Old rows of the audit stay for now: %s", error)
+                _log.warning("Old rows of the audit could not be removed: %s", error)
 
     def prune_audit(self) -> int:
         """Remove rows that are too old or too many; returns how many."""

@@ -209,7 +209,7 @@ def test_more_than_was_asked_about_is_asked_again(open_site: Open, jobs: Queue) 
     browser = open_site()
     browser.get("/queues/jobs/messages?status=ready")
     browser.press("Hold", 422)
-    assert "No message was chosen." in browser.text()
+    assert "Choose at least one message." in browser.text()
     assert 0 == jobs.stats().held
     browser.get("/queues/jobs/messages?status=ready")
     ids = [str(message.id) for message in jobs.messages().list(2)]
@@ -233,13 +233,13 @@ def test_all_that_match_may_grow(open_site: Open, jobs: Queue) -> None:
         "csrf": csrf_of(browser),
     }
     browser.post("/do/remove-archived", **fields)
-    assert "Remove 4 messages from the archive for ever?" in browser.text()
+    assert "Permanently remove 4 messages from the archive?" in browser.text()
     asked = browser.page
     jobs.publish({"n": 1})
     jobs.consume(20)[-1].nack("again")
     browser.page = asked
     browser.press("Remove")
-    assert "Remove 5 messages from the archive for ever?" in browser.text()
+    assert "Permanently remove 5 messages from the archive?" in browser.text()
     assert 5 == jobs.stats().failed
 
 

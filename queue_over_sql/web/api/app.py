@@ -109,7 +109,9 @@ def standalone(service: QueueService, settings: WebSettings | None = None) -> St
             await access.prepare()
             await threads.run(service.start)
         except QueueError as error:
-            _log.warning("The service cannot start, and serves what it can: %s", error)
+            _log.warning(
+                "The service cannot start; the server answers what it can without it: %s", error
+            )
         yield
         await threads.run(service.stop)
 

@@ -125,8 +125,8 @@ def _settled(
     settled = len(tokens) - len(lost)
     if lost:
         text = (
-            "The claims in `lost` do not hold their messages any more: their lease has ended, or "
-            "they were settled before. The others were settled."
+            "The claims in `lost` no longer hold their messages: their leases expired, or the "
+            "messages were already settled. The others were settled."
         )
         raise Problem(409, "claim-lost", text, lost=lost, settled=settled)
     return shapes.Settled(settled=settled)

@@ -79,7 +79,7 @@ def read_token(token: str) -> tuple[int, int]:
     try:
         found = _TOKEN.unpack(base64.b64decode(f"{token}==", altchars=b"-_", validate=True))
     except (struct.error, binascii.Error, ValueError) as error:
-        msg = f"{token[:50]!r} is no token of a claim: send what a claim answered, unchanged"
+        msg = f"{token[:50]!r} is not a claim token: send the token of the claim unchanged"
         raise WrongToken(msg) from error
     return int(found[0]), int(found[1])
 
@@ -176,7 +176,12 @@ class ClientQueue:
         try:
             self.release(messages)
         except QueueError as error:
-            _log.warning("Messages of queue %s wait for their leases: %s", self.queue.name, error)
+            _log.warning(
+                "Messages of queue %s could not be released; they are redelivered when "
+                "their leases expire: %s",
+                self.queue.name,
+                error,
+            )
 
     def _held(self, stamps: set[tuple[int, int]]) -> dict[tuple[int, int], Message]:
         c = self.context.tables.live.c

@@ -136,7 +136,7 @@ def read_id(given: str | int) -> int:
     """
     text = str(given)
     if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= LARGEST):  # noqa: PLR2004 - digits of a BIGINT
-        raise Problem(422, "not-valid", f"{text[:50]!r} is no id of a message.")
+        raise Problem(422, "not-valid", f"{text[:50]!r} is not a message id.")
     return int(text)
 
 
@@ -155,7 +155,7 @@ def _page(
 
         return Lines(lines())
     if query.limit > shapes.MOST_LISTED:
-        text = f"limit is at most {shapes.MOST_LISTED} unless NDJSON is asked for."
+        text = f"limit must be at most {shapes.MOST_LISTED}, unless you request NDJSON."
         raise Problem(422, "not-valid", text)
     messages, more = showing.one_page(found, query.limit, query.after)
     shown, unreadable = showing.messages(messages, mask, as_text=as_text)
@@ -198,7 +198,9 @@ def _chosen(call: Call, given: shapes.Chosen) -> Chosen:
     if given.filter is None:
         return Chosen(sorted({read_id(each) for each in given.ids or ()}))
     if given.at_most is None:
-        text = "With a filter say at_most: how many messages may be changed. See …/count."
+        text = (
+            "With a filter, set at_most to the number of messages that may be changed. See …/count."
+        )
         raise Problem(422, "not-valid", text)
     return Chosen(filters=_filters(call, given.filter), at_most=given.at_most)
 
@@ -206,5 +208,5 @@ def _chosen(call: Call, given: shapes.Chosen) -> Chosen:
 def _check_masked(call: Call, fields: Mapping[str, Any]) -> None:
     hidden = [path for path in fields if call.api.mask.hides(path)]
     if hidden:
-        text = f"{hidden[0]} is masked, so nobody may search by it."
+        text = f"{hidden[0]} is masked, so you cannot search by it."
         raise Problem(403, "masked", text)

@@ -264,7 +264,7 @@ class Dispatcher:
         operation = self._operations.get(method)
         if operation is None:
             allowed = ", ".join(sorted(self._operations))
-            raise HTTPException(405, f"This path takes {allowed}.", {"Allow": allowed})
+            raise HTTPException(405, f"This path accepts {allowed}.", {"Allow": allowed})
         return operation
 
 
@@ -344,13 +344,13 @@ def read_query(request: Request, kind: type[msgspec.Struct]) -> Any:
     pairs = request.query_params.multi_items()
     given = dict(pairs)
     if len(given) < len(pairs):
-        raise Problem(422, "not-valid", "A parameter of the query comes twice.")
+        raise Problem(422, "not-valid", "A query parameter occurs twice.")
     try:
         found = msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
         raise Problem(422, "not-valid", f"The query: {error}.") from error
     if any(getattr(found, name) is None for name in given):
-        raise Problem(422, "not-valid", "The query: leave a parameter out instead of null.")
+        raise Problem(422, "not-valid", "The query: leave out a parameter instead of sending null.")
     return found
 
 
@@ -400,7 +400,7 @@ def read_json(text: bytes, kind: Any) -> Any:
     except msgspec.ValidationError as error:
         raise Problem(422, "not-valid", f"{error}.") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Problem(400, "not-readable", f"The body is no JSON: {error}.") from error
+        raise Problem(400, "not-readable", f"The body is not JSON: {error}.") from error
 
 
 def check_depth(text: bytes) -> None:
@@ -415,5 +415,5 @@ def check_depth(text: bytes) -> None:
     for bracket in _BRACKETS.finditer(_TEXTS.sub(b"", text)):
         depth += 1 if bracket[0] in b"[{" else -1
         if depth > DEEPEST:
-            msg = f"The JSON is nested more than {DEEPEST} deep."
+            msg = f"The JSON has more than {DEEPEST} nested levels."
             raise Problem(422, "not-valid", msg)

@@ -38,7 +38,9 @@ def publish(call: Call, queue: str, body: shapes.NewMessage) -> shapes.Published
     given = call.request.headers.get(_IDEMPOTENCY)
     if given is not None:
         if body.key not in (None, given) or body.on_conflict not in (None, "skip"):
-            text = "Idempotency-Key is the key with on_conflict skip: the body says otherwise."
+            text = (
+                "Idempotency-Key sets the key with on_conflict skip, but the body has other values."
+            )
             raise Problem(422, "not-valid", text)
         body.key, body.on_conflict = given, "skip"
     done = target.publish_many(
@@ -123,24 +125,24 @@ def read_payload(payload: Any, encoding: str | None, queue: Queue) -> Any:
     """
     kind = queue.settings.payload
     if encoding is None and kind == "bytes":
-        text = "The queue holds bytes: send them in Base64, with payload_encoding: base64."
+        text = "The queue has bytes payloads: send them in Base64, with payload_encoding: base64."
         raise Problem(422, "not-valid", text)
     if encoding is None:
         return payload
     if not isinstance(payload, str) or (encoding == "base64") != (kind == "bytes"):
-        text = f"A queue of {kind} takes no payload of this sort with payload_encoding {encoding}."
+        text = f"A queue of {kind} does not accept such a payload with payload_encoding {encoding}."
         raise Problem(422, "not-valid", text)
     if encoding == "json":
         return read_json(payload.encode("utf-8", "surrogatepass"), Any)
     try:
         return base64.b64decode(payload, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise Problem(422, "not-valid", f"The payload is no Base64: {error}.") from error
+        raise Problem(422, "not-valid", f"The payload is not Base64: {error}.") from error
 
 
 def _put(queue: Queue, given: list[shapes.NewMessage], on_conflict: str) -> list[Published]:
     if any(each.on_conflict is not None for each in given):
-        text = "Of many messages on_conflict is a parameter of the query, for all of them."
+        text = "For many messages, on_conflict is a query parameter for all of them."
         raise Problem(422, "not-valid", text)
     items = [publication(each, queue) for each in given]
     return queue.publish_many(items, on_conflict=on_conflict)
@@ -148,5 +150,5 @@ def _put(queue: Queue, given: list[shapes.NewMessage], on_conflict: str) -> list
 
 def _no_idempotency_key(call: Call) -> None:
     if _IDEMPOTENCY in call.request.headers:
-        text = "Many messages have keys of their own: use these with on_conflict=skip."
+        text = "With many messages, use their own keys and on_conflict=skip."
         raise Problem(422, "not-valid", text)

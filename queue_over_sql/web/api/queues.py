@@ -132,5 +132,5 @@ def _shown(service: QueueService, record: QueueRecord) -> shapes.Queue:
 
 def _check_confirmed(given: shapes.Confirmed, queue: str) -> None:
     if given.confirm != queue:
-        text = "This cannot be undone: confirm must be the name of the queue, once more."
+        text = "This cannot be undone: confirm must repeat the name of the queue."
         raise Problem(409, "not-confirmed", text)

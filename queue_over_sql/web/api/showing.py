@@ -55,7 +55,9 @@ def messages(
         try:
             shown.append(message(each, mask, as_text=as_text))
         except QueueError as error:
-            _log.warning("Message %d of queue %s is left out: %s", each.id, each.queue, error)
+            _log.warning(
+                "Message %d of queue %s is left out of the list: %s", each.id, each.queue, error
+            )
             unreadable.append(str(each.id))
     return shown, unreadable
 

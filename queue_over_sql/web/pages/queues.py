@@ -84,7 +84,7 @@ def _list(view: View, *, archived: bool) -> Response:
     given = {name: view.query(name) for name in _FILTERS}
     chosen = filters_of(given)
     if view.site.mask.hides(given.get("field", "")):
-        msg = "This field is hidden here, so nobody can search by it."
+        msg = "This field is masked, so you cannot search by it."
         raise ValueError(msg)
     selection = found.archive.messages(**chosen) if archived else found.messages(**chosen)
     oldest = view.query("order") == "oldest" or (not archived and view.query("order") != "newest")
