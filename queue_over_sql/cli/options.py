@@ -46,7 +46,7 @@ YesOption = Annotated[
 ]
 CreateFileOption = Annotated[
     bool,
-    typer.Option("--create", help="Make the file of a SQLite or H2 database that is not there."),
+    typer.Option("--create", help="Create the database file if it does not exist (SQLite, H2)."),
 ]
 AllOption = Annotated[
     bool,

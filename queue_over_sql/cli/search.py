@@ -162,14 +162,14 @@ def _story(
     """What happened to a message and what comes next, by time."""
     claimed = status == Status.CLAIMED
     previous = message.headers.get(PREVIOUS_ERROR)
-    again = "" if previous is None else f" again, after it had failed: {previous}"
+    again = "" if previous is None else f" requeued after a failure: {previous}"
     story: list[tuple[datetime | None, str]] = [(message.published_at, f"published{again}")]
     if message.last_error is not None and status not in {Outcome.REJECTED, Outcome.FAILED}:
         tried = message.attempt - claimed
         failed = f"attempt {tried} of {message.max_attempts} failed: {message.last_error}"
         story.append((message.last_attempt_at, failed))
     if claimed:
-        holder = f"consumer {message.consumer_id}, which is not registered any more"
+        holder = f"consumer {message.consumer_id}, which is no longer registered"
         if consumer is not None:
             holder = f"{consumer.name} (process {consumer.pid} on {consumer.host})"
         attempt = f"attempt {message.attempt} of {message.max_attempts}"
@@ -180,7 +180,7 @@ def _story(
         tried = f" at attempt {message.attempt} of {message.max_attempts}"
         story.append((message.finished_at, f"{message.outcome}{tried}{why}"))
     elif status == Status.HELD:
-        story.append((None, "held until somebody gives it free (queue-over-sql edit --unhold)"))
+        story.append((None, "held until queue-over-sql edit --unhold"))
     else:
         story.append((message.available_at, "due"))
     return story

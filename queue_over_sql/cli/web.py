@@ -21,10 +21,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 COLUMNS: Final = ("name", "role", "created (UTC)", "expires (UTC)")
-NONE_YET: Final = "There is no token yet: queue-over-sql token add NAME --role operator makes one."
+NONE_YET: Final = (
+    "There is no token yet. Create one with: queue-over-sql token add NAME --role operator"
+)
 
 TokenName = Annotated[
-    str, typer.Argument(metavar="NAME", show_default=False, help="Who will use the token.")
+    str,
+    typer.Argument(
+        metavar="NAME",
+        show_default=False,
+        help="Name of the person or program that uses the token.",
+    ),
 ]
 
 token_commands = Commands(
@@ -45,16 +52,16 @@ def add(
             "--role",
             metavar="viewer|operator|admin",
             show_default=False,
-            help="A viewer looks; an operator publishes, claims, edits and pauses, too; an admin "
-            "also creates, drops and purges queues, and makes tokens.",
+            help="viewer: read only. operator: also publish, claim, edit and pause. admin: also "
+            "create, drop and purge queues, and manage tokens.",
         ),
     ],
     expires: Annotated[
         float | None,
-        duration("Refuse it after this long.", "--expires", show_default="never"),
+        duration("The token expires after this time.", "--expires", show_default="never"),
     ] = None,
 ) -> None:
-    """Make a token and write it to standard output; it is stored nowhere, so keep it.
+    """Create a token and print it. It is shown only once and not stored, so keep it.
 
     Example: queue-over-sql token add ada --role operator --expires 90d
     """
@@ -64,12 +71,12 @@ def add(
         secret, token = _store(service).add_token(name, wanted, lasts)
     session.output.record({**fields(token), "token": secret}, human=secret)
     until = "" if token.expires_at is None else f" until {format_instant(token.expires_at)} UTC"
-    session.output.note(f"{name} is {wanted}{until}. The token is shown this once.")
+    session.output.note(f"{name} is {wanted}{until}. The token is shown only this once.")
 
 
 @token_commands.add("list")
 def list_tokens(session: Session) -> None:
-    """List the tokens by name, but not the tokens themselves; exit code 3 when there is none."""
+    """List the names and roles of the tokens. Exit code 3: there is none."""
     with session.connect() as service:
         found = _store(service).tokens()
     session.output.listing(found, fields, COLUMNS, _listed, nothing=NONE_YET)
@@ -77,9 +84,9 @@ def list_tokens(session: Session) -> None:
 
 @token_commands.add("remove")
 def remove(session: Session, *, name: TokenName, yes: YesOption = False) -> None:
-    """Remove a token; it and the sessions of its browsers are refused within a second.
+    """Remove a token; it and its browser sessions become invalid within a second.
 
-    Exit code 3 when there is none of that name.
+    Exit code 3: there is no token with this name.
     """
     confirm(f"Remove the token of {name}?", yes=yes)
     with session.connect() as service:
@@ -104,23 +111,26 @@ def serve(
         typer.Option(
             "--http",
             metavar="HOST:PORT",
-            help="Where to listen. A port alone is reached from this machine only; port 0 picks a "
-            "free one.",
+            help="Address to listen on. A port without a host listens on this machine only; port "
+            "0 picks a free port.",
         ),
     ] = "127.0.0.1:8080",
     read_only: Annotated[
-        bool, typer.Option("--read-only", help="Let nobody change anything.")
+        bool, typer.Option("--read-only", help="Read-only: nobody can change anything.")
     ] = False,
     tokens: Annotated[
         bool,
         typer.Option(
             "--tokens",
-            help="Ask for a token on this machine, too. Without it, whoever reaches a loopback "
-            "address is an admin as long as the database has no token.",
+            help="Require a token on this machine, too. Without it, everybody on this machine is "
+            "an admin as long as the database has no token.",
         ),
     ] = False,
     title: Annotated[
-        str, typer.Option("--title", metavar="TEXT", help="What the pages call this place.")
+        str,
+        typer.Option(
+            "--title", metavar="TEXT", help="Name of this deployment, shown on the pages."
+        ),
     ] = "queue_over_sql",
     mask: Annotated[
         list[str] | None,
@@ -128,7 +138,7 @@ def serve(
             "--mask",
             metavar="FIELD",
             show_default=False,
-            help="Hide this field of payloads and headers: a name, at any depth, or a path such as "
+            help="Mask this field in payloads and headers: a name at any depth, or a path such as "
             "user.iban. Repeatable.",
         ),
     ] = None,
@@ -138,7 +148,7 @@ def serve(
             "--proxy-header",
             metavar="NAME",
             show_default=False,
-            help="Take the user's name from this header, in requests from --proxy-from only.",
+            help="Read the user's name from this header, only in requests from --proxy-from.",
         ),
     ] = None,
     proxy_from: Annotated[
@@ -155,14 +165,14 @@ def serve(
         typer.Option(
             "--proxy-role",
             metavar="viewer|operator|admin",
-            help="Role of users whom the proxy names.",
+            help="Role of the users that the proxy names.",
         ),
     ] = "viewer",
 ) -> None:
     """Serve the dashboard, and the HTTP API at /api/v1, until SIGTERM or SIGINT.
 
-    An address that others can reach is only served if there is a token (see token add) or a
-    reverse proxy that says who asks. Serve it to others through a proxy with TLS.
+    It serves an address that other machines can reach only if there is a token (see token add) or a
+    reverse proxy that authenticates users. For other machines, use a proxy with TLS.
     """
     try:
         from queue_over_sql.web.access import check_binding, is_loopback
@@ -171,7 +181,7 @@ def serve(
         from queue_over_sql.web.settings import Role, WebSettings
         from queue_over_sql.web.tables import WebStore
     except ImportError as error:
-        problem = f"it needs the extra web: pip install '.[web]' ({error})"
+        problem = f"serve requires the extra web: pip install '.[web]' ({error})"
         raise typer.BadParameter(problem, param_hint="serve") from error
     from queue_over_sql.cli.workers import start_logging
     from queue_over_sql.observability.probes import read_address

@@ -49,9 +49,9 @@ class Finding:
 
     Attributes:
         level: how bad it is.
-        about: what was looked at.
-        text: what was found.
-        advice: what to do, in one sentence; empty where there is nothing to do.
+        about: what was checked.
+        text: the finding.
+        advice: what to do, in one sentence; empty if there is nothing to do.
     """
 
     level: Level

@@ -130,7 +130,8 @@ class Roles:
 
         Raises:
             QueueNotFound, QueueSchemaMismatch, UnsupportedByEngine, ValueError: as for
-            ``statements``. NotPermitted: this login may not create roles or grant rights.
+                ``statements``.
+            NotPermitted: this login may not create roles or grant rights.
         """
         names = tuple(check_prefix(prefix) + role for role in ROLES)
 

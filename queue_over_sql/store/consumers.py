@@ -30,16 +30,16 @@ class ConsumerInfo:
 
     Attributes:
         consumer_id: its identity, the stamp of its claims.
-        name: its name for people.
+        name: a name to show to people.
         host, pid: where it runs.
-        started_at, heartbeat_at: when it registered, and when it was heard of last.
-        expires_at: from when on it counts as dead unless it is heard of again.
-        durable: whether it keeps its claims from one process to the next: a streaming query.
-        queue: that a durable one reads; None for the others, as all that follows.
-        epoch: grows whenever a query takes it over, and fences the query before.
-        claimed_round, acked_round: the last rounds that it opened and that are done.
-        owner: the query that took it over last, as ``host:pid``; None after a release.
-        table_prefix: of its queue.
+        started_at, heartbeat_at: when it registered, and its last heartbeat.
+        expires_at: when it is considered dead, unless it sends another heartbeat.
+        durable: whether it is a durable consumer (a streaming query), which outlives its processes.
+        queue: the queue of a durable consumer. This and the next attributes are None for others.
+        epoch: grows when a query takes it over, and fences the previous query.
+        claimed_round, acked_round: the last round that it opened, and the last acknowledged one.
+        owner: the query that has it, as ``host:pid``; None after a release.
+        table_prefix: table prefix of its queue.
     """
 
     consumer_id: str
@@ -59,12 +59,12 @@ class ConsumerInfo:
 
     @property
     def permanent(self) -> bool:
-        """Whether it never expires, so that no heartbeat is to be expected: the SQL clients."""
+        """Whether it has no heartbeats and never expires, as the consumer of SQL clients."""
         return not self.durable and self.never_expires
 
     @property
     def never_expires(self) -> bool:
-        """Whether it is kept for ever, heard of or not."""
+        """Whether it never expires, even without heartbeats."""
         return self.expires_at == instant(NEVER)
 
 

@@ -1,6 +1,6 @@
-"""What tests of queues need: handlers without threads, a clock, fixtures, servers, the contract.
+"""Helpers for tests: handlers without threads, a clock, fixtures, servers, the contract suite.
 
-`drain` runs handlers in the test's own thread, `published` says what was published, and `Clock`
+`drain` runs handlers in the test's own thread, `published` returns published messages, and `Clock`
 moves the database's time. `queue_over_sql.testing.aio` has all three for an event loop.
 
 Modules
@@ -8,9 +8,9 @@ Modules
         pytest fixtures of a service on a database of its own. A project turns them on in its
         top-level ``conftest.py`` with ``pytest_plugins = ["queue_over_sql.testing.fixtures"]``.
     ``queue_over_sql.testing.plugin``
-        pytest fixtures that run a test on every engine, for who tests queues themselves.
+        pytest fixtures that run a test on every engine, for tests of the queues themselves.
     ``queue_over_sql.testing.contract``
-        what every engine must keep, as cases of pytest for an engine of your own.
+        pytest cases that every engine must pass, also for your own engine.
     ``queue_over_sql.testing.servers``
         private database servers, from local programs or containers.
 """

@@ -1,4 +1,4 @@
-"""The same for an event loop: coroutines of the same names."""
+"""The test helpers for an event loop: coroutines with the same names."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["AsyncClock", "drain", "published"]
 
 
 class AsyncClock(Proxy[clock.Clock]):
-    """Moves the database's clock forward for some services; ``Clock`` with verbs to be awaited.
+    """Moves the database's clock forward for some services: the asynchronous ``Clock``.
 
     Args:
-        service: whose clock it is.
-        others: services of the same test that share it.
+        service: the service whose clock moves.
+        others: further services of the same test that use this clock.
     """
 
     __slots__ = ()
@@ -50,7 +50,7 @@ async def published(
     key: str | None = None,
     kind: str | None = None,
 ) -> list[AsyncMessage]:
-    """Return the messages that were published to a queue and are not finished, in that order.
+    """Return the unfinished messages of a queue, in publish order.
 
     See ``queue_over_sql.testing.published``.
     """

@@ -1,4 +1,4 @@
-"""The database's clock as the services of a test see it, which the test moves forward."""
+"""A clock for tests, which moves the database's time forward for some services."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ if TYPE_CHECKING:
 class Clock:
     """Moves the database's clock forward for some services, so that tests need not sleep.
 
-    What goes by the database's clock follows: delays and instants of messages, leases, retries,
-    dedup windows, schedules, the archive's limits of age, and consumers that missed their
-    heartbeat. It works on every engine. The server itself keeps its time, so these do not follow:
-    other services, the functions of the SQL API, and SQL of your own. Neither does what Python
-    measures: ``wait=``, the ``timeout`` of handlers and requests, and the pauses of workers.
+    It affects all that uses the database's clock: delays and due times of messages, leases,
+    retries, dedup windows, schedules, age limits of the archive, and missed heartbeats. It works on
+    every engine. The time of the server itself does not change, so it does not affect other
+    services, the SQL API, and your own SQL. It also does not affect what Python measures:
+    ``wait=``, the ``timeout`` of handlers and requests, and the pauses of workers.
 
     Args:
-        service: whose clock it is.
-        others: services of the same test that share it.
+        service: the service whose clock moves.
+        others: further services of the same test that use this clock.
     """
 
     def __init__(self, service: QueueService, *others: QueueService) -> None:
         self._services = (service, *others)
         self.microseconds = 0
-        """How far it is ahead of the database."""
+        """How far the clock is ahead of the database."""
 
     def advance(self, by: Duration) -> None:
-        """Move the clock forward, and do what is due then, by one pass of each service's reaper.
+        """Move the clock forward, then run one pass of each service's reaper.
 
-        The pass gives back messages whose lease has ended, and publishes what schedules have due.
-        The services stay alive as consumers, as if they had sent their heartbeats meanwhile.
+        The pass releases messages whose leases expired, and publishes the due messages of
+        schedules. The services stay alive as consumers, as if they had sent heartbeats.
 
         Args:
-            by: how far, in seconds or as a ``timedelta``.
+            by: how far to move it, in seconds or as a ``timedelta``.
 
         Raises:
-            TypeError, ValueError: it is no duration above zero, or a service has another clock.
+            TypeError, ValueError: it is not a duration above zero, or a service has another clock.
             DatabaseUnavailable: the database cannot be reached.
         """
         ahead = to_microseconds(by, "by")
@@ -68,7 +68,7 @@ class Clock:
                 core_of(queue).announce()
 
     def now(self) -> datetime:
-        """The time that the services see, for ``at=``.
+        """The current time of the services, for ``at=``.
 
         Raises:
             DatabaseUnavailable: the database cannot be reached.
@@ -81,7 +81,7 @@ class Clock:
         dialect: Any = parts.connections.dialect
         if isinstance(dialect.now, _Shifted):
             if dialect.now.clock is not self:
-                msg = "the service has another Clock: give that one to all that move it"
+                msg = "the service already has another Clock: use that one everywhere"
                 raise ValueError(msg)
             return
         vars(dialect)["now"] = _Shifted(self, dialect.now)

@@ -1,10 +1,10 @@
-"""Pytest fixtures for projects that use queues: a service on a database of its own for each test.
+"""Pytest fixtures for projects that use queues: a service with its own database for each test.
 
 Turn them on in the top-level ``conftest.py``::
 
     pytest_plugins = ["queue_over_sql.testing.fixtures"]
 
-They are not turned on by the installation: test runs without queues would load them, too.
+They are not enabled by default, because test runs without queues would load them, too.
 
 Fixtures
     ``queue_url``

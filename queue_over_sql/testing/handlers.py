@@ -1,4 +1,4 @@
-"""Run handlers in the test's own thread, and look at what was published."""
+"""Run handlers in the test's own thread, and list published messages."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _PAGE = 500
 def drain(worker: Worker, *, limit: int | None = None) -> int:
     """Run the handlers of a worker in this thread until no message is due, and raise their errors.
 
-    Messages go through the database as in production: they are claimed, decoded, and acked in the
-    handler's transaction where it is transactional. Messages that handlers publish are handled,
-    too. What is due later stays in the queue.
+    Messages go through the database as in production: they are claimed, decoded, and acked, in the
+    handler's transaction if it is transactional. Messages that handlers publish are handled, too.
+    Messages that are due later stay in the queue.
 
-    An error of a handler is raised here once its message was nacked. The messages behind it stay
-    for the next call. The handler's ``timeout`` is not enforced.
+    If a handler raises, its message is nacked, and ``drain`` raises the error. The following
+    messages stay for the next call. The handler's ``timeout`` is not enforced.
 
     Args:
-        worker: with its handlers; it need not run.
-        limit: stop after so many messages. Needed where handlers publish or release without end.
+        worker: a worker with handlers; it need not run.
+        limit: stop after this many messages. Use it if handlers publish or release without end.
 
     Returns:
         How many messages were handled.
@@ -41,7 +41,7 @@ def drain(worker: Worker, *, limit: int | None = None) -> int:
     Raises:
         ValueError: the worker has no handler, or ``limit`` is not above zero.
         QueueNotFound: a handler's queue does not exist.
-        BaseException: whatever a handler raised.
+        BaseException: the exception of a handler.
     """
     most = None if limit is None else check_whole("limit", limit)
     parts, handlers = handlers_of(worker)
@@ -108,20 +108,20 @@ def published(
     key: str | None = None,
     kind: str | None = None,
 ) -> list[Message]:
-    """Return the messages that were published to a queue and are not finished, in that order.
+    """Return the unfinished messages of a queue, in publish order.
 
-    They are not claimed. Those that are due later are among them.
+    It does not claim them. They include messages that are due later.
 
     Args:
-        queue: that was published to.
+        queue: the queue.
         where: only messages that match an SQLAlchemy condition on the queue's ``table``.
-        payload: only those with these fields; see ``Queue.messages``.
-        key: only the one with this key.
-        kind: only those of this type.
+        payload: only messages with these payload fields; see ``Queue.messages``.
+        key: only the message with this key.
+        kind: only messages of this kind.
 
     Raises:
-        ValueError: there is no such path into the payload.
-        UnsupportedByEngine: this database cannot look into JSON.
+        ValueError: a path is not valid.
+        UnsupportedByEngine: this database cannot search in JSON.
     """
     selected = queue.messages(where=where, payload=payload, key=key, kind=kind)
     found = page = selected.list(_PAGE)

@@ -21,30 +21,29 @@ from queue_over_sql.cli.signals import ExitCode
 # Of Typer itself, whose wording changes with its version.
 FOREIGN = {"help", "install_completion", "show_completion"}
 MEANINGS: dict[ExitCode, str] = {
-    ExitCode.OK: "done; also a worker, reaper or consumer that was asked to stop and did",
-    ExitCode.FAILED: "the operation was refused or failed; the reason is on standard error",
+    ExitCode.OK: "success; also a worker, reaper or consumer that stopped when it was asked to",
+    ExitCode.FAILED: "failure; standard error has the reason",
     ExitCode.USAGE: (
-        "wrong usage: an unknown option, a value that cannot be read, no database URL, standard "
-        "output closed, or standard input where it is read"
+        "wrong usage: an unknown option, an invalid value, no database URL, or standard output or "
+        "a required standard input is closed"
     ),
     ExitCode.NOTHING: (
-        "nothing there: no such queue, topic, schedule or durable consumer, no message or reply in "
-        "time, an empty list"
+        "nothing found: no such queue, topic, schedule or durable consumer, no message or reply "
+        "in time, or an empty list"
     ),
     ExitCode.UNAVAILABLE: "the database cannot be reached",
     ExitCode.INCOMPLETE: (
-        "it ran to its end, but not everything succeeded: a command of `consume --exec` failed, "
-        "`spark workers` gave messages up, `spark load` rejected rows, "
-        "`edit` left messages to consumers that hold them, or the account of `demo` does not "
-        "balance"
+        "finished, but some of it failed: a command of `consume --exec` failed, `spark workers` "
+        "had dead letters, `spark load` rejected rows, `edit` skipped claimed messages, or `demo` "
+        "found lost or duplicate results"
     ),
     ExitCode.INTERRUPTED: (
-        "interrupted by SIGINT, as from the keyboard; also `consume` and `reaper` that were told a "
-        "second time to stop, and `demo` and `spark workers` that any signal ended early"
+        "interrupted by SIGINT (Ctrl-C); also `consume` and `reaper` after a second signal, and "
+        "`demo` and `spark workers` after any signal"
     ),
     ExitCode.READER_GONE: (
-        "whoever read its output has gone, as `head` does; it says no more, and `consume` leaves "
-        "in the queue what could not be written"
+        "the reader of its output has closed the pipe, such as `head`; `consume` leaves messages "
+        "in the queue that it could not print"
     ),
     ExitCode.TERMINATED: "ended by SIGTERM before it was done",
 }

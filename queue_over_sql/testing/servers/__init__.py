@@ -1,10 +1,10 @@
 """Database servers for tests and benchmarks.
 
-Every server has the same face, `Server`: start, stop, kill, databases that come and go, URLs.
-It is a given one (`ExternalServer`), a container (`ContainerServer`), or a private process started
-from local binaries (`PrivateServer`: `PostgresqlServer`, `MariadbServer`, `MysqlServer`,
-`H2Server`). `obtain` picks the first of these that there is, in this order; `obtain_private` leaves
-out given servers, for tests that stop and kill what they get.
+Every server has the same interface, `Server`: start, stop, kill, create and drop databases. It is a
+given one (`ExternalServer`), a container (`ContainerServer`), or a private process started from
+local binaries (`PrivateServer`: `PostgresqlServer`, `MariadbServer`, `MysqlServer`, `H2Server`).
+`obtain` picks the first of these that there is, in this order; `obtain_private` leaves out given
+servers, for tests that stop and kill what they get.
 
 ``python -m queue_over_sql.testing.servers`` says for each engine where its server would come from,
 or what to install.
@@ -73,7 +73,9 @@ class ExternalServer(Server):
 
     def stop(self) -> None:
         """Refuse, always: a given server is not for this process to stop."""
-        raise RuntimeError(f"the {self.engine} server is {self.origin}: it is not ours to stop")
+        raise RuntimeError(
+            f"the {self.engine} server is {self.origin}, so it cannot be stopped from here"
+        )
 
     kill = stop
 

@@ -27,8 +27,8 @@ def main(arguments: list[str]) -> int:
 def _engines(arguments: list[str]) -> list[str]:
     parser = argparse.ArgumentParser(
         prog="python -m queue_over_sql.testing.servers",
-        description="Say for each engine where its server for tests comes from, or what to "
-        "install; exits with 1 if one of them is missing.",
+        description="Show for each engine where its test server comes from, or what to install. "
+        "Exit code 1: one of them is missing.",
     )
     required = [name for name in DEFAULT_ENGINES if name in SERVER_ENGINES]
     parser.add_argument(
@@ -39,7 +39,7 @@ def _engines(arguments: list[str]) -> list[str]:
     )
     named: list[str] = parser.parse_args(arguments).engines
     for unknown in sorted(set(named) - set(SERVER_ENGINES)):
-        parser.error(f"there is no engine {unknown!r}: name some of {', '.join(SERVER_ENGINES)}")
+        parser.error(f"there is no engine {unknown!r}: choose from {', '.join(SERVER_ENGINES)}")
     return named or required
 
 

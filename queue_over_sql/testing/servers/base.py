@@ -1,4 +1,4 @@
-"""The one face of every server, and what private servers have in common."""
+"""The interface of all servers, and the base class of private servers."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ class PrivateServer(Server):
             if re.search(self.ready, output):
                 return
             if ended:
-                raise _Ended(f"{program} ended by itself:\n{output[-2000:]}")
+                raise _Ended(f"{program} ended unexpectedly:\n{output[-2000:]}")
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{program} does not answer:\n{output[-2000:]}")
             time.sleep(0.02)
