@@ -275,6 +275,7 @@ def test_a_burst_is_told_once(traffic: Traffic, queue: Queue) -> None:
     assert "BEGIN SELECT COPY COMMIT" == _shown(traffic.of(load))
 
 
+@pytest.mark.timing  # a worker goes by the time that its handlers take
 @pytest.mark.parametrize("transactional", [False, True])
 def test_a_worker_sends_little_for_each_message(
     traffic: Traffic, quiet: QueueService, queue: Queue, transactional: bool
