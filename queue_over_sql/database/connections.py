@@ -36,7 +36,7 @@ from queue_over_sql.database.sessions import (
 )
 from queue_over_sql.database.watchdog import Watchdog
 from queue_over_sql.dialects.base import ErrorKind, QueueDialect
-from queue_over_sql.dialects.compiled import go_direct
+from queue_over_sql.dialects.compiled import DIRECT, go_direct
 from queue_over_sql.dialects.driver_calls import driver_errors, interruption_behind
 from queue_over_sql.dialects.engines import (
     OpenedEngine,
@@ -371,6 +371,12 @@ class Connections:
                     return
         raise self._wrong(shown_url(engine.url))
 
+    def hasten(self, caller: Connection) -> None:
+        """Let our statements on a caller's connection of this engine go straight to its driver."""
+        ours = caller.engine.pool is self.engine.pool
+        if ours and DIRECT not in caller.get_execution_options():
+            go_direct(caller, within_transactions=True)
+
     def _wrong(self, theirs: str) -> WrongDatabase:
         return WrongDatabase(
             f"connection= belongs to {theirs}, but the queue is in {self.where}: one transaction "
@@ -439,8 +445,10 @@ class Connections:
                 self._check_open()
                 if atomic:
                     result = self._in_transaction(session, act)
+                elif (limit := _limit.get()) is None:
+                    result = act(session.connection)
                 else:
-                    result = self._in_time(session.connection, act)
+                    result = self._in_time(session.connection, limit, act)
                 session.used_at = time.monotonic()
             except QueueError:
                 raise
@@ -480,9 +488,8 @@ class Connections:
             self._begun.discard(connection)
         return result
 
-    def _in_time(self, connection: Connection, act: Callable[[Connection], T]) -> T:
-        seconds = _limit.get()
-        if seconds is None or self.is_begun(connection):
+    def _in_time(self, connection: Connection, seconds: float, act: Callable[[Connection], T]) -> T:
+        if self.is_begun(connection):
             return act(connection)
         with self.dialect.checkup.bounded(connection, seconds):
             return act(connection)

@@ -221,6 +221,7 @@ def callers(
             if atomic:
                 _check_transactional(target)
             connections.check_same_database(target, table)
+            connections.hasten(target)
             yield target
     except NoSuchTableError:
         raise

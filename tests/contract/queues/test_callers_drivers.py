@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.util import await_only
 
 from queue_over_sql import DatabaseUnavailable, DuplicateKey, Publication, WrongDatabase
+from queue_over_sql.service import parts_of
 from tests.contract.queue_state import payloads
 
 if TYPE_CHECKING:
@@ -70,6 +71,17 @@ def of_sqlalchemy(driver: str, *, on_loop: bool = False) -> Opener:
             engine.dispose()
 
         return Caller(connection, connection.commit, connection.rollback, close=close)
+
+    return opened
+
+
+def of_service(service: QueueService) -> Opener:
+    """A ``Connection`` of the engine that the service has."""
+
+    def opened(url: str) -> Caller:
+        del url
+        connection = parts_of(service).connections.engine.connect()
+        return Caller(connection, connection.commit, connection.rollback, close=connection.close)
 
     return opened
 
@@ -320,10 +332,13 @@ def queue(service: QueueService) -> Queue:
 
 
 def test_every_verb_follows_the_callers_transaction(
-    queue: Queue, database: TestDatabase, face: str
+    queue: Queue, service: QueueService, database: TestDatabase, face: str
 ) -> None:
-    """A rollback leaves nothing of it, a commit all."""
-    for name, opener in OPENERS[database.engine][face].items():
+    """A rollback leaves nothing of it, a commit all; also on an engine that the service shares."""
+    openers = OPENERS[database.engine][face]
+    if face == "threads":
+        openers = openers | {"the service's engine": of_service(service)}
+    for name, opener in openers.items():
         with opened(opener, database.url) as caller:
             try:
                 assert_verbs_work(queue, caller)
