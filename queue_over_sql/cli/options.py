@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from queue_over_sql.cli.session import queue_names
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.cli.values import (
     RETRY_HELP,
@@ -40,7 +41,15 @@ def number(text: str, *names: str, **more: Any) -> Any:
     return typer.Option(*names, metavar="N", min=1, help=text, **more)
 
 
-QueueName = Annotated[str, argument("QUEUE", "Name of the queue.")]
+QueueName = Annotated[
+    str,
+    typer.Argument(
+        metavar="QUEUE",
+        show_default=False,
+        help="Name of the queue.",
+        autocompletion=queue_names,
+    ),
+]
 YesOption = Annotated[
     bool, typer.Option("--yes", "-y", help="Skip confirmation (required without a terminal).")
 ]

@@ -177,8 +177,8 @@ def _story(
         story.append((message.lease_expires_at, "the lease ends, unless it is extended"))
     elif message.outcome is not None:
         why = "" if message.last_error is None else f": {message.last_error}"
-        tried = f" at attempt {message.attempt} of {message.max_attempts}"
-        story.append((message.finished_at, f"{message.outcome}{tried}{why}"))
+        at_last = f" at attempt {message.attempt} of {message.max_attempts}"
+        story.append((message.finished_at, f"{message.outcome}{at_last}{why}"))
     elif status == Status.HELD:
         story.append((None, "held until queue-over-sql edit --unhold"))
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -192,6 +193,24 @@ class Session(typer.Context):
         """The queue `name` on a service as of `connect`."""
         with self.connect() as service:
             yield service.queue(name)
+
+
+def queue_names(context: typer.Context, incomplete: str) -> list[str]:
+    """The queues whose names begin so, for the shell; none where the database cannot be asked."""
+    at: Any = context
+    given = Connection()
+    while at is not None:
+        said = {field.name: at.params.get(field.name) for field in fields(Connection)}
+        given, at = given.over(Connection(**said)), at.parent
+    given = given.over(environment())
+    # A shell shows what a completion writes, errors and warnings too, in the middle of the line.
+    logging.disable()
+    try:
+        session = Session(context.command, obj=given)
+        with session.connect(notify=False, auto_migrate=False) as service:
+            return [queue.name for queue in service.queues() if queue.name.startswith(incomplete)]
+    except Exception:  # noqa: BLE001 - whatever it is, nobody can be told
+        return []
 
 
 class _Command(TyperCommand):

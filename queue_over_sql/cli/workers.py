@@ -34,7 +34,7 @@ from queue_over_sql.cli.session import URL_VARIABLE, Commands, Session
 from queue_over_sql.cli.signals import ExitCode, Stop, stop_on_signals
 from queue_over_sql.cli.values import import_object
 from queue_over_sql.dialects.engines import hide_passwords
-from queue_over_sql.worker.worker import stop_at_once
+from queue_over_sql.worker.worker import narrow, stop_at_once
 
 if TYPE_CHECKING:
     from queue_over_sql.observability.health import Health, Report
@@ -79,6 +79,7 @@ _STOP, _ASK = b".", b"?"
 _ANSWER_SECONDS, _FRESH_SECONDS, _STARTING_SECONDS = 4.0, 1.0, 60.0
 # How long ago the supervisor may have looked after them.
 _LATE_SECONDS = 30.0
+_SOURCES_SECONDS = 0.5
 
 
 commands = Commands(RUNNING_PANEL)
@@ -96,7 +97,28 @@ def worker(
             "importable. Without a colon the object is named worker.",
         ),
     ],
+    queues: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            show_default=False,
+            help="Run only the handlers of these queues, separated by commas.",
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int | None,
+        number(
+            "Threads in each process, instead of as many as the Worker says.", show_default=False
+        ),
+    ] = None,
     processes: Annotated[int, number("Number of processes that run the Worker.")] = 1,
+    reload: Annotated[
+        bool,
+        typer.Option(
+            "--reload",
+            help="Start again when a Python file below the current folder changes; to develop.",
+        ),
+    ] = False,
     http: HttpOption = None,
     hung_after: Annotated[
         float | None,
@@ -122,21 +144,30 @@ def worker(
     Its messages are redelivered when its heartbeat expires. Signals are passed on. If this process
     itself is killed, the others finish their current messages and stop.
 
+    With --reload it also restarts after an error in your module, once a file has changed.
+
     With --http this process answers health probes, for all --processes. It is live while its
     threads make progress, even if the database is unreachable. It is ready if the database answers,
     its heartbeat is recent and it is not stopping. It also reports both to systemd.
     """
     from queue_over_sql.observability.health import Health
 
-    several = processes > 1
+    several = processes > 1 or reload
     start_logging(log_level, log_format, show_process=several or supervised)
     if session.connection.url is not None:
         os.environ[URL_VARIABLE] = session.connection.url
     if several:
         arguments = ["worker", target, "--log-level", log_level, "--log-format", log_format]
         arguments += [] if hung_after is None else ["--hung-after", f"{hung_after:f}s"]
-        raise typer.Exit(supervise(arguments, processes, http=http))
+        arguments += [] if queues is None else ["--queues", queues]
+        arguments += [] if concurrency is None else ["--concurrency", str(concurrency)]
+        raise typer.Exit(supervise(arguments, processes, http=http, reload=reload))
     found = load_worker(target)
+    named = [name.strip() for name in queues.split(",")] if queues is not None else ()
+    try:
+        narrow(found, named, concurrency)
+    except ValueError as error:
+        raise typer.BadParameter(f"{target}: {error}") from error
     health = Health(found, hung_after=hung_after)
     if supervised:
         obey_supervisor(found, health)
@@ -290,7 +321,9 @@ def start_logging(level: str, form: str = "text", *, show_process: bool = False)
     logging.getLogger("apscheduler").setLevel(logging.WARNING)
 
 
-def supervise(arguments: Sequence[str], count: int, *, http: str | None = None) -> int:
+def supervise(
+    arguments: Sequence[str], count: int, *, http: str | None = None, reload: bool = False
+) -> int:
     """Run worker processes until SIGTERM or SIGINT; returns the exit code.
 
     The first signal drains the processes, the second one stops them immediately. A process that
@@ -301,22 +334,26 @@ def supervise(arguments: Sequence[str], count: int, *, http: str | None = None) 
         arguments: of ``queue-over-sql`` in each process.
         count: how many processes.
         http: address at which to answer probes for all of them.
+        reload: whether to drain and restart them whenever a Python file here changes.
     """
+    sources = _Sources() if reload else None
     processes: list[_WorkerProcess] = []
     probed = _Supervised(processes, count)
     together = _metrics_together() if http is not None else contextlib.nullcontext()
     with together, stop_on_signals() as stop, probing(probed, http):
         try:
             processes += [_WorkerProcess(arguments) for _ in range(count)]
-            return _watch(processes, stop, probed)
+            return _watch(processes, stop, probed, sources)
         finally:
             for process in processes:
                 process.let_go()
 
 
-def _watch(processes: Sequence[_WorkerProcess], stop: Stop, probed: _Supervised) -> int:
+def _watch(
+    processes: Sequence[_WorkerProcess], stop: Stop, probed: _Supervised, sources: _Sources | None
+) -> int:
     told, result = 0, ExitCode.OK
-    while not all(process.is_over for process in processes):
+    while (sources and not told) or not all(process.is_over for process in processes):
         probed.looked_at, probed.draining = time.monotonic(), bool(told)
         asked = 2 if stop.now.is_set() else int(stop.asked.is_set() or result in _WRONG_CALL)
         if asked > told:
@@ -324,14 +361,49 @@ def _watch(processes: Sequence[_WorkerProcess], stop: Stop, probed: _Supervised)
             for process in processes:
                 process.tell(asked - told)
             told = asked
+        if sources and not told and sources.have_changed():
+            logger.info("A Python file has changed: the worker starts again.")
+            for process in processes:
+                process.start_again()
         for process in processes:
             code = process.look(restart=not told)
-            if code in _WRONG_CALL and process.is_over:
+            if code in _WRONG_CALL and process.is_over and not sources:
                 result = ExitCode(code)
             elif told and code not in _IN_ORDER:
                 result = result or ExitCode.FAILED
         time.sleep(_LOOK_SECONDS)
     return result
+
+
+class _Sources:
+    """The Python files below the current folder, without those of environments."""
+
+    def __init__(self) -> None:
+        self._known = self._look()
+        self._looked_at = time.monotonic()
+
+    def have_changed(self) -> bool:
+        """Whether one has changed, come or gone; looks twice a second."""
+        if time.monotonic() < self._looked_at + _SOURCES_SECONDS:
+            return False
+        before, self._known = self._known, self._look()
+        self._looked_at = time.monotonic()
+        return before != self._known
+
+    def _look(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for folder, folders, files in os.walk("."):
+            if "pyvenv.cfg" in files:
+                folders.clear()
+                continue
+            folders[:] = [each for each in folders if not each.startswith((".", "__"))]
+            for file in files:
+                # One may be gone this moment.
+                with contextlib.suppress(OSError):
+                    if file.endswith(".py"):
+                        path = os.path.join(folder, file)  # noqa: PTH118 - many, at each look
+                        found[path] = os.stat(path).st_mtime_ns  # noqa: PTH116
+        return found
 
 
 class _WorkerProcess:
@@ -346,6 +418,7 @@ class _WorkerProcess:
         self._began = 0.0
         self._start_at: float | None = None
         self._starts = 0
+        self._again = False
         self._start()
 
     @property
@@ -363,6 +436,10 @@ class _WorkerProcess:
             return None
         number = self._running.pid
         self.let_go()
+        again, self._again = self._again and restart, False
+        if again:
+            self._start()
+            return None
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         final = code in _WRONG_CALL and self._starts == 1
         if not code or not restart or final:
@@ -371,6 +448,15 @@ class _WorkerProcess:
         else:
             self._start_later(f"Process {number} died: {how}")
         return code
+
+    def start_again(self) -> None:
+        """Drain it and start another; at once where none runs."""
+        if self._running is None:
+            self._backoff.reset()
+            self._start()
+        elif not self._again:
+            self._again = True
+            self.tell(1)
 
     def tell(self, times: int) -> None:
         """Tell it to drain; told twice, it stops at once."""

@@ -363,6 +363,30 @@ def _seconds(argument: str, given: Duration | str | None) -> float | None:
     return to_timedelta(given, argument).total_seconds()
 
 
+def narrow(worker: Worker, queues: Sequence[str] = (), concurrency: int | None = None) -> None:
+    """Leave a worker that does not run only some of its handlers, or another number of threads.
+
+    Args:
+        worker: that is changed.
+        queues: whose handlers stay; all of them where none is named.
+        concurrency: as of ``QueueService.worker``; None leaves it.
+
+    Raises:
+        ValueError: there is no handler of such a queue, or the number is not above zero.
+    """
+    known = dict.fromkeys(handler.queue for handler in worker._handlers)  # noqa: SLF001 - its own module
+    for queue in queues:
+        if queue not in known:
+            msg = f"no handler of queue {queue!r}; the worker has those of: {', '.join(known)}"
+            raise ValueError(msg)
+    if queues:
+        left = [handler for handler in worker._handlers if handler.queue in queues]  # noqa: SLF001
+        worker._handlers[:] = left  # noqa: SLF001
+    if concurrency is not None:
+        worker._concurrency = check_whole("concurrency", concurrency)  # noqa: SLF001
+        worker._make_ready()  # noqa: SLF001
+
+
 def handlers_of(worker: Worker) -> tuple[ServiceParts, list[Handler]]:
     """The handlers of a worker and the parts of its service, for ``queue_over_sql.testing``."""
     return worker._parts, worker._handlers  # noqa: SLF001 - its own module

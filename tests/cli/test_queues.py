@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, inspect
@@ -187,6 +189,27 @@ def test_nothing_is_removed_without_a_yes(sqlite_url: str) -> None:
     for name, answer in (("drop", "n\n"), ("drop", ""), ("purge", "n\n"), ("purge", "")):
         assert 1 == run(name, "jobs", url=sqlite_url, stdin=answer).exit_code, (name, answer)
     assert 1 == succeed("stats", "jobs", "--json", url=sqlite_url).record["ready"]
+
+
+def test_the_shell_completes_names_of_queues(sqlite_url: str, tmp_path: Path) -> None:
+    """From the database that is given so far; without one nothing is said, and no file is made."""
+    for name in ("jobs", "mails", "more"):
+        succeed("create", name, url=sqlite_url)
+    missing = tmp_path / "missing.db"
+    for words, url, expected in (
+        ("publish ", sqlite_url, ["jobs", "mails", "more"]),
+        (f"--url {sqlite_url} show m", None, ["mails", "more"]),
+        (f"peek --url {sqlite_url} j", None, ["jobs"]),
+        ("publish ", f"sqlite:///{missing}", []),
+    ):
+        asked: dict[str, Any] = {
+            "_QUEUE_OVER_SQL_COMPLETE": "complete_bash",
+            "COMP_WORDS": f"queue-over-sql {words}",
+            "COMP_CWORD": str(words.count(" ") + 1),
+        }
+        ended = run(url=url, **asked)
+        assert (0, expected, "") == (ended.exit_code, ended.out.split(), ended.err), words
+    assert not missing.exists()
 
 
 def test_yes_on_standard_input_drops(sqlite_url: str) -> None:

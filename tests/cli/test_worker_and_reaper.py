@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 from pathlib import Path
 
 import pytest
 
-from queue_over_sql import QueueService
+from queue_over_sql import Message, QueueService
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
+from queue_over_sql.worker.worker import narrow
 from tests.cli.command_line import run, started, succeed
 from tests.waiting import eventually
 
@@ -60,6 +62,58 @@ def test_worker_explains_what_it_cannot_load(sqlite_url: str, tmp_path: Path) ->
         ended = run("worker", target, url=sqlite_url, cwd=tmp_path)
         said = (reason in ended.err, "Traceback" in ended.err)
         assert (2, (True, False)) == (ended.exit_code, said), target
+
+
+def test_worker_runs_the_handlers_that_are_named(sqlite_url: str) -> None:
+    """Those of other queues are left out, and the number of threads is the one given."""
+    service = QueueService(sqlite_url)
+    queues = {name: service.create_queue(name) for name in ("a", "b")}
+    worker = service.worker(concurrency=2)
+    threads: set[int] = set()
+
+    @worker.handle("a", batch=1)
+    @worker.handle("b", batch=1)
+    def note(messages: list[Message]) -> None:
+        threads.add(threading.get_ident())
+        assert len(messages) == 1
+
+    narrow(worker, ["a"], 1)
+    for queue in queues.values():
+        queue.publish_many(range(20))
+    worker.run(until_empty=True)
+    assert (1, 0, 20) == (len(threads), queues["a"].stats().live, queues["b"].stats().live)
+    service.stop()
+
+
+def test_worker_names_its_queues_where_another_is_asked_for(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    """A queue without a handler is wrong usage, told with those that have one."""
+    (tmp_path / "my_jobs.py").write_text(MODULE)
+    ended = run("worker", "my_jobs", "--queues", "jobs, mails", url=sqlite_url, cwd=tmp_path)
+    told = " ".join(ended.err.replace("│", "").split())
+    assert 2 == ended.exit_code
+    assert "no handler of queue 'mails'; the worker has those of: jobs" in told
+
+
+@pytest.mark.chaos
+def test_worker_starts_again_when_its_module_changes(sqlite_url: str, tmp_path: Path) -> None:
+    """What it ran is drained; after an error in the module it starts once that is mended."""
+    module = tmp_path / "my_jobs.py"
+    module.write_text(MODULE)
+    succeed("create", "jobs", url=sqlite_url)
+    log = tmp_path / "worker.log"
+    arguments = ("worker", "my_jobs", "--reload", "--queues", "jobs", "--concurrency", "1")
+    with started(*arguments, url=sqlite_url, log=log, cwd=tmp_path) as process:
+        succeed("publish", "jobs", "1", url=sqlite_url)
+        eventually((tmp_path / "done-1").exists, "the first message is handled")
+        module.write_text("import nothing_of_that_name\n")
+        eventually(lambda: "nothing_of_that_name" in log.read_text(), "the error is told")
+        module.write_text(MODULE.replace("done-", "mended-"))
+        succeed("publish", "jobs", "2", url=sqlite_url)
+        eventually((tmp_path / "mended-2").exists, "the mended module runs")
+        process.send_signal(signal.SIGTERM)
+        assert 0 == process.wait(30), log.read_text()
 
 
 def test_worker_puts_url_where_the_module_finds_it(sqlite_url: str, tmp_path: Path) -> None:
