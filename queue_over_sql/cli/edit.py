@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 import shlex
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from sqlalchemy import update
 
 from queue_over_sql import (
     AdoptedQueue,
@@ -42,7 +48,9 @@ from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.cli.values import format_instant, parse_duration, parse_instant
 from queue_over_sql.durations import exact_duration
+from queue_over_sql.payloads.codec import decode_json, encode
 from queue_over_sql.plots.words import counted
+from queue_over_sql.queue import core_of
 
 
 def insist_on_choice(filters: Filters, *, everything: bool) -> None:
@@ -344,6 +352,12 @@ def requeue(
     payload: PayloadFilter = None,
     where: WhereFilter = None,
     everything: AllOption = False,
+    change: Annotated[
+        bool,
+        typer.Option(
+            "--edit", help="First change the payload of the one message in VISUAL or EDITOR."
+        ),
+    ] = False,
     yes: YesOption = False,
 ) -> None:
     """Move finished messages from the archive back to the queue, with the attempt count reset.
@@ -353,24 +367,82 @@ def requeue(
     place. The command shows how many messages match and asks for confirmation. Exit code 3: nothing
     matched.
 
+    With --edit the payload must be right when the editor ends: else nothing is sent, and the error
+    names the file with what you wrote. So does an editor that ends with an error.
+
     Example: queue-over-sql requeue orders --status failed --kind invoice
     """
     filters, done = Filters(status, key, kind, payload, where), 0
     insist_on_choice(filters, everything=everything)
     with filters.queue(session, queue) as target:
         selection = filters.archived(target)
+        payload_now = _edited_payload(target, selection) if change else None
         if yes or agreed(selection, lambda found: f"Requeue {_what(found, queue)}?"):
-            done = _requeue(session, target, selection)
+            done = _requeue(session, target, selection, payload_now)
     report_finished(session.output, queue, "requeued", done, f"Requeued {_what(done, queue)}.")
 
 
-def _requeue(session: Session, queue: Queue, selection: ArchiveSelection) -> int:
+def _edited_payload(queue: Queue, selection: ArchiveSelection) -> str | None:
+    """The payload of the only message as its user leaves it, encoded; None where there is none."""
+    found, settings = selection.list(limit=2), queue.settings
+    if isinstance(queue, AdoptedQueue) or settings.payload == "bytes":
+        raise typer.BadParameter("--edit is for payloads of JSON or text")
+    if not found:
+        return None
+    if len(found) > 1:
+        raise typer.BadParameter("--edit is for one message: name it, as by --where 'id = 17'")
+    payload, is_json = found[0].payload, settings.payload == "json"
+    text = json.dumps(payload, indent=2, ensure_ascii=False) if is_json else str(payload)
+    file = _edited_file(text, ".json" if is_json else ".txt")
     try:
+        written = file.read_text(encoding="utf-8").removesuffix("\n")
+        changed = decode_json(written) if is_json else written
+        encoded = encode(settings.payload, changed, settings.max_payload_bytes)
+    except ValueError as error:
+        raise ValueError(f"{error}. What you wrote is in {file}") from error
+    file.unlink()
+    return str(encoded)
+
+
+def _edited_file(text: str, suffix: str) -> Path:
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    number, name = tempfile.mkstemp(prefix="queue-over-sql-", suffix=suffix)
+    os.close(number)
+    Path(name).write_text(f"{text}\n", encoding="utf-8")
+    try:
+        code = subprocess.run([*shlex.split(editor), name], check=False).returncode
+    except OSError as error:
+        Path(name).unlink()
+        raise ValueError(f"The editor does not start: {error}. Set EDITOR.") from error
+    if code:
+        raise ValueError(f"The editor ended with exit code {code}. What you wrote is in {name}")
+    return Path(name)
+
+
+def _requeue(
+    session: Session, queue: Queue, selection: ArchiveSelection, payload: str | None
+) -> int:
+    try:
+        if payload is not None:
+            return _requeue_changed(queue, selection, payload)
         with progress_bar(session.output, "Requeueing", selection.count) as progress:
             return int(selection.requeue(progress=progress))
     except DuplicateKey as error:
         session.output.error(_taken(error, queue))
         raise typer.Exit(ExitCode.FAILED) from error
+
+
+def _requeue_changed(queue: Queue, selection: ArchiveSelection, payload: str) -> int:
+    message = selection.first()
+    if message is None:
+        return 0
+    table = queue.archive.table
+    with core_of(queue).context.connections.transaction() as connection:
+        change = update(table).where(table.c.id == message.id).values(payload=payload)
+        connection.execute(change)
+        return int(
+            queue.archive.messages(where=table.c.id == message.id).requeue(connection=connection)
+        )
 
 
 def _taken(error: DuplicateKey, queue: Queue) -> str:

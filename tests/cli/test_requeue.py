@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from queue_over_sql import Publication, Queue
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
-from tests.cli.command_line import on_terminal, run, succeed
+from tests.cli.command_line import Ended, on_terminal, run, succeed
 from tests.contract.queue_state import finished
 
 pytestmark = pytest.mark.default_on("sqlite", "postgresql")
@@ -117,3 +119,38 @@ def test_requeueing_many_shows_how_far_it_is(sqlite_url: str, jobs: Queue) -> No
         "1200/1200" in shown,
         "Requeued 1,200 messages of queue jobs." in shown,
     )
+
+
+def test_the_payload_is_edited_before_it_is_sent_again(
+    database: TestDatabase, make_service: MakeService, tmp_path: Path
+) -> None:
+    """What the editor leaves is checked; the rest of the message and its new life are as ever."""
+    service = make_service()
+    queue = service.create_queue("jobs", dedup_window=3600)
+    texts = service.create_queue("texts", payload="text")
+    queue.publish({"to": "nobody", "n": 1}, key="k", headers={"trace": "t"})
+    queue.publish({"to": "other"})
+    texts.publish("nobody")
+    for each in (queue, texts):
+        each.reject(each.consume(2), "no address")
+
+    def edit(name: str, editor: str, *which: str) -> Ended:
+        edit = (name, "--edit", "--yes", *which)
+        return run("requeue", *edit, url=database.url, EDITOR=editor, TMPDIR=str(tmp_path))
+
+    assert "--edit is for one message" in edit("jobs", "true", "--all").err
+    assert "Set EDITOR" in edit("jobs", "no-such-editor", "--key", "k").err
+    assert [] == list(tmp_path.glob("queue-over-sql-*"))
+    for editor in ("sed -i s/}//", "false"):
+        refused = edit("jobs", editor, "--key", "k")
+        [kept] = tmp_path.glob("queue-over-sql-*")
+        assert (2, True) == (refused.exit_code, str(kept) in refused.err), refused.err
+        kept.unlink()
+    assert 2 == queue.archive.messages().count()
+    assert 0 == edit("jobs", "sed -i s/nobody/ada/", "--key", "k").exit_code
+    assert 0 == edit("texts", "sed -i s/nobody/bob/", "--all").exit_code
+    [sent] = queue.consume(2)
+    assert ({"to": "ada", "n": 1}, "k") == (sent.payload, sent.key)
+    assert {"trace": "t", "previous_error": "no address"} == sent.headers
+    assert ["bob"] == [message.payload for message in texts.consume()]
+    assert [] == list(tmp_path.glob("queue-over-sql-*"))
