@@ -241,14 +241,15 @@ class _Command(TyperCommand):
         named = {name: given for name, given in options.items() if given.startswith("--")}
         # Of those that may be given again and again the library knows the plural.
         named |= {f"{name}s": given for name, given in named.items() if f"{name}s" not in options}
-        words = _WORD if text.startswith("give ") else _ARGUMENT
+        words = _WORD if text.startswith(_CHOICES) else _ARGUMENT
         return words.sub(lambda found: named.get(found[0], found[0]), text)
 
 
 # A word with an underscore is no English word. Others are arguments at the beginning only.
 _ARGUMENT = re.compile(r"(?<![\w'\"./-])[a-z]+(?:_[a-z]+)+(?![\w'\"])|\A[a-z]+(?= must |:)")
 
-# "give delay or at, not both" names arguments wherever it can.
+# "use delay or at, not both" names arguments wherever it can.
+_CHOICES = ("give ", "use ")
 _WORD = re.compile(r"(?<![\w'\"./-])[a-z_]+(?![\w'\"])")
 
 

@@ -136,7 +136,7 @@ def test_arguments_that_the_library_refuses_are_wrong_usage(sqlite_url: str) -> 
         ("publish jobs 1 --priority 5", "--priority must be"),
         ("publish jobs 1 --on-conflict mabye", "--on-conflict must be one of"),
         ("publish jobs 1 --column tenant=a", "tenant"),
-        ("publish jobs 1 --delay 1s --at 2030-01-01T00:00:00Z", "give --delay or --at, not both"),
+        ("publish jobs 1 --delay 1s --at 2030-01-01T00:00:00Z", "use --delay or --at, not both"),
         ("schedule add a jobs 1", "give either --cron, such as"),
         ("create jobs --archive som", "--archive must be one of"),
         ("create jobs --max-payload-bytes 9999999999", "--max-payload-bytes must be at most"),

@@ -176,7 +176,7 @@ def test_purge_keeps_claimed_messages_unless_told(
     queue.consume()
     for number, options in (("2", ()), ("3", ("--claimed",))):
         asked = run("purge", "jobs", *options, url=database.url, stdin="n\n")
-        assert f"Remove {number} messages of queue jobs for ever? [y/N]" in asked.err
+        assert f"Remove {number} messages from queue jobs permanently? [y/N]" in asked.err
     first = succeed("purge", "jobs", "--yes", "--json", url=database.url)
     second = succeed("purge", "jobs", "--yes", "--claimed", "--json", url=database.url)
     assert (2, 1) == (first.record["removed"], second.record["removed"])
