@@ -46,7 +46,8 @@ Words = Callable[[float], str]
 def figure(title: str, keys: Sequence[tuple[str, str]], drawn: str) -> str:
     """A drawing with its title and a legend: CSS classes and the names beside them."""
     legend = "".join(f'<span class="key {look}"><i>{clean(name)}</i></span>' for look, name in keys)
-    shown = drawn or '<p class="empty">nothing to show</p>'
+    named = drawn.replace("<svg ", f'<svg aria-label="{clean(title)}" ', 1)
+    shown = named or '<p class="empty">nothing to show</p>'
     caption = f"<b>{clean(title)}</b>{legend if drawn else ''}"
     return f"<figure><figcaption>{caption}</figcaption>{shown}</figure>"
 

@@ -95,6 +95,7 @@ class Action:
         count: how many messages it is about; None where that is no question.
         word: the field of ``Asked`` that has to be typed for it.
         asks_for_all: whether the question is only asked where no messages were chosen.
+        danger: whether nothing brings back what it takes away.
     """
 
     title: str
@@ -104,6 +105,7 @@ class Action:
     count: Callable[[QueueService, Asked], int] | None = None
     word: str | None = None
     asks_for_all: bool = False
+    danger: bool = False
 
     @property
     def role(self) -> Role:
@@ -300,10 +302,11 @@ ACTIONS: Final[Mapping[str, Action]] = {
     "purge": Action(
         "Purge", "purge", _purge, "Permanently remove {n} from {queue}? Claimed messages stay.",
         _count_unclaimed,
+        danger=True,
     ),
     "drop": Action(
         "Drop", "drop", _drop, "Drop {queue} with all its messages and its archive?",
-        word="queue",
+        word="queue", danger=True,
     ),
     "hold": Action(
         "Hold", "hold", _hold, "Hold {n}? They are not delivered until you release them from hold.",
@@ -322,11 +325,13 @@ ACTIONS: Final[Mapping[str, Action]] = {
         "Make {n} due now?", _count_live,
     ),
     "remove": Action(
-        "Remove", "remove", _edit("remove", "Removed"), "Permanently remove {n}?", _count_live
+        "Remove", "remove", _edit("remove", "Removed"), "Permanently remove {n}?", _count_live,
+        danger=True,
     ),
     "cancel": Action(
         "Cancel", "cancel", _cancel,
         "Cancel {n}? They become dead letters, even if a consumer is working on them.", _count_live,
+        danger=True,
     ),
     "redrive": Action(
         "Send again", "requeue", _edit("requeue", "Sent", " again"),
@@ -335,10 +340,12 @@ ACTIONS: Final[Mapping[str, Action]] = {
     "remove-archived": Action(
         "Remove", "remove-archived", _edit("remove-archived", "Removed", " from the archive"),
         "Permanently remove {n} from the archive?", _count_archived,
+        danger=True,
     ),
     "release-consumer": Action(
         "Give back", "release-consumer", _release_consumer,
         "Release all messages that this consumer holds? It can then no longer settle them.",
+        danger=True,
     ),
     "pause-schedule": Action("Pause", "pause-schedule", _pause_schedule),
     "resume-schedule": Action("Resume", "resume-schedule", _resume_schedule),

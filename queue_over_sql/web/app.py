@@ -22,6 +22,7 @@ from queue_over_sql.web.access import CSRF_FIELD, Access, Refused
 from queue_over_sql.web.actions import ACTIONS, NO_SUCH_MESSAGE, Action, Asked, Do
 from queue_over_sql.web.acts import Acts, TooManyFound
 from queue_over_sql.web.api import create_api
+from queue_over_sql.web.api.operations import BODY_SECONDS
 from queue_over_sql.web.guard import Guard
 from queue_over_sql.web.pages import queues, system
 from queue_over_sql.web.settings import Role, WebSettings
@@ -31,6 +32,7 @@ from queue_over_sql.web.tables import WebStore
 from queue_over_sql.web.threads import Threads
 
 if TYPE_CHECKING:
+    from starlette.datastructures import FormData
     from starlette.requests import Request
 
 _EVENT_SECONDS: Final = 2.0
@@ -56,8 +58,9 @@ def create_app(service: QueueService, settings: WebSettings | None = None) -> St
     live = _Live(site)
 
     async def not_found(request: Request, error: Exception) -> Response:
-        status = error.status_code if isinstance(error, HTTPException) else 500
-        why = "There is no such page." if status == _NOT_FOUND else "This cannot be answered."
+        assert isinstance(error, HTTPException)  # noqa: S101 - what it is registered for
+        status = error.status_code
+        why = "There is no such page." if status == _NOT_FOUND else error.detail
         view = View(site, request, None)
         with contextlib.suppress(Refused, QueueError):
             view.principal = await access.principal(request)
@@ -106,7 +109,7 @@ class _Forms:
     async def sign_in(self, request: Request) -> Response:
         view = View(self._site, request, None)
         try:
-            view.form = await request.form(max_files=0, max_fields=10)
+            view.form = await _form(request, 10)
             session = await self._access.login(request, str(view.form.get("token", "")))
         except Refused as refusal:
             back = str(view.form.get("back", ""))
@@ -123,7 +126,7 @@ class _Forms:
         view = View(self._site, request, None)
         try:
             principal = await self._access.need(request, Role.VIEWER, writes=False)
-            view.form = await request.form(max_files=0, max_fields=10)
+            view.form = await _form(request, 10)
             self._access.check_csrf(request, principal, _csrf(view))
         except Refused as refusal:
             return self._site.refused(view, refusal)
@@ -142,7 +145,7 @@ class _Forms:
         view = View(self._site, request, None)
         try:
             view.principal = await self._access.need(request, Role.VIEWER, writes=False)
-            view.form = await request.form(max_files=0, max_fields=FORM_FIELDS)
+            view.form = await _form(request, FORM_FIELDS)
             self._access.check_csrf(request, view.principal, _csrf(view))
             self._access.check(view.principal, action.role, writes=True)
         except Refused as error:
@@ -172,6 +175,14 @@ class _Forms:
     def _do(self, view: View, asked: Asked) -> Do:
         who = view.known
         return lambda act, **arguments: self._acts.do(act, who, asked["queue"] or None, **arguments)
+
+
+async def _form(request: Request, most: int) -> FormData:
+    try:
+        with anyio.fail_after(BODY_SECONDS):
+            return await request.form(max_files=0, max_fields=most)
+    except TimeoutError as error:
+        raise HTTPException(408, "The form did not come in time.") from error
 
 
 def _csrf(view: View) -> str | None:
@@ -246,7 +257,11 @@ class _Live:
                     # A session may have ended.
                     await access.need(request, Role.VIEWER, writes=False)
                     seen = await access.threads.run(snapshots.overview)
-                except (Refused, QueueError):
+                except Refused:
+                    # The page finds out why.
+                    yield "event: changed\ndata: \n\n"
+                    return
+                except QueueError:
                     return
                 now = (seen.queues, seen.consumers, seen.dead_consumers, seen.problem)
                 yield "event: changed\ndata: \n\n" if before not in (None, now) else ": \n\n"

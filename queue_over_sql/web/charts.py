@@ -14,7 +14,7 @@ from queue_over_sql.plots.drawing import Series, Times, figure, lines, stacked_b
 from queue_over_sql.plots.words import clean, count_words, duration_words, short_count
 
 _WIDTH: Final = 120
-_HEIGHT: Final = 28
+_HEIGHT: Final = 24
 _HOUR: Final = 60
 
 SPANS: Final[Mapping[str, tuple[int, int]]] = {

@@ -23,7 +23,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from queue_over_sql.errors import QueueError
-from queue_over_sql.plots.words import duration_words
+from queue_over_sql.plots.words import UNKNOWN, duration_words
 from queue_over_sql.web.access import CSRF_FIELD, Access, Principal, Refused
 from queue_over_sql.web.actions import ACTIONS, Asked, Told
 from queue_over_sql.web.looks import visible
@@ -124,6 +124,9 @@ class Site:
     def refused(self, view: View, refusal: Refused) -> Response:
         """Ask whoever is not known to sign in, and tell all others why not."""
         if refusal.status == 401 and view.principal is None:  # noqa: PLR2004
+            if view.query("live"):
+                # A part of a page cannot ask: the whole page is opened again, and does.
+                return Response(status_code=204, headers={"hx-refresh": "true"})
             back = view.address if view.request.method == "GET" else ""
             return RedirectResponse(view.url("sign-in", back=back), 303)
         return view.refused(refusal.status, refusal.text)
@@ -167,9 +170,10 @@ class View:
 
     @property
     def address(self) -> str:
-        """The path and query of this page."""
-        query = self.request.url.query
-        return self.request.url.path + (f"?{query}" if query else "")
+        """The path and query of this page, also where only its live part is asked for."""
+        url = self.request.url
+        query = (url.remove_query_params("live") if self.query("live") else url).query
+        return url.path + (f"?{query}" if query else "")
 
     def query(self, name: str) -> str:
         """A parameter of the address; empty where it is not given."""
@@ -224,6 +228,7 @@ class View:
                 if principal and principal.role.covers(ROLES.get(name, Role.VIEWER))
             },
             "here": here,
+            "layout": "live.html" if self.query("live") else "base.html",
             "title": self.site.settings.title,
             "principal": principal,
             "csrf": principal.csrf if principal else "",
@@ -318,6 +323,7 @@ def _environment() -> Environment:
         finalize=_shown,
     )
     environment.filters |= {"count": count, "when": when, "duration": duration_words, "raw": raw}
+    environment.filters |= {"age": age, "moment": moment}
     return environment
 
 
@@ -346,6 +352,11 @@ def about(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def age(seconds: float | None) -> str:
+    """How long something has waited; a dash where nothing waits."""
+    return UNKNOWN if seconds is None else about(seconds)
+
+
 def when(at: datetime | None) -> Markup:
     """An instant, with how long that is from now."""
     if at is None:
@@ -355,5 +366,15 @@ def when(at: datetime | None) -> Markup:
     if abs(seconds) >= 1:
         length = about(abs(seconds))
         told = f"{length} ago" if seconds > 0 else f"in {length}"
-    full = at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(at.isoformat(), full, told)
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(at.isoformat(), _utc(at), told)
+
+
+def moment(at: datetime | None) -> Markup:
+    """As ``when``, with the instant itself."""
+    if at is None:
+        return when(at)
+    return when(at) + Markup(' <span class="soft small">{}</span>').format(_utc(at))
+
+
+def _utc(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -46,7 +46,7 @@ HOSTILE = (
 @pytest.fixture
 def service(make_service: MakeService) -> QueueService:
     """A service whose queue has messages of each kind."""
-    service = make_service(observer=History())
+    service = make_service()
     queue = service.create_queue("jobs", archive="all", retry=NoRetry())
     queue.publish_many([{"n": n, "card": {"number": "4711"}} for n in range(20)])
     queue.ack(queue.consume(3))

@@ -45,8 +45,7 @@ def overview(view: View) -> Response:
         )
         for name, minutes in seen.history.items()
     }
-    template = "overview_live.html" if view.query("live") else "overview.html"
-    return view.page(template, "overview", sparks=sparks)
+    return view.page("overview.html", "overview", sparks=sparks)
 
 
 def queue(view: View) -> Response:

@@ -3,20 +3,50 @@
 (() => {
   const live = document.querySelector("[data-events]");
   const state = document.querySelector("[data-live]");
+  let source = null;
+  let missed = false;
   const say = (text, stale) => {
-    if (!state) return;
     state.textContent = text;
     state.classList.toggle("stale", stale);
   };
-  if (live && window.EventSource && window.htmx) {
-    const source = new EventSource(live.dataset.events);
-    source.addEventListener("changed", () => {
-      // Not below somebody's hands: what has the focus is left alone.
-      if (!live.contains(document.activeElement)) htmx.trigger(live, "changed");
-    });
-    source.onopen = () => say("Live.", false);
-    source.onerror = () => say("No connection to the server: this page is not up to date.", true);
-    window.addEventListener("pagehide", () => source.close());
+  const fetchAgain = () => {
+    const held = document.activeElement;
+    // Not below somebody's hands: what has the focus is left alone until it is left.
+    missed = live.contains(held) && held.matches("a, button, input, select");
+    if (!missed) htmx.trigger(live, "changed");
+  };
+  const open = () => {
+    if (source || document.hidden) return;
+    let lost = false;
+    source = new EventSource(live.dataset.events);
+    source.addEventListener("changed", fetchAgain);
+    source.onopen = () => {
+      say("Live", false);
+      if (lost) fetchAgain();
+      lost = false;
+    };
+    source.onerror = () => {
+      lost = true;
+      say("No connection to the server: this page is not up to date.", true);
+    };
+  };
+  // Browsers keep six connections to a server: a page that nobody sees must not hold one.
+  const close = () => {
+    if (source) source.close();
+    source = null;
+  };
+  const look = () => {
+    if (document.hidden) return close();
+    if (source) return;
+    open();
+    fetchAgain();
+  };
+  if (live && state && window.EventSource && window.htmx) {
+    open();
+    live.addEventListener("focusout", () => setTimeout(() => missed && fetchAgain()));
+    document.addEventListener("visibilitychange", look);
+    window.addEventListener("pagehide", close);
+    window.addEventListener("pageshow", (event) => event.persisted && look());
   }
   for (const box of document.querySelectorAll("input[data-all]")) {
     box.hidden = false;
