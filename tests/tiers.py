@@ -2,9 +2,10 @@
 
 fast
     what a change breaks first: SQLite, on threads and, where the driver decides, on an event loop
-    (``driver_decides``); no kills, no Spark.
+    (``driver_decides``); no kills, no Spark, no browser.
 default
-    fast, and what the other databases decide, short kills, Spark's core. CI runs this one.
+    fast, and what the other databases decide, short kills, the dashboard in a browser,
+    Spark's core. CI runs this one.
 full
     everything. What is marked ``timing`` runs by itself there.
 
@@ -48,5 +49,5 @@ def tier_of(item: pytest.Item) -> str:
         or (parameters.get("face") == "asyncio" and not item.get_closest_marker("driver_decides"))
     ):
         return "full"
-    slow = item.get_closest_marker("chaos") or item.get_closest_marker("spark")
+    slow = any(map(item.get_closest_marker, ("browser", "chaos", "spark")))
     return "default" if engine != "sqlite" or slow else "fast"

@@ -10,22 +10,26 @@ debian_mirror() {
 }
 
 # unpack_debian SUITE FOLDER PACKAGE…: unpack the packages of SUITE, with all that they depend on,
-# into FOLDER. The packages bring their own C library, so they run on any older release.
+# into FOLDER. The packages bring their own C library, so they run on any older release. Of the suite
+# "own" only that is unpacked which this machine lacks; it runs with this machine's C library.
 unpack_debian() {
-  local suite="$1" folder="$2" apt mirror package
+  local suite="$1" folder="$2" apt mirror package options=()
   shift 2
-  mirror="$(debian_mirror)"
-  [ -n "$mirror" ] || return 1
   # apt refuses a relative path, and may not enter a private folder as its own user.
   apt="$folder.apt"
   rm -rf "$apt" "$folder.new"
   mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial" "$folder.new"
-  : >"$apt/status"
-  printf 'deb %s %s main\n' "$mirror" "$suite" >"$apt/sources.list"
-  local options=(
+  if [ "$suite" = own ]; then
+    cp /var/lib/dpkg/status "$apt/status"
+  else
+    mirror="$(debian_mirror)"
+    [ -n "$mirror" ] || return 1
+    : >"$apt/status"
+    printf 'deb %s %s main\n' "$mirror" "$suite" >"$apt/sources.list"
+    options+=(-o "Dir::Etc::sourcelist=$apt/sources.list" -o "Dir::Etc::sourceparts=-")
+  fi
+  options+=(
     -qq
-    -o "Dir::Etc::sourcelist=$apt/sources.list"
-    -o "Dir::Etc::sourceparts=-"
     -o "Dir::State=$apt"
     -o "Dir::State::lists=$apt/lists"
     -o "Dir::State::status=$apt/status"
@@ -197,4 +201,28 @@ fetch_prometheus() {
   unpack_debian bookworm "$PROMETHEUS_FOLDER/unpacked" prometheus || return 1
   write_launcher "$PROMETHEUS_FOLDER/bin/prometheus" usr/bin/prometheus
   write_launcher "$PROMETHEUS_FOLDER/bin/promtool" usr/bin/promtool
+}
+
+CHROMIUM_FOLDER="$CACHE/servers/chromium"
+
+# fetch_chromium: unpack Chromium, with the libraries and fonts that this machine lacks. It looks for
+# its files beside the program that runs, so that no loader may be in between.
+fetch_chromium() {
+  [ -x "$CHROMIUM_FOLDER/bin/chromium" ] && return
+  command -v apt-get >/dev/null || return 1
+  say "Getting Chromium from Debian"
+  mkdir -p "$CHROMIUM_FOLDER/bin"
+  unpack_debian own "$CHROMIUM_FOLDER/unpacked" chromium-headless-shell || return 1
+  cat >"$CHROMIUM_FOLDER/bin/chromium" <<'LAUNCHER'
+#!/bin/sh
+root="$(cd -P "$(dirname "$0")/../unpacked" && pwd)"
+LD_LIBRARY_PATH="$(echo "$root"/usr/lib/*-linux-gnu)"
+XDG_DATA_HOME="$root/usr/share"
+export LD_LIBRARY_PATH XDG_DATA_HOME
+if [ -f "$root/etc/fonts/fonts.conf" ]; then
+  export FONTCONFIG_PATH="$root/etc/fonts"
+fi
+exec "$root/usr/lib/chromium/chromium-headless-shell" "$@"
+LAUNCHER
+  chmod a+rx "$CHROMIUM_FOLDER/bin/chromium"
 }

