@@ -1,0 +1,312 @@
+"""Walks through the dashboard, by clicks and by keys, as its users take them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from queue_over_sql import QueueService
+from queue_over_sql.service import parts_of
+from queue_over_sql.web.settings import Role, WebSettings
+from queue_over_sql.web.tables import WebStore
+from tests.chaos.processes import Process
+from tests.chaos.roles import consumer
+from tests.web.chromium.shop import fill
+
+if TYPE_CHECKING:
+    from queue_over_sql.testing.plugin import TestDatabase
+    from tests.web.chromium.conftest import Open, Serve, Window
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.engines("sqlite", "postgresql"),
+    pytest.mark.default_on("sqlite"),
+]
+
+
+@pytest.fixture
+def shop(database: TestDatabase) -> Iterator[QueueService]:
+    """A service of the shop, whose queues are filled."""
+    fill(database.url)
+    with QueueService(database.url) as service:
+        yield service
+
+
+@pytest.fixture
+def root(shop: QueueService, database: TestDatabase, serve: Serve) -> str:
+    """Where the shop is shown."""
+    del shop
+    return serve(database.url)
+
+
+@pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no scripts"])
+def test_each_action(shop: QueueService, root: str, open_window: Open, *, scripts: bool) -> None:
+    """All that can be done on the pages is done by clicks, each after its question or with undo."""
+    window = open_window(root, scripts=scripts)
+    for walk in (_dead_letters, _archive, _messages, _message, _queue, _system):
+        walk(window, shop)
+    window.go("/audit")
+    done = set(window.page.locator("tbody td:nth-child(3)").all_inner_texts())
+    assert {
+        *("redrive", "remove-archived", "hold", "unhold", "front", "due", "cancel", "remove"),
+        *("pause", "resume", "settings", "purge", "drop", "release-consumer"),
+        *("pause-schedule", "resume-schedule"),
+    } == done
+
+
+def _dead_letters(window: Window, shop: QueueService) -> None:
+    orders = shop.queue("orders")
+    page = window.go("/")
+    # From the first page to a dead letter that is sent again: three clicks.
+    window.row("orders").get_by_role("link", name="12", exact=True).click()
+    window.press("Send one again", window.row("card declined"))
+    window.says("Send 1 message again?")
+    assert 10 == orders.stats().failed
+    window.press("Send again")
+    window.says("Sent 1 message again.")
+    assert 9 == orders.stats().failed
+    window.press("Send these 6 again")
+    window.says("Send 6 messages again?")
+    window.press("Send again")
+    window.says("Sent 6 messages again.")
+    window.press("Remove", window.row("card declined"))
+    window.says("Remove 3 messages from the archive for ever?")
+    window.press("Remove")
+    window.says("Removed 3 messages from the archive.")
+    assert (0, 2) == (orders.stats().failed, orders.stats().rejected)
+    expect(page.get_by_role("row").filter(has_text="placed twice")).to_be_visible()
+
+
+def _archive(window: Window, shop: QueueService) -> None:
+    page = window.go("/queues/orders/archive")
+    page.get_by_label("Status").select_option("rejected")
+    window.press("Search")
+    expect(page).to_have_url(re.compile("status=rejected"))
+    window.press("Send again", page.get_by_role("group", name="With all that match"))
+    window.says("Send 2 messages again?")
+    window.press("Send again")
+    window.says("Sent 2 messages again.")
+    window.says("No archived message matches.")
+    assert 0 == shop.queue("orders").stats().rejected
+
+
+def _messages(window: Window, shop: QueueService) -> None:
+    orders = shop.queue("orders")
+    chosen = "With the chosen messages"
+    page = window.go("/queues/orders/messages?status=ready")
+    _choose(page, 2)
+    window.press("Hold", page.get_by_role("group", name=chosen))
+    window.says("Held 2 messages.")
+    assert 5 == orders.stats().held
+    window.press("Undo")
+    window.says("Released from hold 2 messages.")
+    window.press("Hold", page.get_by_role("group", name="With all that match"))
+    window.says(f"Hold {orders.stats().ready} messages?")
+    window.follow("Back")
+    assert 3 == orders.stats().held
+    for button, question, answer in (
+        ("Move to the front", "Move 1 message before", "Moved to the front 1 message."),
+        ("Cancel", "Cancel 1 message?", "Cancelled 1 message."),
+        ("Remove", "Remove 1 message for ever?", "Removed 1 message."),
+    ):
+        _choose(page, 1)
+        window.press(button, page.get_by_role("group", name=chosen))
+        window.says(question)
+        window.press(button)
+        window.says(answer)
+    window.go("/queues/orders/messages?status=delayed")
+    _choose(page, 4)
+    window.press("Make due now", page.get_by_role("group", name=chosen))
+    window.press("Make due now")
+    window.says("Made due 4 messages.")
+    assert 0 == orders.stats().delayed
+
+
+def _choose(page: Page, count: int) -> None:
+    for box in page.locator("input[name=id]").all()[:count]:
+        box.check()
+
+
+def _message(window: Window, shop: QueueService) -> None:
+    (message,) = shop.queue("orders").messages(key="order-50001").list()
+    page = window.go("/queues/orders/messages?key=order-50001")
+    window.follow(str(message.id))
+    window.says('"trace": "4bf92f35"')
+    window.press("Hold")
+    window.says("Held: nobody gets it")
+    window.press("Release from hold")
+    expect(page.locator(".head .tag")).to_have_text("ready")
+    window.press("Remove")
+    window.press("Remove")
+    window.says("Removed 1 message.")
+    assert not shop.queue("orders").messages(key="order-50001").list()
+
+
+def _queue(window: Window, shop: QueueService) -> None:
+    page = window.go("/queues/emails")
+    window.press("Pause")
+    window.says("Paused emails.")
+    assert shop.queue("emails").stats().paused
+    window.press("Resume")
+    window.says("Resumed emails.")
+    page.get_by_label("Attempts").fill("9")
+    window.press("Change")
+    window.says("Changed emails: max_attempts 9.")
+    window.press("Undo")
+    window.says("Changed emails: max_attempts 5.")
+    window.press("Purge")
+    window.says("Remove 7 messages from emails for ever?")
+    window.press("Purge")
+    window.says("Removed 7 messages of emails.")
+    window.press("Drop")
+    page.get_by_label("Type emails to confirm").fill("email")
+    window.press("Drop")
+    window.says("The name does not match.")
+    page.get_by_label("Type emails to confirm").fill("emails")
+    window.press("Drop")
+    window.says("Dropped emails.")
+    assert "emails" not in {queue.name for queue in shop.queues()}
+
+
+def _system(window: Window, shop: QueueService) -> None:
+    page = window.go("/schedules")
+    window.press("Pause", window.row("nightly_report"))
+    window.says("Paused the schedule nightly_report.")
+    window.press("Undo")
+    window.says("Resumed the schedule nightly_report.")
+    window.go("/topics")
+    page.get_by_label("Where would this routing key lead?").fill("order.paid")
+    window.press("Try")
+    expect(window.row("order.*")).to_contain_text("yes")
+    window.go("/consumers")
+    window.press("Give back", window.row("warehouse"))
+    window.says("It can no longer settle them.")
+    window.press("Give back")
+    window.says("Gave back 0 messages of warehouse.")
+    del shop
+
+
+def test_two_look_and_one_acts(shop: QueueService, root: str, open_window: Open) -> None:
+    """Whoever looks sees what another did, without opening the page again."""
+    looking, acting = open_window(root), open_window(root)
+    looking.go("/")
+    expect(looking.page.locator("[data-live]")).to_have_text("Live")
+    looking.page.evaluate("window.opened = 'once'")
+    acting.go("/queues/thumbnails")
+    acting.press("Pause")
+    expect(looking.row("thumbnails")).to_contain_text("paused")
+    # What somebody is at is left alone until they leave it.
+    looking.page.get_by_role("link", name="orders").focus()
+    acting.press("Resume")
+    looking.page.get_by_role("link", name="Health").focus()
+    expect(looking.row("thumbnails")).not_to_contain_text("paused")
+    assert "once" == looking.page.evaluate("window.opened")
+    del shop
+
+
+def test_a_worker_is_killed(
+    shop: QueueService, database: TestDatabase, root: str, open_window: Open, tmp_path: Path
+) -> None:
+    """Whoever looks at the consumers sees it go, and what it held comes back."""
+    (tmp_path / "journal").mkdir()
+    arguments = consumer.Arguments(
+        database.url, str(tmp_path / "journal"), queue="thumbnails", consumer_timeout=2.0
+    )
+    window = open_window(root)
+    page = window.go("/consumers")
+    with contextlib.closing(Process(arguments, tmp_path / "worker.log")) as worker:
+        worker.expect("ready")
+        row = page.get_by_role("row").filter(has=page.get_by_text(str(worker.pid), exact=True))
+        expect(row).to_contain_text("alive")
+        worker.kill()
+        expect(row.filter(has_text="alive")).to_have_count(0)
+    del shop
+
+
+def test_by_keys_alone(shop: QueueService, root: str, open_window: Open) -> None:
+    """Every control is reached in its order, can be seen to have the focus, and works."""
+    window = open_window(root, viewport={"width": 1280, "height": 720})
+    page = window.go("/")
+    page.keyboard.press("Tab")
+    assert "Skip to the content" == _focused(page)
+    page.keyboard.press("Enter")
+    _tab_to(page, "12")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/queues/orders/dead")
+    _tab_to(page, "Send these 6 again")
+    page.keyboard.press("Enter")
+    window.says("Send 6 messages again?")
+    _tab_to(page, "Send again")
+    page.keyboard.press("Space")
+    window.says("Sent 6 messages again.")
+    assert 4 == shop.queue("orders").stats().failed
+    window.go("/queues/orders/messages")
+    _tab_to(page, "Choose all on this page")
+    page.keyboard.press("Space")
+    expect(page.locator("input[name=id]:not(:checked)")).to_have_count(0)
+
+
+_SEEN = """() => {
+  const at = document.activeElement, style = getComputedStyle(at), box = at.getBoundingClientRect();
+  const inside = box.width > 0 && box.bottom > 0 && box.right > 0
+    && box.top < innerHeight && box.left < innerWidth;
+  const name = at.getAttribute('aria-label') || at.innerText || at.name || at.tagName;
+  const shown = style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2;
+  return {name, seen: inside && shown};
+}"""
+
+
+def _focused(page: Page) -> str:
+    """What has the focus, which must be seen."""
+    found = page.evaluate(_SEEN)
+    assert found["seen"], f"{found['name']} has the focus, and nobody sees it"
+    return str(found["name"])
+
+
+def _tab_to(page: Page, name: str) -> None:
+    passed: list[str] = []
+    while not passed or passed[-1] != name:
+        page.keyboard.press("Tab")
+        passed.append(_focused(page))
+        assert len(passed) < 100, passed
+
+
+def test_sessions(
+    shop: QueueService, database: TestDatabase, serve: Serve, open_window: Open
+) -> None:
+    """A visitor signs in, sees what the role allows, and is asked again when the session ends."""
+    store = WebStore(parts_of(shop), WebSettings())
+    store.prepare()
+    tokens = {role: store.add_token(role.value, role)[0] for role in Role}
+    root = serve(database.url)
+    window, plain = open_window(root), open_window(root, scripts=False)
+    for each, role in ((window, Role.VIEWER), (plain, Role.OPERATOR)):
+        page = each.go("/queues/orders?span=day")
+        each.says("Sign in")
+        page.get_by_label("Token").fill("qos_wrong")
+        each.press("Sign in")
+        each.says("There is no such token")
+        page.get_by_label("Token").fill(tokens[role])
+        each.press("Sign in")
+        expect(page).to_have_url(f"{root}/queues/orders?span=day")
+        each.says(f"{role.value}, {role.value}")
+        (cookie,) = page.context.cookies()
+        assert (True, "Lax") == (cookie["httpOnly"], cookie["sameSite"])
+    assert 1 == window.page.get_by_role("button").count()
+    expect(plain.page.get_by_role("button", name="Pause")).to_be_visible()
+    expect(plain.page.get_by_role("button", name="Drop")).to_have_count(0)
+    plain.press("Sign out")
+    plain.says("Sign in")
+    # The session ends with its token, also below the eyes of somebody who does nothing.
+    window.go("/")
+    expect(window.page.locator("[data-live]")).to_have_text("Live")
+    store.remove_token("viewer")
+    window.page.wait_for_url("**/sign-in?back=%2F")
+    window.go("/consumers")
+    window.says("Sign in")
