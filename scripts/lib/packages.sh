@@ -20,7 +20,9 @@ unpack_debian() {
   rm -rf "$apt" "$folder.new"
   mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial" "$folder.new"
   if [ "$suite" = own ]; then
-    cp /var/lib/dpkg/status "$apt/status"
+    # What is asked for is unpacked with its files, even if some of them are installed.
+    awk -v name="^Package: ${1%%-*}" 'BEGIN { RS = ""; ORS = "\n\n" } $0 !~ name' \
+      /var/lib/dpkg/status >"$apt/status"
   else
     mirror="$(debian_mirror)"
     [ -n "$mirror" ] || return 1

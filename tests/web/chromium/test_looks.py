@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from queue_over_sql import QueueService
+from tests.web.chromium.pictures import take_picture
 from tests.web.chromium.shop import HOSTILE, LARGE_NUMBER, LONG_NAME, fill, fill_hostile
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ def test_each_page(shop: str, serve: Serve, open_window: Open, axe: str, theme: 
             if width == judged:
                 wrong += [f"{name}, {width}: {each}" for each in _findings(window, axe)]
             if _PICTURES and theme == "light" and width == 1280 and name in PICTURES:
-                _take_picture(window, name)
+                file = f"{name.replace(' ', '-').removesuffix('-of-one')}.png"
+                take_picture(page, Path(_PICTURES) / file)
     window.go("/queues/orders")
     window.press("Drop")
     wrong += [f"question: {each}" for each in _findings(window, axe)]
@@ -105,11 +107,6 @@ def _findings(window: Window, axe: str) -> list[str]:
         if each["impact"] in {"serious", "critical"}
         for node in each["nodes"][:3]
     ]
-
-
-def _take_picture(window: Window, name: str) -> None:
-    file = Path(_PICTURES or "") / f"{name.replace(' ', '-').removesuffix('-of-one')}.png"
-    window.page.screenshot(path=file, animations="disabled")
 
 
 def test_without_scripts(shop: str, serve: Serve, open_window: Open) -> None:
