@@ -7,7 +7,7 @@ import enum
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from queue_over_sql.durations import Duration, instant, optional_instant, stored_number
 from queue_over_sql.errors import QueueError
@@ -123,6 +123,10 @@ class Published:
         values["queue"] = queue
 
 
+OnConflict: TypeAlias = Literal["raise", "skip", "replace"]
+"""What a publish does where the key is taken."""
+
+
 class Status(enum.StrEnum):
     """The status of a live message."""
 
@@ -139,6 +143,10 @@ class Outcome(enum.StrEnum):
     FAILED = "failed"
     REJECTED = "rejected"
     EXPIRED = "expired"
+
+
+LiveStatus: TypeAlias = Status | Literal["ready", "delayed", "claimed", "held"]
+ArchivedStatus: TypeAlias = Outcome | Literal["done", "failed", "rejected", "expired"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

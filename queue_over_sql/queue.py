@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from sqlalchemy import ColumnElement, Connection, Table
 
-    from queue_over_sql.message import CallersConnection
+    from queue_over_sql.message import CallersConnection, LiveStatus, OnConflict
     from queue_over_sql.queues.context import QueueContext
     from queue_over_sql.request_reply.reply_queues import ReplyQueues
     from queue_over_sql.settings import EffectiveSettings
@@ -215,7 +215,7 @@ class Queue:
         at: datetime | None = None,
         max_attempts: int | None = None,
         lease: Duration | None = None,
-        on_conflict: str = "raise",
+        on_conflict: OnConflict = "raise",
         connection: CallersConnection | None = None,
         **columns: Any,
     ) -> Published:
@@ -260,7 +260,7 @@ class Queue:
         self,
         items: Iterable[Any],
         *,
-        on_conflict: str = "raise",
+        on_conflict: OnConflict = "raise",
         connection: CallersConnection | None = None,
     ) -> list[Published]:
         """Publish many messages in one transaction: all or none, in the given order.
@@ -594,7 +594,7 @@ class Queue:
     def messages(
         self,
         *,
-        status: str | None = None,
+        status: LiveStatus | None = None,
         key: str | None = None,
         kind: str | None = None,
         payload: Mapping[str, Any] | None = None,

@@ -7,7 +7,7 @@ import importlib
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from queue_over_sql.catalog import Catalog, ReplyBoxesOfCatalog, ServiceParts
 from queue_over_sql.consumer import Consumer
@@ -579,7 +579,7 @@ class QueueService:
         *,
         concurrency: int = 4,
         prefetch: int | None = None,
-        ack: str = "batch",
+        ack: Literal["batch", "each"] = "batch",
         batch: int | None = None,
         poll_interval: tuple[float, float] = (0.01, 1.0),
         middleware: Sequence[Middleware] = (),

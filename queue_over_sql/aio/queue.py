@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement
 
-    from queue_over_sql.message import DriverConnection
+    from queue_over_sql.message import DriverConnection, OnConflict
     from queue_over_sql.settings import EffectiveSettings
 
     CallersConnection: TypeAlias = (
@@ -269,7 +269,7 @@ class AsyncQueue(Proxy[Queue]):
         at: datetime | None = None,
         max_attempts: int | None = None,
         lease: Duration | None = None,
-        on_conflict: str = "raise",
+        on_conflict: OnConflict = "raise",
         connection: CallersConnection | None = None,
         **columns: Any,
     ) -> Published: ...
@@ -279,7 +279,7 @@ class AsyncQueue(Proxy[Queue]):
         self,
         items: Iterable[Any],
         *,
-        on_conflict: str = "raise",
+        on_conflict: OnConflict = "raise",
         connection: CallersConnection | None = None,
     ) -> list[Published]: ...
 

@@ -46,7 +46,9 @@ if TYPE_CHECKING:
 
     from queue_over_sql.aio.queue import CallersConnection
     from queue_over_sql.database.runtime import Runtime
+    from queue_over_sql.message import OnConflict
     from queue_over_sql.observer import Observer
+    from queue_over_sql.schedules.calendar import Missed
     from queue_over_sql.settings import QueueSettings
 
 
@@ -73,7 +75,7 @@ class AsyncSchedules(Proxy[Schedules]):
         cron: str | None = None,
         every: Duration | None = None,
         timezone: str | tzinfo = "UTC",
-        missed: str = "one",
+        missed: Missed = "one",
         **publish_options: Any,
     ) -> Schedule: ...
 
@@ -147,7 +149,7 @@ class AsyncTopic(Proxy[Topic]):
         at: datetime | None = None,
         max_attempts: int | None = None,
         lease: Duration | None = None,
-        on_conflict: str = "raise",
+        on_conflict: OnConflict = "raise",
         connection: CallersConnection | None = None,
     ) -> list[Published]: ...
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
 
 import typer
 from sqlalchemy import Connection
@@ -58,6 +58,8 @@ from queue_over_sql.service import parts_of
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from queue_over_sql.message import OnConflict
+
 PATIENCE_SECONDS = 5.0
 
 
@@ -66,7 +68,7 @@ class _EnoughError(Exception):
 
 
 def first_refused(
-    service: QueueService, queue: Queue, batch: Sequence[Publication], on_conflict: str
+    service: QueueService, queue: Queue, batch: Sequence[Publication], on_conflict: OnConflict
 ) -> tuple[int, Exception] | None:
     """The index in `batch` of the first message that is rejected by itself, and the reason.
 
@@ -102,7 +104,7 @@ class RefusedBatchError(Exception):
 
 
 def publish_one(
-    output: Output, queue: Queue, reader: LineReader, text: str, on_conflict: str
+    output: Output, queue: Queue, reader: LineReader, text: str, on_conflict: OnConflict
 ) -> None:
     """Publish the message of the argument `text` and report its id and outcome."""
     publication = read_argument(reader, text)
@@ -151,7 +153,7 @@ def publish_lines(
     reader: LineReader,
     path: Path | None,
     *,
-    on_conflict: str,
+    on_conflict: OnConflict,
     batch: int,
 ) -> None:
     """Publish the lines of `path` (None or ``-``: standard input), `batch` in one transaction.
@@ -187,7 +189,7 @@ def publish_lines(
 
 @contextmanager
 def _naming_lines(
-    service: QueueService, queue: Queue, lines: Batch, on_conflict: str
+    service: QueueService, queue: Queue, lines: Batch, on_conflict: OnConflict
 ) -> Iterator[None]:
     try:
         yield
@@ -244,7 +246,7 @@ def _outcomes_in_words(outcomes: Counter[str]) -> str:
     return ": " + ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(outcomes.items()))
 
 
-def _publish_batch(queue: Queue, lines: Batch, on_conflict: str) -> Counter[str]:
+def _publish_batch(queue: Queue, lines: Batch, on_conflict: OnConflict) -> Counter[str]:
     batch = lines.publications
     if on_conflict == "raise":
         return Counter(created=queue.load(batch, batch_size=len(batch)))
@@ -337,21 +339,19 @@ def publish(
     if payload is not None and file is not None:
         raise typer.BadParameter("use either a PAYLOAD or --file, not both")
     with session.connect() as service:
-        target = service.queue(queue)
+        target, way = service.queue(queue), cast("OnConflict", on_conflict)
         if payload is not None:
             reader = LineReader(
                 target.settings.payload, line_format or argument_format(target), defaults
             )
-            publish_one(session.output, target, reader, payload, on_conflict)
+            publish_one(session.output, target, reader, payload, way)
             return
         if key is not None:
             raise typer.BadParameter(
                 "many lines cannot share one --key: use --format message, with a key in each line"
             )
         reader = LineReader(target.settings.payload, line_format or LineFormat.PAYLOAD, defaults)
-        publish_lines(
-            session.output, service, target, reader, file, on_conflict=on_conflict, batch=batch
-        )
+        publish_lines(session.output, service, target, reader, file, on_conflict=way, batch=batch)
 
 
 REQUEST_FORMAT_HELP = (

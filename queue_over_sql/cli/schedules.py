@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import typer
 from rich.text import Text
@@ -30,7 +30,7 @@ from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.values import format_instant
 from queue_over_sql.durations import exact_duration
 from queue_over_sql.queues.json_lines import ENCODING_FIELD, in_base64, to_json
-from queue_over_sql.schedules.calendar import zone_named
+from queue_over_sql.schedules.calendar import Missed, zone_named
 
 COLUMNS: Final = ("…name", "…queue", "…when", "next (UTC)")
 NONE_YET: Final = (
@@ -126,7 +126,7 @@ def add(
                 cron=cron,
                 every=every,
                 timezone=timezone,
-                missed=missed,
+                missed=cast("Missed", missed),
                 **options,
             )
     session.output.record(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import typer
 
@@ -24,6 +24,7 @@ from queue_over_sql.cli.options import (
 from queue_over_sql.cli.publish import read_argument
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.values import format_instant, parse_pairs
+from queue_over_sql.message import OnConflict
 from queue_over_sql.plots.words import counted
 from queue_over_sql.queues.json_lines import to_json
 
@@ -137,7 +138,7 @@ def publish(
     options = message_options(key=key, kind=kind, header=header, priority=priority, delay=delay)
     with session.connect() as service:
         published = service.topic(topic).publish(
-            content, routing_key=routing_key, on_conflict=on_conflict, **options
+            content, routing_key=routing_key, on_conflict=cast("OnConflict", on_conflict), **options
         )
     _report(session, topic, published)
 

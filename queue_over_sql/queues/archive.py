@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, Table
 
+    from queue_over_sql.message import ArchivedStatus
     from queue_over_sql.queues.context import QueueContext
     from queue_over_sql.store import Span
 
@@ -36,7 +37,7 @@ class Archive:
     def messages(
         self,
         *,
-        status: str | None = None,
+        status: ArchivedStatus | None = None,
         key: str | None = None,
         kind: str | None = None,
         payload: Mapping[str, Any] | None = None,
@@ -62,7 +63,7 @@ class Archive:
         self,
         path: str | os.PathLike[str],
         *,
-        status: str | None = None,
+        status: ArchivedStatus | None = None,
         key: str | None = None,
         kind: str | None = None,
         payload: Mapping[str, Any] | None = None,

@@ -7,7 +7,7 @@ import functools
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from queue_over_sql.durations import MICROSECOND, instant, instant_to_microseconds
@@ -349,6 +349,7 @@ def _listed(numbers: frozenset[int] | set[int], all_of_them: int) -> str:
 
 MISSED: Final = ("one", "all", "skip")
 """What to do about missed times."""
+Missed: TypeAlias = Literal["one", "all", "skip"]
 
 AHEAD: Final = 5_000_000
 """How far ahead messages are published, in microseconds. The next one always is."""

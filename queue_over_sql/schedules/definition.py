@@ -19,6 +19,7 @@ from queue_over_sql.queues.publish import refuse_options
 from queue_over_sql.schedules.calendar import (
     MISSED,
     EveryTrigger,
+    Missed,
     Trigger,
     parse_crontab,
     wall_trigger,
@@ -100,7 +101,7 @@ class Definition:
     cron: str | None
     every: timedelta | None
     timezone: str
-    missed: str
+    missed: Missed
     payload: Any
     options: Mapping[str, Any]
     start: int = 0
@@ -205,7 +206,7 @@ def define(
     cron: str | None,
     every: Duration | None,
     timezone: Any,
-    missed: str,
+    missed: Missed,
     options: Mapping[str, Any],
 ) -> Definition:
     """Check the arguments of ``Schedules.add``.

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from queue_over_sql.catalog import ServiceParts
+    from queue_over_sql.schedules.calendar import Missed
 
 
 T = TypeVar("T")
@@ -63,7 +64,7 @@ class Schedule:
     cron: str | None
     every: timedelta | None
     timezone: str
-    missed: str
+    missed: Missed
     options: Mapping[str, Any]
     next_at: datetime | None
     paused: bool
@@ -90,7 +91,7 @@ class Schedules:
         cron: str | None = None,
         every: Duration | None = None,
         timezone: str | tzinfo = "UTC",
-        missed: str = "one",
+        missed: Missed = "one",
         **publish_options: Any,
     ) -> Schedule:
         """Add a schedule, or change it; safe to call from many servers at once.

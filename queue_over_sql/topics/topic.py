@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from queue_over_sql.catalog import ServiceParts
-    from queue_over_sql.message import CallersConnection
+    from queue_over_sql.message import CallersConnection, OnConflict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Topic:
         at: datetime | None = None,
         max_attempts: int | None = None,
         lease: Duration | None = None,
-        on_conflict: str = "raise",
+        on_conflict: OnConflict = "raise",
         connection: CallersConnection | None = None,
     ) -> list[Published]:
         """Publish a copy to each queue with a matching subscription, in one transaction.

@@ -29,6 +29,7 @@ from hypothesis.stateful import (
 from sqlalchemy import select, update
 
 from queue_over_sql import ClaimLost, DuplicateKey, FixedDelay, Message, Publication, QueueService
+from queue_over_sql.message import OnConflict
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -182,7 +183,7 @@ class Machine(RuleBasedStateMachine):
         priority: int,
         when: str,
         most: int | None,
-        on_conflict: str,
+        on_conflict: OnConflict,
     ) -> None:
         """One live message has a key; the others are refused, left out, or take its place."""
         item = self.publication(key, priority, when, most)

@@ -240,7 +240,7 @@ def test_members_of_enumerations_are_what_they_stand_for(
     assert 0 == queue.messages(payload={"w": Word.NEWS}).count()
     assert 1 == found.prioritize(priority=one)
     queue.ack(queue.consume(one, lease=one))
-    assert 1 == queue.archive.messages(status=done, kind=done).count()
+    assert 1 == queue.archive.messages(status=done, kind=done).count()  # type: ignore[arg-type]
     published = queue.publish("x", priority=one, max_attempts=one, lease=one, delay=one)
     assert queue.delete(Enum("Id", {"IT": published.id}, type=int).IT)  # type: ignore[attr-defined]
     service.schedules.add(Word.NEWS, Word.JOBS, one, every=3600, priority=one)

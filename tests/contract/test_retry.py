@@ -7,7 +7,7 @@ import json
 import subprocess
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import text
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine, TextClause
 
     from queue_over_sql import Queue, QueueService, RetryPolicy
+    from queue_over_sql.message import ArchivedStatus
+    from queue_over_sql.settings import ArchivePolicy
     from queue_over_sql.testing.plugin import MakeService
 
 
@@ -382,7 +384,7 @@ def test_a_batch_nack_decides_for_each_message(service: QueueService) -> None:
 
 def test_the_archive_keeps_what_the_queue_says(service: QueueService) -> None:
     """None, failures only, or everything; keys are free after the end, so they are not unique."""
-    cases: list[tuple[Literal["none", "failed", "all"], list[str]]] = [
+    cases: list[tuple[ArchivePolicy, list[ArchivedStatus]]] = [
         ("none", []),
         ("failed", ["failed", "rejected"]),
         ("all", ["done", "failed", "rejected"]),

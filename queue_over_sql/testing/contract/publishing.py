@@ -14,6 +14,7 @@ from queue_over_sql.testing.contract.state import payloads
 from queue_over_sql.testing.waiting import consume_exactly
 
 if TYPE_CHECKING:
+    from queue_over_sql.message import OnConflict
     from queue_over_sql.queue import Queue
     from queue_over_sql.service import QueueService
     from queue_over_sql.testing.plugin import MakeService
@@ -151,12 +152,15 @@ class PublishCases:
         services = [make_service() for _ in range(5)]
         services[0].create_queue("jobs")
 
-        def publish(service: QueueService, on_conflict: str) -> list[str]:
+        def publish(service: QueueService, on_conflict: OnConflict) -> list[str]:
             queue = service.queue("jobs")
             ways = [on_conflict] * 2
             return [str(queue.publish("x", key=way, on_conflict=way).outcome) for way in ways]
 
-        allowed = {"skip": {"skipped"}, "replace": {"unchanged", "replaced"}}
+        allowed: dict[OnConflict, set[str]] = {
+            "skip": {"skipped"},
+            "replace": {"unchanged", "replaced"},
+        }
         with ThreadPoolExecutor(len(services)) as pool:
             for way, others in allowed.items():
                 answers = pool.map(publish, services, [way] * len(services))

@@ -15,7 +15,7 @@ from queue_over_sql.web.problems import Problem, problem_of
 from queue_over_sql.web.settings import Role
 
 if TYPE_CHECKING:
-    from queue_over_sql.message import Published
+    from queue_over_sql.message import OnConflict, Published
     from queue_over_sql.queue import Queue
 
 operations = Operations("publish", quick=True)
@@ -140,7 +140,7 @@ def read_payload(payload: Any, encoding: str | None, queue: Queue) -> Any:
         raise Problem(422, "not-valid", f"The payload is not Base64: {error}.") from error
 
 
-def _put(queue: Queue, given: list[shapes.NewMessage], on_conflict: str) -> list[Published]:
+def _put(queue: Queue, given: list[shapes.NewMessage], on_conflict: OnConflict) -> list[Published]:
     if any(each.on_conflict is not None for each in given):
         text = "For many messages, on_conflict is a query parameter for all of them."
         raise Problem(422, "not-valid", text)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from queue_over_sql.message import OnConflict
 from queue_over_sql.schema.system_tables import KEY_LENGTH, KIND_LENGTH
 from queue_over_sql.settings import LARGEST, MAX_PRIORITIES
 from queue_over_sql.web.settings import Role
@@ -56,7 +57,6 @@ FieldsText: TypeAlias = Annotated[
         description="A JSON object of paths such as address.city to values that are equal.",
     ),
 ]
-OnConflict: TypeAlias = Literal["raise", "skip", "replace"]
 Encoding: TypeAlias = Annotated[
     Literal["json", "base64"],
     Meta(

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
     from queue_over_sql import Message, Queue, QueueService
+    from queue_over_sql.message import OnConflict
     from queue_over_sql.testing.plugin import MakeService
 
     Finish = Callable[[QueueService, Queue, Engine], object]
@@ -227,7 +228,7 @@ def test_after_the_window_the_key_is_free(service: QueueService) -> None:
     """Without any reaper; and the next finish takes it again."""
     queue = make_jobs(service)
 
-    def created(way: str) -> bool:
+    def created(way: OnConflict) -> bool:
         try:
             return queue.publish("y", key=way, on_conflict=way).outcome == "created"
         except DuplicateKey:
@@ -369,7 +370,7 @@ def test_a_queue_that_was_dropped_left_no_keys(service: QueueService, jobs: Queu
 # -- publishers and finishers that work at the same moment
 
 
-def publish_all(queue: Queue, rounds: int, way: str) -> Counter[str]:
+def publish_all(queue: Queue, rounds: int, way: OnConflict) -> Counter[str]:
     """Publish every key again and again; how often each was created."""
     created: Counter[str] = Counter()
     for number in [*range(rounds)] * 3:
@@ -410,7 +411,7 @@ def test_within_the_window_no_second_message_comes_through(make_service: MakeSer
     rounds = 25
     with ThreadPoolExecutor(5) as pool:
         finishing = [pool.submit(finish_all, queue, over) for queue in queues[3:]]
-        ways = ("raise", "skip", "replace")
+        ways: tuple[OnConflict, ...] = ("raise", "skip", "replace")
         try:
             publishing = [
                 pool.submit(publish_all, queue, rounds, way)

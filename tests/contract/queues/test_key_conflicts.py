@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from queue_over_sql import Message, Queue, QueueService
+    from queue_over_sql.message import OnConflict
     from queue_over_sql.testing.plugin import MakeService, TestDatabase
 
-WAYS = ("raise", "skip", "replace")
+WAYS: tuple[OnConflict, ...] = ("raise", "skip", "replace")
 
 
 def key_index(engine: Engine) -> str:
@@ -152,7 +153,11 @@ def test_a_key_taken_after_the_callers_transaction_began(
 
     Where the server refuses to read past a snapshot, the caller is told to repeat the transaction.
     """
-    outcomes = {"raise": None, "skip": "skipped", "replace": "replaced"}
+    outcomes: dict[OnConflict, str | None] = {
+        "raise": None,
+        "skip": "skipped",
+        "replace": "replaced",
+    }
     for number, (way, outcome) in enumerate(outcomes.items()):
         with effects_engine.connect() as caller:
             assert number == len(caller.execute(effects.select()).all())

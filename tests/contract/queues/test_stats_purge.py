@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from queue_over_sql import Message, Queue
+    from queue_over_sql.message import LiveStatus
     from queue_over_sql.testing.plugin import MakeService
 
 
@@ -31,7 +32,7 @@ def claimed(queue: Queue, engine: Engine) -> list[Message]:
     return [in_work]
 
 
-STATES: dict[str | None, list[str]] = {
+STATES: dict[LiveStatus | None, list[str]] = {
     "ready": ["ready", "ready too"],
     "delayed": ["delayed"],
     "claimed": ["claimed"],

@@ -25,6 +25,7 @@ from tests.contract.queue_state import add_effect, counts, ids, payloads
 from tests.waiting import consume_exactly
 
 if TYPE_CHECKING:
+    from queue_over_sql.message import OnConflict
     from queue_over_sql.testing.plugin import TestDatabase
 
 pytestmark = pytest.mark.driver_decides
@@ -130,7 +131,8 @@ def test_conflicts_are_resolved_in_the_callers_transaction(
     queue: Queue, effects_engine: Engine
 ) -> None:
     """Skip and replace see what the transaction itself published."""
-    for on_conflict, expected in {"skip": "first", "replace": "second"}.items():
+    ways: dict[OnConflict, str] = {"skip": "first", "replace": "second"}
+    for on_conflict, expected in ways.items():
         with effects_engine.connect() as caller:
             first = queue.publish("first", key="k", connection=caller)
             second = queue.publish("second", key="k", on_conflict=on_conflict, connection=caller)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from queue_over_sql import Queue, QueueService
+    from queue_over_sql.schedules.calendar import Missed
     from queue_over_sql.testing.plugin import MakeService
 
 SECOND = timedelta(seconds=1)
@@ -202,7 +203,8 @@ def test_a_key_that_is_there_already_is_no_second_message(
 
 def test_missed_instants(service: QueueService, queue: Queue, engine: Engine) -> None:
     """After nine hours of silence: each, the latest or none; and the next one in any case."""
-    for missed, made_up in (("all", 9), ("one", 1), ("skip", 0)):
+    cases: list[tuple[Missed, int]] = [("all", 9), ("one", 1), ("skip", 0)]
+    for missed, made_up in cases:
         added = service.schedules.add("s", queue, 1, cron=hourly(), missed=missed)
         following = next_of(added)
         silence(engine, queue, "s", following - 9 * HOUR)

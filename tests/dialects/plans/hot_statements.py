@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from queue_over_sql import Message
+    from queue_over_sql.message import OnConflict
     from queue_over_sql.testing.plugin import TestDatabase
 
 READY, URGENT, DELAYED, CLAIMED, DONE, CONSUMERS = 95_000, 90_000, 5_000, 2_000, 3_000, 2_000
@@ -148,12 +149,12 @@ def _take(old: OldQueue, count: int) -> Act:
     return take
 
 
-def _publish(old: OldQueue, on_conflict: str) -> Act:
+def _publish(old: OldQueue, on_conflict: OnConflict) -> Act:
     key = f"later {next(old.numbers)}"
     return lambda: old.queue.publish("new", key=key, delay=_DAY, on_conflict=on_conflict)
 
 
-def _publish_keys(old: OldQueue, on_conflict: str) -> Act:
+def _publish_keys(old: OldQueue, on_conflict: OnConflict) -> Act:
     keys = [f"later {next(old.numbers)}" for _ in range(100)]
     items = [Publication("new", key=key, delay=_DAY) for key in keys]
     return lambda: old.queue.publish_many(items, on_conflict=on_conflict)
