@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 from queue_over_sql import store
 from queue_over_sql.durations import Duration
@@ -166,6 +166,18 @@ class QueueCore:
         self.context.announce()
 
 
+def _all_columns(columns: Mapping[str, Any] | None, own: Mapping[str, Any]) -> Mapping[str, Any]:
+    if columns is None:
+        return own
+    if not isinstance(columns, Mapping):
+        msg = f"columns must be a mapping of names to values, not {type(columns).__name__}"
+        raise TypeError(msg)
+    if twice := sorted(columns.keys() & own.keys()):
+        msg = f"the column {', '.join(twice)} was given twice: in columns and by itself"
+        raise TypeError(msg)
+    return {**columns, **own}
+
+
 def core_of(queue: Queue) -> QueueCore:
     """The parts of a queue, for the other modules of this package."""
     return queue._core  # noqa: SLF001 - this is the one way to them
@@ -217,7 +229,8 @@ class Queue:
         lease: Duration | None = None,
         on_conflict: OnConflict = "raise",
         connection: CallersConnection | None = None,
-        **columns: Any,
+        columns: Mapping[str, Any] | None = None,
+        **own: Never,
     ) -> Published:
         """Publish a message; it is durable when this returns.
 
@@ -229,7 +242,9 @@ class Queue:
                 only the ``dedup_window`` still keeps the key, ``"replace"`` skips, too.
             connection: the caller's own transaction, which this does not commit: the message is
                 published when the caller commits it.
-            columns: values of the queue's own columns.
+            columns: values of the queue's own columns, by name.
+            own: these values as keyword arguments, ``price=3``. They work, but type checkers refuse
+                them, because they cannot tell ``dealy=3`` from a column.
 
         Returns:
             The message's id, and whether it was created, skipped, replaced or unchanged.
@@ -252,7 +267,7 @@ class Queue:
             at=at,
             max_attempts=max_attempts,
             lease=lease,
-            columns=columns,
+            columns=_all_columns(columns, own),
         )
         return self._core.publish(publication, on_conflict, connection)
 
@@ -540,7 +555,8 @@ class Queue:
         priority: int = 0,
         max_attempts: int | None = None,
         lease: Duration | None = None,
-        **columns: Any,
+        columns: Mapping[str, Any] | None = None,
+        **own: Never,
     ) -> Message:
         """Publish a message and wait for its consumer's reply.
 
@@ -549,9 +565,10 @@ class Queue:
 
         Args:
             payload: as in ``publish``.
-            timeout: how long to wait for the reply. key, kind, headers, priority, max_attempts,
-            lease: see ``Publication``; this sets the headers ``reply_to`` and ``correlation_id``.
-            columns: values of the queue's own columns.
+            timeout: how long to wait for the reply.
+            key, kind, headers, priority, max_attempts, lease: see ``Publication``; this sets the
+                headers ``reply_to`` and ``correlation_id``.
+            columns, own: values of the queue's own columns, as in ``publish``.
 
         Returns:
             The reply, with its payload, kind and headers; you need not ack it.
@@ -572,7 +589,7 @@ class Queue:
             priority=priority,
             max_attempts=max_attempts,
             lease=lease,
-            columns=columns,
+            columns=_all_columns(columns, own),
         )
         return self._core.requests.request(publication, timeout)
 

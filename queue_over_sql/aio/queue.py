@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Never, TypeAlias, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
@@ -271,7 +271,8 @@ class AsyncQueue(Proxy[Queue]):
         lease: Duration | None = None,
         on_conflict: OnConflict = "raise",
         connection: CallersConnection | None = None,
-        **columns: Any,
+        columns: Mapping[str, Any] | None = None,
+        **own: Never,
     ) -> Published: ...
 
     @proxied(Queue.publish_many)

@@ -39,10 +39,15 @@ def orders(service: QueueService) -> QueueService:
         Column("sum", Numeric(9, 2)),
     ]
     queue = service.create_queue("orders", archive="all", columns=own)
-    queue.publish({"n": 0, "news": NEWS}, key="done", company=7)
+    queue.publish({"n": 0, "news": NEWS}, key="done", columns={"company": 7})
     queue.ack(queue.consume())
-    queue.publish({"n": 1, "news": NEWS}, key="k1", headers={"h": NEWS}, company=1, region="eu")
-    queue.publish({"n": 2}, kind="big", company=2, sum="12.30")
+    queue.publish(
+        {"n": 1, "news": NEWS},
+        key="k1",
+        headers={"h": NEWS},
+        columns={"company": 1, "region": "eu"},
+    )
+    queue.publish({"n": 2}, kind="big", columns={"company": 2, "sum": "12.30"})
     queue.publish({"n": 3}, priority=0)
     queue.consume()
     return service

@@ -302,7 +302,7 @@ def test_columns_may_be_chosen(queue: Queue) -> None:
 def test_a_name_that_is_taken_gets_a_prefix(service: QueueService) -> None:
     """Spark tells names apart without their case, and a message has an ``attempt`` itself."""
     queue = service.create_queue("named", columns=[Column("attempt", Integer())])
-    queue.publish(1, attempt=7)
+    queue.publish(1, columns={"attempt": 7})
     [row] = read(queue, columns_of(queue))
     assert (0, 7) == (row["attempt"], row["row_attempt"])
 

@@ -165,7 +165,7 @@ def test_own_columns_are_shown_and_archived(
     queue = installed.create_queue("trips", archive="all", columns=columns)
     installed.sql_api.install()
     client = make_client()
-    queue.publish(1, city="Zürich", token=b"\x00\xff")
+    queue.publish(1, columns={"city": "Zürich", "token": b"\x00\xff"})
     got = client.rows(
         "SELECT * FROM get_message_from_queue('trips')"
         if client.connection.dialect.name == "postgresql"

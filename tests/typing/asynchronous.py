@@ -44,21 +44,27 @@ async def service(made: queue_over_sql.AsyncQueueService) -> None:
 
 async def publishing(queue: AsyncQueue, topic: AsyncTopic, mine: AsyncConnection) -> None:
     """The options are typed, and the connection is an asynchronous one."""
-    assert_type(await queue.publish({}, key="a", delay=3, connection=mine, tenant=7), Published)
+    assert_type(
+        await queue.publish({}, key="a", delay=3, connection=mine, columns={"tenant": 7}), Published
+    )
     assert_type(await queue.publish_many([{}], on_conflict="skip"), list[Published])
     assert_type(await queue.load([{}]), int)
     assert_type(await topic.publish({}, routing_key="a.b", connection=mine), list[Published])
     await queue.publish({}, priority="high")  # type: ignore[arg-type]
+    await queue.publish({}, dealy=3)  # type: ignore[arg-type]
     await topic.publish({}, routing_key="a.b", headers=7)  # type: ignore[arg-type]
     await topic.publish({})  # type: ignore[call-arg]
 
 
 async def asking(queue: AsyncQueue) -> None:
     """A request has the options of the synchronous one, and the reply is asynchronous."""
-    reply = await queue.request({}, timeout=5, kind="price", headers={"a": 1}, tenant=7)
+    reply = await queue.request(
+        {}, timeout=5, kind="price", headers={"a": 1}, columns={"tenant": 7}
+    )
     assert_type(reply, AsyncMessage)
     assert_type(reply.headers, dict[str, Any])
     await queue.request({})  # type: ignore[call-arg]
+    await queue.request({}, timeout=5, lese=3)  # type: ignore[arg-type]
     await queue.request({}, timeout=5, priority="high")  # type: ignore[arg-type]
 
 

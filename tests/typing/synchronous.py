@@ -38,6 +38,14 @@ def words(service: QueueService, queue: Queue, topic: Topic) -> None:
     service.worker(ack="all")  # type: ignore[arg-type]
 
 
+def options(queue: Queue) -> None:
+    """An option that there is not is no column: those have an argument."""
+    queue.publish({}, delay=3, columns={"tenant": 7})
+    queue.publish({}, dealy=3)  # type: ignore[arg-type]
+    queue.request({}, timeout=3, columns={"tenant": 7})
+    queue.request({}, timeout=3, lese=3)  # type: ignore[arg-type]
+
+
 def connections(
     queue: Queue,
     message: Message,

@@ -398,7 +398,7 @@ def test_an_existing_table_is_read_in_rounds(service: QueueService, engine: Engi
 def test_own_columns_come_with_a_round(service: QueueService) -> None:
     """And go to the archive with it."""
     queue = service.create_queue("jobs", columns=[Column("company", Integer)])
-    queue.publish(1, company=7)
+    queue.publish(1, columns={"company": 7})
     query = Query(queue)
     (opened,) = query.plan()
     (row,) = service._parts.connections.run(

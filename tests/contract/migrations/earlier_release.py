@@ -62,8 +62,11 @@ def fill(service: QueueService, engine: Engine) -> None:
         Column("size", Integer),
     ]
     paints = service.create_queue("paints", columns=columns, archive="all")
-    paints.publish({}, colour="blue", size=3)
-    paints.publish({}, colour="red", size=None)
+    # That release has no columns=.
+    blue: dict[str, Any] = {"colour": "blue", "size": 3}
+    red: dict[str, Any] = {"colour": "red", "size": None}
+    paints.publish({}, **blue)
+    paints.publish({}, **red)
     paints.consume(1)[0].ack()
 
     with engine.begin() as connection:

@@ -206,8 +206,8 @@ def test_a_kind_works_beside_columns_of_ones_own(service: QueueService) -> None:
     queue = service.create_queue(
         "jobs", kinds=BOTH, priorities=2, columns=[Column("tenant", Integer)]
     )
-    queue.publish(Order(id=1), priority=1, tenant=5)
-    queue.publish(Order(id=2), priority=0, tenant=6)
+    queue.publish(Order(id=1), priority=1, columns={"tenant": 5})
+    queue.publish(Order(id=2), priority=0, columns={"tenant": 6})
     (message,) = queue.consume(5, where=queue.table.c.tenant == 5)
     assert (Order(id=1), 5) == (message.payload, message.columns["tenant"])
 

@@ -82,7 +82,9 @@ def facts(message: Message) -> dict[str, Any]:
 def test_each_line_tells_all_of_a_message(jobs: Queue, target: Path) -> None:
     """Every fact, as it is; one message in one line, by id."""
     odd = {"text": 'Žižkov\n\u2028\u0085 "x" \\ 😀', "n": [1, 2.5, None, True]}
-    jobs.publish(odd, key="k", kind="order", headers={"h": [1]}, max_attempts=3, tenant=7)
+    jobs.publish(
+        odd, key="k", kind="order", headers={"h": [1]}, max_attempts=3, columns={"tenant": 7}
+    )
     jobs.publish(None)
     jobs.publish("x", lease=77)
     finished(jobs, "rejected", reason="cannot\nparse")
@@ -122,7 +124,9 @@ def test_texts_and_bytes(service: QueueService, target: Path) -> None:
 def test_filters_choose(jobs: Queue, target: Path) -> None:
     """The same as those of messages()."""
     for number in range(6):
-        jobs.publish({"n": number}, key=f"k{number}", kind=f"t{number % 2}", tenant=number)
+        jobs.publish(
+            {"n": number}, key=f"k{number}", kind=f"t{number % 2}", columns={"tenant": number}
+        )
     finished(jobs, "rejected", 2)
     finished(jobs, "done", 4)
 

@@ -65,7 +65,7 @@ def tenants(service: QueueService) -> Queue:
 
 def test_values_of_own_columns_come_back(tenants: Queue) -> None:
     """Given by name to publish, or in a Publication; not given is NULL."""
-    tenants.publish("a", tenant=7, region="north")
+    tenants.publish("a", columns={"tenant": 7, "region": "north"})
     tenants.publish_many([Publication("b", columns={"tenant": 8}), "c"])
     assert [dict(message.columns) for message in tenants.consume(3)] == [
         {"tenant": 7, "region": "north"},
@@ -84,7 +84,7 @@ def test_another_service_knows_the_columns(make_service: MakeService) -> None:
     """A server that only opens the queue reads and writes them."""
     make_service().create_queue("tenants", columns=own_columns())
     queue = make_service().queue("tenants")
-    queue.publish("x", region="south")
+    queue.publish("x", columns={"region": "south"})
     (message,) = queue.consume()
     assert dict(message.columns) == {"tenant": None, "region": "south"}
 
@@ -169,7 +169,7 @@ def test_types_of_an_applications_own_are_those_of_who_declares_them(
     declared = opened.create_queue(
         "typed", columns=[Column("loud", Loud()), Column("b", Boolean())]
     )
-    declared.publish(1, loud="who", b=True)
+    declared.publish(1, columns={"loud": "who", "b": True})
     assert declared.table is opened.queue("typed").table
     assert [("who", True), ("WHO", True)] == [
         (found.columns["loud"], bool(found.columns["b"]))
@@ -203,17 +203,17 @@ def test_an_emoji_is_one_character_but_on_h2(service: QueueService, engine: Engi
     """H2 counts two and the error says so; keys and kinds have room for as many everywhere."""
     queue = service.create_queue("short", columns=[Column("face", String(10))])
     full = "😀" * (5 if engine.dialect.name == "h2" else 10)
-    queue.publish("x", key="😀" * 200, kind="😀" * 100, face=full)
+    queue.publish("x", key="😀" * 200, kind="😀" * 100, columns={"face": full})
     counts = "UTF-16" if engine.dialect.name == "h2" else "10 characters, not 11"
     with pytest.raises(ValueError, match=counts):
-        queue.publish("x", face=full + "😀")
+        queue.publish("x", columns={"face": full + "😀"})
     (message,) = queue.consume()
     assert (full, "😀" * 200, "😀" * 100) == (message.columns["face"], message.key, message.kind)
 
 
 def test_the_archive_keeps_own_columns(tenants: Queue) -> None:
     """A dead letter has the same facts as the live message."""
-    tenants.publish("x", tenant=7)
+    tenants.publish("x", columns={"tenant": 7})
     tenants.consume()[0].reject("bad")
     (dead,) = archived(tenants)
     assert dict(dead.columns) == {"tenant": 7, "region": None}
@@ -223,11 +223,19 @@ def test_the_archive_keeps_own_columns(tenants: Queue) -> None:
 @pytest.mark.engines("sqlite")
 def test_unknown_columns_are_refused(tenants: Queue) -> None:
     """A column that the queue does not have is the caller's mistake."""
+    mine: dict[str, Any] = {"tenant": 7}
+    wrong: Any = 0
     with pytest.raises(ARGUMENT_ERRORS):
-        tenants.publish("x", country="none")
+        tenants.publish("x", columns={"country": "none"})
+    with pytest.raises(TypeError, match="given twice"):
+        tenants.publish("x", columns=mine, **mine)
+    with pytest.raises(TypeError, match="must be a mapping"):
+        tenants.publish("x", columns=wrong)
     with pytest.raises(ARGUMENT_ERRORS):
         tenants.publish_many([Publication("x", columns={"country": "none"})])
     assert tenants.stats().ready == 0
+    tenants.publish("x", **mine)
+    assert 7 == tenants.consume()[0].columns["tenant"]
 
 
 def test_another_column_set_is_a_mismatch(make_service: MakeService) -> None:
@@ -317,8 +325,8 @@ def test_a_value_that_its_type_does_not_hold_is_refused(service: QueueService) -
     assert texts == [read.columns[place].isoformat() for place in places[:3]] + [
         str(read.columns[place]) for place in places[3:]
     ]
-    queue.publish(2, c7="x", c8=Hue.RED)
-    queue.publish(3, c8="BLUE")
+    queue.publish(2, columns={"c7": "x", "c8": Hue.RED})
+    queue.publish(3, columns={"c8": "BLUE"})
     assert [Hue.RED, Hue.BLUE] == [message.columns["c8"] for message in queue.consume(3)]
 
 

@@ -223,13 +223,15 @@ def test_verbs_on_a_queue_that_was_made_anew_say_so(
     """Whoever still has it open in its former form is told, and told what to do."""
     queue = make_service().create_queue("jobs", columns=[Column("tenant", Integer)])
     other = make_service()
-    queue.publish("x", tenant=1)
+    queue.publish("x", columns={"tenant": 1})
     queue.consume()
     other.drop_queue("jobs")
     other.create_queue("jobs", payload="bytes")
     verbs: dict[str, Callable[..., object]] = {
-        "publish": lambda: queue.publish("y", tenant=2),
-        "publish with connection": lambda mine: queue.publish("y", tenant=2, connection=mine),
+        "publish": lambda: queue.publish("y", columns={"tenant": 2}),
+        "publish with connection": lambda mine: queue.publish(
+            "y", columns={"tenant": 2}, connection=mine
+        ),
         "consume": queue.consume,
         "take with connection": lambda mine: queue.take(connection=mine),
         "list": lambda: queue.messages().list(),

@@ -62,7 +62,7 @@ def jobs(service: QueueService, engine: Engine) -> Queue:
         connection.exec_driver_sql(
             "CREATE UNIQUE INDEX message_key_of_ours ON queue_jobs (message_key_too)"
         )
-    queue.publish("first", key="first", tenant=1, message_key_too=name)
+    queue.publish("first", key="first", columns={"tenant": 1, "message_key_too": name})
     return queue
 
 
@@ -91,7 +91,7 @@ def test_another_unique_violation_is_not_the_keys(jobs: Queue, engine: Engine) -
             refused(partial(jobs.publish, "second", key=key, on_conflict=way, **columns))
             assert before == live_rows(engine, jobs), (columns, way, key)
     assert ["first"] == payloads(jobs.messages().list())
-    assert jobs.publish("second", key="fresh", tenant=2).outcome == "created"
+    assert jobs.publish("second", key="fresh", columns={"tenant": 2}).outcome == "created"
 
 
 def test_a_batch_with_another_violation_publishes_nothing(jobs: Queue, engine: Engine) -> None:
@@ -118,10 +118,10 @@ def test_a_load_with_another_violation_publishes_nothing_of_the_batch(
 
 def test_a_replace_that_another_index_refuses_changes_nothing(jobs: Queue, engine: Engine) -> None:
     """The key is found, the new content does not fit: the old one stays, and so does its holder."""
-    jobs.publish("second", key="second", tenant=2)
+    jobs.publish("second", key="second", columns={"tenant": 2})
     first, second = jobs.consume(2)
     before = live_rows(engine, jobs)
-    refused(lambda: jobs.publish("new", key="second", tenant=1, on_conflict="replace"))
+    refused(lambda: jobs.publish("new", key="second", columns={"tenant": 1}, on_conflict="replace"))
     assert before == live_rows(engine, jobs)
     jobs.ack([first, second])
 
@@ -140,7 +140,7 @@ def test_another_violation_in_the_callers_transaction(
                 caller.rollback()
                 add_effect(caller, 2 * number)
             add_effect(caller, 2 * number + 1)
-            publish(tenant=2 + number, connection=caller)
+            publish(columns={"tenant": 2 + number}, connection=caller)
             caller.commit()
     assert effect_count(effects_engine) == 2 * len(WAYS)
     assert ["first", "x", "x", "x"] == payloads(consume_exactly(jobs, 4))
@@ -375,5 +375,5 @@ def test_a_nan_is_not_changed_by_itself(service: QueueService) -> None:
     """Although it is not equal to itself."""
     queue = service.create_queue("odd", columns=[Column("f", Double())])
     for outcome in ("created", "unchanged"):
-        again = queue.publish(1, key="a", on_conflict="replace", f=math.nan)
+        again = queue.publish(1, key="a", on_conflict="replace", columns={"f": math.nan})
         assert outcome == again.outcome

@@ -52,8 +52,7 @@ def test_a_requeued_message_keeps_what_it_is(jobs: Queue) -> None:
         max_attempts=7,
         lease=77,
         at=datetime(2020, 1, 1, tzinfo=UTC),
-        tenant=5,
-        region="north",
+        columns={"tenant": 5, "region": "north"},
     )
     (old,) = finished(jobs, "rejected", reason="cannot parse")
     (dead,) = archived(jobs)
@@ -124,7 +123,7 @@ def test_a_requeued_message_fails_and_is_requeued_again(jobs: Queue) -> None:
 def test_only_the_selected_are_requeued(jobs: Queue) -> None:
     """By outcome, key, kind and condition on the archive's table."""
     for number in range(4):
-        jobs.publish(number, key=f"k{number}", kind=f"t{number % 2}", tenant=number)
+        jobs.publish(number, key=f"k{number}", kind=f"t{number % 2}", columns={"tenant": number})
     finished(jobs, "done", 2)
     finished(jobs, "rejected", 2)
     archive, table = jobs.archive, jobs.archive.table

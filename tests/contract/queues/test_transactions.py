@@ -75,7 +75,7 @@ def assert_works_through(queue: Queue, engine: Engine) -> None:
     with engine.begin() as caller:
         caller.execute(text(f"ALTER TABLE {queue.table} ADD CHECK (price > 0)"))
     with engine.connect() as caller, pytest.raises(PayloadInvalid):
-        queue.publish("x", price=0, connection=caller)
+        queue.publish("x", columns={"price": 0}, connection=caller)
 
 
 @pytest.mark.threads("SQLAlchemy refuses")

@@ -78,7 +78,7 @@ def test_handlers_share_a_queue_by_their_conditions(working: QueueService, jobs:
 
     with running(worker):
         wait_until(lambda: (20, 0, 0) == counts(jobs), timeout=10)
-        jobs.publish(100, tenant=1)
+        jobs.publish(100, columns={"tenant": 1})
         wait_until(lambda: 100 in seen[1])
     assert list(range(0, 60, 3)) == sorted(seen[0])
     assert [*range(1, 60, 3), 100] == sorted(seen[1])
@@ -242,7 +242,7 @@ def test_an_exchange_with_a_condition_works_on_priorities(service: QueueService)
     queue = service.create_queue("levels", priorities=3, columns=[Column("tenant", Integer)])
     for level in (2, 1, 0):
         for number in range(2):
-            queue.publish(f"{level} {number}", priority=level, tenant=number)
+            queue.publish(f"{level} {number}", priority=level, columns={"tenant": number})
     mine = tenant(queue, 1)
     messages = queue.consume(where=mine)
     assert ["0 1"] == payloads(messages)

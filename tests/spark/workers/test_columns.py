@@ -79,7 +79,7 @@ def test_types_that_csv_does_not_keep_go_by_rows(service: QueueService) -> None:
         "own", columns=[Column("due", DateTime(timezone=True)), Column("price", Numeric(10, 2))]
     )
     due = dt.datetime(2030, 1, 2, 3, 4, 5, 678, dt.UTC)
-    own.publish({"n": 1}, due=due, price=Decimal("12.50"))
+    own.publish({"n": 1}, columns={"due": due, "price": Decimal("12.50")})
     assert taken(plain, service, 5) is None
     assert taken(own, service, 5) is None
     found = as_rows(own).select(["due", "price"]).to_pylist()
