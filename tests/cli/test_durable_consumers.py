@@ -55,7 +55,7 @@ def test_one_is_released(database: TestDatabase, make_service: MakeService) -> N
     asked = run("consumer", "release", "orders-to-lake", url=database.url, stdin="n\n")
     assert 1 == asked.exit_code
     released = succeed("consumer", "release", "orders-to-lake", "--yes", url=database.url)
-    assert "Gave back 3 messages" in released.out
+    assert "Released 3 messages" in released.out
     assert 4 == succeed("stats", "jobs", "--json", url=database.url).record["ready"]
     assert "released" in succeed("consumers", url=database.url).out
 

@@ -261,7 +261,7 @@ def test_a_value_that_does_not_fit_names_its_column(service: QueueService) -> No
     core_of(queue).context.run(
         lambda connection: connection.execute(text(f"UPDATE {table.name} SET day = 'some day'"))
     )
-    with pytest.raises(ValueError, match=r"column day holds a value that is no date32"):
+    with pytest.raises(ValueError, match=r"column day holds a value that is not a date32"):
         read(queue, columns_of(queue))
 
 

@@ -125,7 +125,9 @@ def test_one_bad_row_publishes_nothing(
     )
     # One partition: another one might still be at work when the job is given up.
     frame = spark.range(0, MANY, 1, 1).select(broken.alias("payload"))
-    with pytest.raises(PySparkException, match=f"row {MANY - 1} of its partition is no JSON"):
+    with pytest.raises(
+        PySparkException, match=f"row {MANY - 1} of its partition is not valid JSON"
+    ):
         write(frame, database)
     assert 0 == queue.stats().ready
     assert [] == stages(database)
@@ -163,7 +165,7 @@ def test_for_each_batch_is_exact_with_its_number(
     write(messages(spark, MANY, partitions=3), database, **options)
     write(messages(spark, 5), database, writerId="etl", batchId="5")
     assert MANY + 5 == queue.stats().ready
-    with pytest.raises(PySparkException, match="needs writerId"):
+    with pytest.raises(PySparkException, match="requires writerId"):
         write(messages(spark, 1), database, batchId="5")
 
 

@@ -178,13 +178,13 @@ def test_many_chunks_keep_their_order(queue: Queue, publisher: StagedPublisher) 
 def test_what_is_no_json_is_named(queue: Queue, publisher: StagedPublisher, engine: Engine) -> None:
     """Where the database checks payloads, its refusal is explained by the row."""
     if not core_of(queue).context.tables.dialect.checks_json:
-        with pytest.raises(PayloadInvalid, match="row 1 of its partition is no JSON"):
+        with pytest.raises(PayloadInvalid, match="row 1 of its partition is not valid JSON"):
             publisher.explain([batch_of(payload=["1", "{x}"])])
         return
-    with pytest.raises(PayloadInvalid, match=r"row 2 of its partition is no JSON.*'nope'"):
+    with pytest.raises(PayloadInvalid, match=r"row 2 of its partition is not valid JSON.*'nope'"):
         staged(publisher, payload=["1", "2", "nope"])
     in_memory = InMemoryBatch(["payload"], [batch_of(payload=["1"]), batch_of(payload=["NaN"])])
-    with pytest.raises(PayloadInvalid, match="row 1 of its partition is no JSON"):
+    with pytest.raises(PayloadInvalid, match="row 1 of its partition is not valid JSON"):
         publisher.publish(BATCH, [], in_memory=in_memory)
     assert (0, [], 0) == (queue.stats().ready, stage_names(engine), registered(engine))
 

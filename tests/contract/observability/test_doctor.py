@@ -296,7 +296,7 @@ def test_a_delay_of_writes(database: TestDatabase, make_service: MakeService) ->
         [finding] = found(service, "settings")
     finally:
         service.stop()
-    assert (Level.NOTE, True) == (finding.level, "up to 250 ms later" in finding.text)
+    assert (Level.NOTE, True) == (finding.level, "up to 250 ms late" in finding.text)
 
 
 @pytest.mark.engines("h2")

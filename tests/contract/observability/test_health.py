@@ -283,7 +283,7 @@ def test_a_queue_that_waits(database: TestDatabase, service: QueueService, queue
     service.start()
     queue.publish_many([1, 2])
     run(database, f"UPDATE queue_jobs SET available_at = available_at - {MINUTES}")
-    assert "nobody holds any" in failed(service)["queue jobs"]
+    assert "no consumer holds any" in failed(service)["queue jobs"]
     assert 1 == len(queue.consume())
     assert {} == failed(service)
     assert "more than 100 s" in failed(service, max_age=100.0)["queue jobs"]

@@ -237,7 +237,7 @@ def test_verbs_on_a_queue_that_was_made_anew_say_so(
         "list": lambda: queue.messages().list(),
     }
     for name, verb in verbs.items():
-        with engine.connect() as mine, refused(name, QueueSchemaMismatch, match="created anew"):
+        with engine.connect() as mine, refused(name, QueueSchemaMismatch, match="created again"):
             verb(*([mine] if "connection" in name else []))
 
 

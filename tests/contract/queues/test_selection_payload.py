@@ -398,7 +398,7 @@ def test_only_json_has_fields(service: QueueService) -> None:
     for payload_type in payload_types:
         queue = service.create_queue(payload_type, payload=payload_type)
         for messages in (queue.messages, queue.archive.messages):
-            with pytest.raises(ValueError, match=f"holds '{payload_type}'"):
+            with pytest.raises(ValueError, match=f"has '{payload_type}' payloads"):
                 messages(payload={"a": 1}).list()
 
 

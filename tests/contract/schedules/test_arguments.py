@@ -232,7 +232,9 @@ def test_one_that_cannot_be_fired_does_not_keep_the_others(
     with caplog.at_level(logging.WARNING):
         assert (1, 0) == (service.reap().scheduled, service.reap().scheduled)
     assert ([], ["y"]) == (everything(queue), payloads(everything(other)))
-    assert 1 == sum("'a' cannot be fired" in line.getMessage() for line in caplog.records)
+    assert 1 == sum(
+        "'a' cannot publish its messages" in line.getMessage() for line in caplog.records
+    )
     service.create_queue("small", max_payload_bytes=500)
     assert 1 == service.reap().scheduled
 

@@ -88,7 +88,7 @@ def test_an_error_does_not_tell_what_may_be_of_a_password() -> None:
 
 def test_a_port_that_is_no_number() -> None:
     """An unescaped character of a password can make a port of its rest, so it is not told."""
-    with pytest.raises(ValueError, match="SQLAlchemy URL whose port is no number") as caught:
+    with pytest.raises(ValueError, match="SQLAlchemy URL whose port is not a number") as caught:
         read_url("postgresql://me@host:hunter2/db")
     assert caught.value.__cause__ is None
     assert "hunter2" not in str(caught.value)

@@ -40,7 +40,7 @@ def test_java_home_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("version", "message"),
-    [("11.0.20", r"Java 11 .*needs Java 17 or newer"), ("1.8.0_402", "Java 8 ")],
+    [("11.0.20", r"Java 11 .*requires Java 17 or newer"), ("1.8.0_402", "Java 8 ")],
 )
 def test_a_java_home_that_is_too_old_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, message: str

