@@ -81,10 +81,10 @@ class ReaperReport:
         """Deprecated: the former name of ``cleaned``."""
         return self._renamed("swept", "cleaned")
 
-    def _renamed(self, old: str, new: str) -> Any:
+    def _renamed(self, old: str, new: str) -> int:
         msg = f"ReaperReport.{old} is deprecated: use ReaperReport.{new}"
         warnings.warn(msg, DeprecationWarning, stacklevel=3)
-        return getattr(self, new)
+        return int(getattr(self, new))
 
     def __add__(self, other: ReaperReport) -> ReaperReport:
         pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)

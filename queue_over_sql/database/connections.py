@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy.exc import (
     DBAPIError,
+    NoSuchModuleError,
     SQLAlchemyError,
     StatementError,
 )
@@ -336,14 +337,15 @@ class Connections:
             WrongDatabase: it is of another kind of database.
             ResourceClosedError: it is closed.
         """
-        driver, own = raw.driver, self.engine.dialect
-        if driver.family != ("mysql" if own.name == "mariadb" else own.name):
-            raise self._wrong(f"a database of {driver.name}")
+        driver = raw.driver
         dialect = self._dialects.get(driver)
         if dialect is None:
             # What this needs of our own dialect is known once that has connected.
             _ = self.dialect
-            dialect = self._dialects[driver] = dialect_for(raw, own)
+            try:
+                dialect = self._dialects[driver] = dialect_for(raw, self.engine.dialect)
+            except NoSuchModuleError as error:
+                raise self._wrong(f"a database of {driver.name}") from error
         return lent(raw, dialect)
 
     def check_same_database(self, caller: Connection, table: Table) -> None:

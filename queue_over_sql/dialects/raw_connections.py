@@ -108,7 +108,11 @@ def lent(raw: RawConnection, dialect: Dialect) -> Iterator[Connection]:
 
 
 def dialect_for(raw: RawConnection, own: Dialect) -> Dialect:
-    """The dialect of a caller's driver, initialized; that of the service where it is the same."""
+    """The dialect of a caller's driver, initialized; that of the service where it is the same.
+
+    Raises:
+        NoSuchModuleError: it is a driver of another database.
+    """
     driver = raw.driver
     url = URL.create(f"{own.name}+{driver.name}")
     kind: Any = url.get_dialect()
@@ -175,33 +179,19 @@ class _Lent:
     def cursor(self, *_: object, **__: object) -> Any:
         return self._cursor(self._given)
 
-    def commit(self) -> None:
-        """Leave it to the caller."""
+    def _leave_it(self, *_: object, **__: object) -> Any:
+        return None
 
-    def rollback(self) -> None:
-        """Leave it to the caller."""
-
-    def close(self) -> None:
-        """Leave it to the caller."""
+    commit = rollback = close = terminate = _leave_it
 
 
 class _LentOnLoop(_Lent):
     """The same of a driver for asyncio."""
 
-    async def commit(self) -> None:  # type: ignore[override]
-        """Leave it to the caller."""
+    async def _leave_it(self, *_: object, **__: object) -> None:
+        return
 
-    async def rollback(self) -> None:  # type: ignore[override]
-        """Leave it to the caller."""
-
-    async def close(self, *_: object, **__: object) -> None:  # type: ignore[override]
-        """Leave it to the caller."""
-
-    async def ensure_closed(self) -> None:
-        """Leave it to the caller."""
-
-    def terminate(self) -> None:
-        """Leave it to the caller."""
+    commit = rollback = close = ensure_closed = _leave_it
 
 
 def _psycopg_cursor(name: str) -> Callable[[Any], Any]:
