@@ -105,7 +105,7 @@ def test_an_existing_table_is_refused(service: QueueService, engine: Engine) -> 
     table = Table("orders", MetaData(), Column("number", Integer, primary_key=True))
     table.create(engine)
     service.adopt_queue("orders", table)
-    with pytest.raises(ValueError, match="table of your own"):
+    with pytest.raises(ValueError, match="an adopted table"):
         service.schedules.add("s", "orders", {}, every=1)
 
 
