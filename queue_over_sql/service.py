@@ -459,7 +459,7 @@ class QueueService:
         try:
             name = check_queue_name(name, prefix, dialect.identifier_limit)
         except InvalidQueueName as error:
-            msg = f"Topic names follow the rules for queue names. {error}"
+            msg = f"A topic name follows the rules for queue names. {error}"
             raise InvalidQueueName(msg) from error
         system = parts.system()
         parts.connections.run(lambda c: topic_store.add_topic(c, system, dialect, prefix, name))

@@ -183,9 +183,9 @@ def _system(window: Window, shop: QueueService) -> None:
     expect(window.row("order.*")).to_contain_text("yes")
     window.go("/consumers")
     window.press("Give back", window.row("warehouse"))
-    window.says("It can no longer settle them.")
+    window.says("It can then no longer settle them.")
     window.press("Give back")
-    window.says("Gave back 0 messages of warehouse.")
+    window.says("Released 0 messages of warehouse.")
     del shop
 
 
