@@ -195,7 +195,7 @@ def test_dead_letters_are_sent_again(open_site: Open, jobs: Queue) -> None:
     browser.get("/dead")
     assert "no customer" in browser.text()
     browser.press("Send these 4 again")
-    assert "Send 4 messages again?" in browser.text()
+    assert "Requeue 4 messages?" in browser.text()
     assert 4 == jobs.stats().failed
     browser.press("Send again")
     assert "Sent 4 messages again." in browser.text()
@@ -214,7 +214,7 @@ def test_more_than_was_asked_about_is_asked_again(open_site: Open, jobs: Queue) 
     browser.get("/queues/jobs/messages?status=ready")
     ids = [str(message.id) for message in jobs.messages().list(2)]
     browser.press("Remove", id=ids)
-    assert "Remove 2 messages for ever?" in browser.text()
+    assert "Permanently remove 2 messages?" in browser.text()
     asked = browser.page
     browser.press("Remove")
     assert 9 == jobs.stats().ready

@@ -149,6 +149,6 @@ def test_hostile_content(sqlite_url: str, serve: Serve, open_window: Open) -> No
     window.says(f'"n": {LARGE_NUMBER}')
     window.go(f"{root}/dead")
     window.press("Remove", window.row("<script>").first)
-    window.says("Remove 1 message from the archive for ever?")
+    window.says("Permanently remove 1 message from the archive?")
     window.press("Remove")
     window.says("Removed 1 message from the archive.")

@@ -63,17 +63,17 @@ def _dead_letters(window: Window, shop: QueueService) -> None:
     # From the first page to a dead letter that is sent again: three clicks.
     window.row("orders").get_by_role("link", name="12", exact=True).click()
     window.press("Send one again", window.row("card declined"))
-    window.says("Send 1 message again?")
+    window.says("Requeue 1 message?")
     assert 10 == orders.stats().failed
     window.press("Send again")
     window.says("Sent 1 message again.")
     assert 9 == orders.stats().failed
     window.press("Send these 6 again")
-    window.says("Send 6 messages again?")
+    window.says("Requeue 6 messages?")
     window.press("Send again")
     window.says("Sent 6 messages again.")
     window.press("Remove", window.row("card declined"))
-    window.says("Remove 3 messages from the archive for ever?")
+    window.says("Permanently remove 3 messages from the archive?")
     window.press("Remove")
     window.says("Removed 3 messages from the archive.")
     assert (0, 2) == (orders.stats().failed, orders.stats().rejected)
@@ -86,7 +86,7 @@ def _archive(window: Window, shop: QueueService) -> None:
     window.press("Search")
     expect(page).to_have_url(re.compile("status=rejected"))
     window.press("Send again", page.get_by_role("group", name="With all that match"))
-    window.says("Send 2 messages again?")
+    window.says("Requeue 2 messages?")
     window.press("Send again")
     window.says("Sent 2 messages again.")
     window.says("No archived message matches.")
@@ -110,7 +110,7 @@ def _messages(window: Window, shop: QueueService) -> None:
     for button, question, answer in (
         ("Move to the front", "Move 1 message before", "Moved to the front 1 message."),
         ("Cancel", "Cancel 1 message?", "Cancelled 1 message."),
-        ("Remove", "Remove 1 message for ever?", "Removed 1 message."),
+        ("Remove", "Permanently remove 1 message?", "Removed 1 message."),
     ):
         _choose(page, 1)
         window.press(button, page.get_by_role("group", name=chosen))
@@ -158,7 +158,7 @@ def _queue(window: Window, shop: QueueService) -> None:
     window.press("Undo")
     window.says("Changed emails: max_attempts 5.")
     window.press("Purge")
-    window.says("Remove 7 messages from emails for ever?")
+    window.says("Permanently remove 7 messages from emails?")
     window.press("Purge")
     window.says("Removed 7 messages of emails.")
     window.press("Drop")
@@ -238,7 +238,7 @@ def test_by_keys_alone(shop: QueueService, root: str, open_window: Open) -> None
     page.wait_for_url("**/queues/orders/dead")
     _tab_to(page, "Send these 6 again")
     page.keyboard.press("Enter")
-    window.says("Send 6 messages again?")
+    window.says("Requeue 6 messages?")
     _tab_to(page, "Send again")
     page.keyboard.press("Space")
     window.says("Sent 6 messages again.")
