@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.text import Text
@@ -23,6 +23,9 @@ from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import stop_on_signals
 from queue_over_sql.cli.values import format_age, format_bytes, format_duration
 from queue_over_sql.plots.words import counted
+
+if TYPE_CHECKING:
+    from queue_over_sql.observability.counting import SharedLook
 
 DURABLE_COLUMNS: Final = (
     *("durable", "queue", "#epoch", "#rounds out", "#messages out", "…owner", "#last seen"),
@@ -94,6 +97,8 @@ def _durable_row(consumer: ConsumerInfo, held: int | None) -> tuple[object, ...]
 STATS_COLUMNS = ("queue", "#ready", "#delayed", "#claimed", "#held", "#archived", "#oldest ready")
 CONSUMER_COLUMNS = ("…name", "…host", "#pid", "id", "#up for", "#last heartbeat")
 SHOWN_OF_ID = 8
+# After this --watch looks again, however long a look takes.
+_LONGEST_PAUSE = 30.0
 
 
 commands = Commands(MONITORING_PANEL)
@@ -106,7 +111,10 @@ def stats(
     queue: Annotated[str | None, argument("QUEUE", "Only this queue.")] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C.")] = False,
     interval: Annotated[
-        float, duration("Time between two refreshes of --watch.", show_default="1s")
+        float,
+        duration(
+            "Time between two refreshes of --watch; longer if a refresh is slow.", show_default="1s"
+        ),
     ] = 1.0,
     since: Annotated[
         float | None,
@@ -126,18 +134,18 @@ def stats(
         if since is not None:
             _show_history(session, service, queue, since)
             return
-        found = _collect(service, queue)
-        if not found:
+        look = _look_at(service, queue, interval)
+        if not look.seen():
             session.output.nothing(NO_QUEUE)
         if not watch:
-            _show(session, found)
+            _show(session, look.seen())
         elif session.output.machine or not session.output.out.is_terminal:
             with stop_on_signals() as stop:
-                _show(session, found)
-                while not stop.asked.wait(interval):
-                    _show(session, _collect(service, queue))
+                _show(session, look.seen())
+                while not stop.asked.wait(look.pause):
+                    _show(session, look.seen())
         else:
-            _watch(session, service, queue, interval)
+            _watch(session, look)
 
 
 HISTORY_COLUMNS = (
@@ -194,7 +202,27 @@ def _drawn(steps: Sequence[int]) -> str:
     return "".join(_BARS[-(-step * (len(_BARS) - 1) // most)] for step in steps)
 
 
-def _watch(session: Session, service: QueueService, queue: str | None, interval: float) -> None:
+def _look_at(
+    service: QueueService, name: str | None, interval: float
+) -> SharedLook[dict[str, QueueStats]]:
+    from queue_over_sql.observability.counting import (  # only here
+        Counting,
+        SharedLook,
+        count_queues,
+    )
+
+    counting = Counting()
+
+    def look(before: object) -> dict[str, QueueStats]:
+        del before
+        if name is not None:
+            return {name: service.queue(name).stats()}
+        return count_queues(service, counting)
+
+    return SharedLook(look, interval, max(interval, _LONGEST_PAUSE))
+
+
+def _watch(session: Session, look: SharedLook[dict[str, QueueStats]]) -> None:
     from rich.live import Live  # only for --watch
 
     with (
@@ -202,14 +230,9 @@ def _watch(session: Session, service: QueueService, queue: str | None, interval:
         Live(console=session.output.out, auto_refresh=False, transient=False) as live,
     ):
         while True:
-            live.update(build_table(None, *_stats_table(_collect(service, queue))), refresh=True)
-            if stop.asked.wait(interval):
+            live.update(build_table(None, *_stats_table(look.seen())), refresh=True)
+            if stop.asked.wait(look.pause):
                 return
-
-
-def _collect(service: QueueService, name: str | None) -> dict[str, QueueStats]:
-    queues = service.queues() if name is None else [service.queue(name)]
-    return {queue.name: queue.stats() for queue in queues}
 
 
 def _show(session: Session, found: dict[str, QueueStats]) -> None:

@@ -150,10 +150,11 @@ def metrics(
     from queue_over_sql.observability.probes import ProbeServer
 
     with session.connect() as service:
-        collector = DatabaseCollector(service)
         if http is None:
-            session.output.line(exposition(collector).decode().rstrip())
+            whole = DatabaseCollector(service, timeout=None)
+            session.output.line(exposition(whole).decode().rstrip())
             return
+        collector = DatabaseCollector(service)
         start_logging("info")
         server = ProbeServer(_Exporter(service), http, pages=metrics_pages(collector))
         with stop_on_signals() as stop, server:

@@ -181,13 +181,14 @@ def _age(tables: QueueTables, level: int) -> Any:
     )
 
 
-def within(seconds: float, act: Callable[[], object], *, beside: bool) -> bool:
+def within(seconds: float | None, act: Callable[[], object], *, beside: bool) -> bool:
     """Do something, at most so long; whether it was done.
 
     What is not done is left to itself: a driver's attempt to connect cannot be ended. Without
     ``beside`` the caller does it, however long it takes: its connection is this thread's alone.
+    So it is without a limit.
     """
-    if not beside:
+    if seconds is None or not beside:
         act()
         return True
     failed: list[BaseException] = []

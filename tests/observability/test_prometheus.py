@@ -8,21 +8,27 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import urllib.parse
 import urllib.request
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from prometheus_client import CollectorRegistry
+from sqlalchemy import event
 
 from queue_over_sql import ClaimLost, QueueService
+from queue_over_sql.observability import counting
+from queue_over_sql.observability.counting import Counting, SharedLook
 from queue_over_sql.observability.prometheus import (
     DatabaseCollector,
     PrometheusObserver,
     exposition,
 )
+from queue_over_sql.service import parts_of
 from tests.cli.command_line import started, succeed
 from tests.waiting import eventually, wait_until
 
@@ -116,6 +122,7 @@ def test_what_the_database_holds(make_service: MakeService, registry: CollectorR
     found = samples(exposition(collector, registry=registry))
     ages = [found.pop(f'oldest_ready_age_seconds{{queue="{name}"}}') for name in ("jobs", "empty")]
     assert 0.0 <= found.pop("consumer_heartbeat_age_seconds") < 30
+    assert 0.0 <= found.pop("counts_age_seconds") < 30
     assert found == {
         "up": 1,
         'messages{queue="jobs",status="ready"}': 0,
@@ -147,6 +154,80 @@ def test_a_database_that_is_away(tmp_path: Path, registry: CollectorRegistry) ->
     """It is said by a metric, so that the scrape itself does not fail."""
     service = QueueService(f"sqlite:///{tmp_path / 'nowhere' / 'q.db'}")
     assert {"up": 0} == samples(exposition(DatabaseCollector(service), registry=registry))
+
+
+@pytest.mark.engines("sqlite", "postgresql")
+def test_a_scrape_costs_few_statements(
+    make_service: MakeService, registry: CollectorRegistry
+) -> None:
+    """Twenty queues are counted by one, whatever they hold; the next scrape sends none."""
+    service = make_service()
+    for number in range(41):
+        service.create_queue(f"jobs_{number}").publish_many([number] * (number % 3))
+    statements: list[str] = []
+    engine = parts_of(service).connections.engine
+    event.listen(engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+    collector = DatabaseCollector(service, seconds=3600)
+    found = samples(exposition(collector, registry=registry))
+    assert 40 == sum(found[f'messages{{queue="jobs_{n}",status="ready"}}'] for n in range(41))
+    of_queues = [statement for statement in statements if "queue_jobs_" in statement]
+    # What is at hand and what is to be counted: three each for 20, 20 and 1 queues.
+    assert 6 == len(of_queues)
+    assert len(statements) < 100
+    statements.clear()
+    exposition(collector, registry=registry)
+    assert [] == statements
+
+
+@pytest.mark.engines("sqlite")
+def test_a_scrape_does_not_wait_for_a_long_count(
+    make_service: MakeService, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has what is at hand; a later one has the counts, and says how old they are."""
+    service = make_service()
+    service.create_queue("jobs").publish("x")
+    counted, may_go_on = Counting.look, threading.Event()
+
+    def slow(self: Counting, *given: Any) -> Any:
+        if len(self.names) > 1:
+            may_go_on.wait(30)
+        return counted(self, *given)
+
+    monkeypatch.setattr(Counting, "look", slow)
+    collector = DatabaseCollector(service, timeout=0.01)
+    found = samples(exposition(collector, registry=registry))
+    assert 0 == found['messages{queue="jobs",status="claimed"}']
+    assert {'messages{queue="jobs",status="ready"}', "counts_age_seconds"}.isdisjoint(found)
+    may_go_on.set()
+    wait_until(
+        lambda: samples(exposition(collector, registry=registry)).get(
+            'messages{queue="jobs",status="ready"}'
+        )
+    )
+
+
+@pytest.mark.engines("sqlite")
+def test_looking_takes_two_percent_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pause grows with what a look takes, after the first one, up to its limit."""
+    now = 0.0
+    monkeypatch.setattr(counting, "time", SimpleNamespace(monotonic=lambda: now))
+
+    def look(before: int | None) -> int:
+        nonlocal now
+        now += 3.0
+        return (before or 0) + 1
+
+    free, bounded = SharedLook(look, 5.0), SharedLook(look, 5.0, 30.0)
+    for shared, pause in ((free, 150.0), (bounded, 30.0)):
+        shared.seen()
+        assert 5.0 == shared.pause
+        now += 5.0
+        assert (2, pause) == (shared.seen(), shared.pause)
+        now += pause - 0.1
+        assert 2 == shared.seen()
+        now += 0.1
+        assert 3 == shared.seen()
+        assert 3.0 == shared.age
 
 
 WORK = """

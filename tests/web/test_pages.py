@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from queue_over_sql import NoRetry
+from queue_over_sql.observability import counting
 from queue_over_sql.observability.history import History
 from queue_over_sql.service import parts_of
 from queue_over_sql.web import snapshot
@@ -359,7 +361,7 @@ def test_browsers_hear_of_changes(
 ) -> None:
     """By an event, after which they fetch what is live."""
     # On a slow machine looks would become rare.
-    monkeypatch.setattr(snapshot, "_SHARE", 1.0)
+    monkeypatch.setattr(counting, "_SHARE", 1.0)
     browser = open_site()
     root, lines = browser.root, list[str]()
 
@@ -408,7 +410,7 @@ def test_all_viewers_share_one_look(service: QueueService) -> None:
 @pytest.mark.engines("sqlite", "postgresql", "mysql", "mariadb", "h2")
 @pytest.mark.parametrize("priorities", [1, 3, 100])
 def test_an_overview_counts_as_stats_do(make_service: MakeService, priorities: int) -> None:
-    """By status and outcome, of queues with levels and of adopted tables."""
+    """By status and outcome, of queues with levels and of adopted tables; so do exact counts."""
     service = make_service()
     engine = parts_of(service).connections.engine
     jobs = service.create_queue("jobs", archive="all", priorities=priorities, retry=NoRetry())
@@ -434,3 +436,7 @@ def test_an_overview_counts_as_stats_do(make_service: MakeService, priorities: i
         names = ("ready", "delayed", "claimed", "held", "done", "failed", "rejected", "expired")
         assert {name: getattr(stats, name) for name in names} == counted.counts
         assert (stats.oldest_ready_age is None) == (counted.oldest_ready is None)
+        exact = counting.count_queues(service)[queue.name]
+        assert (exact.oldest_ready_age is None) == (stats.oldest_ready_age is None)
+        ageless = (replace(each, oldest_ready_age=None, wal_bytes=None) for each in (exact, stats))
+        assert 1 == len(set(ageless))

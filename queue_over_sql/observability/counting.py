@@ -1,0 +1,323 @@
+"""Counts of all queues: in few statements, and so seldom that they leave the database its time."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from sqlalchemy import func, literal_column, select, union_all
+
+from queue_over_sql.durations import stored_number
+from queue_over_sql.errors import QueueError
+from queue_over_sql.message import Outcome, Status
+from queue_over_sql.observability.inspection import Inspection
+from queue_over_sql.queues.admin import QueueStats
+from queue_over_sql.service import QueueService, parts_of
+from queue_over_sql.store import has_status
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Connection
+
+    from queue_over_sql.schema.queue_tables import QueueTables
+    from queue_over_sql.store.registry import QueueRecord
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+COUNTED: Final = (*(status.value for status in Status), *(each.value for each in Outcome))
+"""What can be counted of a queue: its messages by status, those of its archive by outcome."""
+EXACT_SECONDS: Final = 60.0
+"""How long a statement that counts to the end may take, in seconds."""
+
+# Each level of priority is counted by itself, along the index of claims, up to so many levels.
+_MOST_LEVELS: Final = 8
+# So many queues are counted by one statement.
+_AT_ONCE: Final = 20
+# A queue whose oldest message has waited for so long, and of which nobody holds any, is neglected.
+_NEGLECTED_SECONDS: Final = 60.0
+# Looking takes at most this part of the time.
+_SHARE: Final = 0.02
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QueueCounts:
+    """What a queue holds.
+
+    Attributes:
+        name: of the queue.
+        paused: whether nobody gets messages.
+        counts: by status and outcome; up to the limit of the count, if it has one, plus 1.
+        oldest_ready: for how many seconds the oldest ready message has been due; None without one.
+        problem: why it could not be looked at; then there are no counts.
+    """
+
+    name: str
+    paused: bool = False
+    counts: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    oldest_ready: float | None = None
+    problem: str | None = None
+
+    @property
+    def dead(self) -> int:
+        """How many dead letters the archive has."""
+        return self.counts.get("failed", 0) + self.counts.get("rejected", 0)
+
+    @property
+    def live(self) -> int:
+        """How many messages are not finished."""
+        return sum(self.counts.get(status.value, 0) for status in Status)
+
+    @property
+    def neglected(self) -> bool:
+        """Whether messages wait and nobody takes any."""
+        waited = self.oldest_ready or 0.0
+        return not (self.paused or self.counts.get("claimed")) and waited > _NEGLECTED_SECONDS
+
+
+class Counting:
+    """Counts the messages of queues, many of them by one statement.
+
+    May be used by one thread at a time.
+
+    Args:
+        names: what is counted, of ``COUNTED``.
+        limit: counts end one above it, so that a look stays short; None for exact counts.
+        told: puts the error of a queue that cannot be looked at into words.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str] = COUNTED,
+        *,
+        limit: int | None = None,
+        told: Callable[[QueueError], str] = str,
+    ) -> None:
+        self.names = names
+        self._limit = limit
+        self._told = told
+        self._known: dict[str, _Known] = {}
+
+    def look(self, inspection: Inspection, records: Sequence[QueueRecord]) -> list[QueueCounts]:
+        """Count now; what cannot be read of one queue keeps nobody from the others.
+
+        Raises:
+            DatabaseUnavailable: the database cannot be reached.
+        """
+        found: dict[str, QueueCounts] = {}
+        known = []
+        for record in records:
+            try:
+                known.append(self._know(inspection, record))
+            except QueueError as error:
+                found[record.name] = self._unread(record, error)
+        self._known = {each.record.name: each for each in known}
+        for start in range(0, len(known), _AT_ONCE):
+            some = known[start : start + _AT_ONCE]
+            try:
+                with inspection.connection() as connection:
+                    found |= {each.name: each for each in self._read(connection, some)}
+            except QueueError:
+                # One of them cannot be read.
+                found |= {each.record.name: self._alone(inspection, each) for each in some}
+        return [found[record.name] for record in records]
+
+    def _know(self, inspection: Inspection, record: QueueRecord) -> _Known:
+        before = self._known.get(record.name)
+        if before is not None and before.record.settings == record.settings:
+            return dataclasses.replace(before, record=record)
+        return _Known(record, _columns(*inspection.tables(record), self.names, self._limit))
+
+    def _alone(self, inspection: Inspection, known: _Known) -> QueueCounts:
+        try:
+            with inspection.connection() as connection:
+                return self._read(connection, [known])[0]
+        except QueueError as error:
+            return self._unread(known.record, error)
+
+    def _unread(self, record: QueueRecord, error: QueueError) -> QueueCounts:
+        return QueueCounts(record.name, record.paused, problem=self._told(error))
+
+    def _read(self, connection: Connection, known: Sequence[_Known]) -> list[QueueCounts]:
+        parts: list[Any] = [
+            select(literal_column(str(place)).label("place"), *each.columns)
+            for place, each in enumerate(known)
+        ]
+        together: Any = parts[0] if len(parts) == 1 else union_all(*parts)
+        rows = connection.execute(together).all()
+        found = []
+        for place, age, *numbers in sorted(rows):
+            record = known[place].record
+            counts = {n: int(number) for n, number in zip(self.names, numbers, strict=True)}
+            seconds = None if age is None else max(0.0, int(age) / 1_000_000)
+            found.append(QueueCounts(record.name, record.paused, counts, seconds))
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class _Known:
+    """A queue, and what is selected of it."""
+
+    record: QueueRecord
+    columns: Sequence[Any]
+
+
+def _columns(
+    tables: QueueTables, levels: int, names: Sequence[str], limit: int | None
+) -> list[Any]:
+    due = select(func.min(_oldest(tables, levels).c.due)).scalar_subquery()
+    found: list[Any] = [(tables.dialect.now() - due).label("age")]
+    for name in names:
+        table, conditions = _counted(tables, name)
+        split = name in set(Status) - {Status.CLAIMED}
+        by_level = _levels(tables, levels) if split else [()]
+        rows = [(*conditions, *level) for level in by_level]
+        number = _exactly(table, rows) if limit is None else _up_to(limit, table, rows)
+        found.append(number.label(name))
+    return found
+
+
+def _counted(tables: QueueTables, name: str) -> tuple[Any, tuple[ColumnElement[bool], ...]]:
+    if name in set(Status):
+        return tables.live, (has_status(tables, Status(name)), *tables.live_only())
+    return tables.archive, (tables.archive.c.outcome == name, *tables.finished_only())
+
+
+def _levels(tables: QueueTables, levels: int) -> list[tuple[ColumnElement[bool], ...]]:
+    if levels > _MOST_LEVELS:
+        return [()]
+    return [(tables.live.c.priority == level,) for level in range(levels)]
+
+
+def _exactly(table: Any, rows: Sequence[Sequence[ColumnElement[bool]]]) -> Any:
+    numbers: list[Any] = [
+        select(func.count()).select_from(table).where(*conditions).scalar_subquery()
+        for conditions in rows
+    ]
+    return sum(numbers[1:], start=numbers[0])
+
+
+def _up_to(limit: int, table: Any, rows: Sequence[Sequence[ColumnElement[bool]]]) -> Any:
+    parts: list[Any] = []
+    for conditions in rows:
+        some: Any = select(literal_column("1").label("one")).select_from(table).where(*conditions)
+        parts.append(select(some.limit(limit + 1).subquery().c.one))
+    together: Any = parts[0] if len(parts) == 1 else union_all(*parts)
+    limited: Any = select(together.subquery().c.one).limit(limit + 1).subquery()
+    counted: Any = select(func.count())
+    return counted.select_from(limited).scalar_subquery()
+
+
+def _oldest(tables: QueueTables, levels: int) -> Any:
+    c = tables.live.c
+    ready = (has_status(tables, Status.READY), *tables.live_only())
+    parts = [
+        select(func.min(c.available_at).label("due")).where(*ready, *level)
+        for level in _levels(tables, levels)
+    ]
+    return (parts[0] if len(parts) == 1 else union_all(*parts)).subquery()
+
+
+def count_queues(service: QueueService, counting: Counting | None = None) -> dict[str, QueueStats]:
+    """Count the messages of all queues exactly, as ``Queue.stats`` does for one.
+
+    A queue that cannot be read is left out, and the log says why.
+
+    Args:
+        service: of the database; it need not be started.
+        counting: of all that can be counted; the same one spares repeated looks some work.
+
+    Raises:
+        DatabaseUnavailable: the database cannot be reached.
+    """
+    parts = parts_of(service)
+    parts.system()
+    inspection = Inspection(parts, EXACT_SECONDS)
+    records = {record.name: record for record in inspection.records()}
+    with inspection.connection() as connection:
+        log = inspection.dialect.wal_bytes(connection)
+    found = {}
+    for each in (counting or Counting()).look(inspection, list(records.values())):
+        if each.problem is not None:
+            _log.warning("Queue %s cannot be counted: %s", each.name, each.problem)
+            continue
+        oldest = None if each.oldest_ready is None else timedelta(seconds=each.oldest_ready)
+        found[each.name] = QueueStats(
+            **each.counts,
+            archived=sum(each.counts[outcome] for outcome in Outcome),
+            discarded=stored_number("discarded_count", records[each.name].discarded),
+            oldest_ready_age=oldest,
+            paused=each.paused,
+            wal_bytes=log,
+        )
+    return found
+
+
+class SharedLook(Generic[T]):
+    """A look that all who ask share, repeated so seldom that looking takes 2 % of the time.
+
+    While one caller looks the others get what was seen before. Where nobody asks, nobody looks.
+
+    Args:
+        look: looks now. It gets what was seen before; None at first.
+        interval: seconds between two looks at least.
+        longest: seconds after which what was seen is too old, however long a look takes.
+
+    Attributes:
+        last: what was seen last; None before the first look.
+        pause: seconds from the last look to the next one.
+    """
+
+    def __init__(
+        self, look: Callable[[T | None], T], interval: float, longest: float = math.inf
+    ) -> None:
+        self._look = look
+        self._interval = self.pause = interval
+        self._longest = longest
+        self._lock = threading.Lock()
+        self._began_at = self._ended_at = -math.inf
+        self.last: T | None = None
+
+    @property
+    def age(self) -> float:
+        """For how many seconds what was seen has been known."""
+        return time.monotonic() - self._began_at
+
+    def seen(self) -> T:
+        """What was seen last, or what is seen now where that is too old.
+
+        Raises:
+            Exception: what the look raises; the next caller looks again.
+        """
+        last = self.last
+        if last is not None and not self._is_due():
+            return last
+        if not self._lock.acquire(blocking=last is None) and last is not None:
+            return last
+        try:
+            if self.last is None or self._is_due():
+                self.last = self._look_now(self.last)
+            return self.last
+        finally:
+            self._lock.release()
+
+    def forget(self) -> None:
+        """Look again at the next question: something was changed here."""
+        self._ended_at = -math.inf
+
+    def _is_due(self) -> bool:
+        return time.monotonic() >= self._ended_at + self.pause
+
+    def _look_now(self, before: T | None) -> T:
+        began_at = time.monotonic()
+        seen = self._look(before)
+        self._began_at, self._ended_at = began_at, time.monotonic()
+        took = 0.0 if before is None else self._ended_at - began_at
+        # The first look also connects and compiles what the next ones only run.
+        self.pause = max(self._interval, min(took / _SHARE, self._longest))
+        return seen
