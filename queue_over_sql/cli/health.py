@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queue_over_sql import DatabaseUnavailable, QueueError
+from queue_over_sql import DatabaseUnavailable
 from queue_over_sql.cli.options import MONITORING_PANEL, duration
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode, stop_on_signals
@@ -18,10 +17,7 @@ from queue_over_sql.plots.words import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from queue_over_sql import QueueService
-    from queue_over_sql.observability import Check, Report
-
-logger = logging.getLogger(__name__)
+    from queue_over_sql.observability import Check
 
 DEFAULT_HTTP = "127.0.0.1:9000"
 _END_SECONDS = 1.0
@@ -64,8 +60,8 @@ def health(
     messages has a consumer, and no work has waited more than a minute for a reaper. It reads a few
     rows by index and changes nothing.
 
-    With --live or --ready it asks one worker or reaper that was started with --http. This needs no
-    database, and works as a probe in images without curl.
+    With --live or --ready it asks one process: that of serve, or a worker or reaper that was started
+    with --http. This needs no database, and works as a probe in images without curl.
     """
     if timeout <= 0:
         raise typer.BadParameter("it must be longer than zero", param_hint="--timeout")
@@ -147,6 +143,7 @@ def metrics(
     except ImportError as error:
         raise typer.BadParameter(str(error), param_hint="metrics") from error
     from queue_over_sql.cli.workers import metrics_pages, start_logging
+    from queue_over_sql.observability.health import Health
     from queue_over_sql.observability.probes import ProbeServer
 
     with session.connect() as service:
@@ -156,32 +153,11 @@ def metrics(
             return
         collector = DatabaseCollector(service)
         start_logging("info")
-        server = ProbeServer(_Exporter(service), http, pages=metrics_pages(collector))
+        server = ProbeServer(
+            Health(service, must_start=False), http, pages=metrics_pages(collector)
+        )
         with stop_on_signals() as stop, server:
             stop.asked.wait()
-
-
-class _Exporter:
-    """Live as long as it answers, and ready when its database does."""
-
-    def __init__(self, service: QueueService) -> None:
-        self._service = service
-
-    def live(self) -> Report:
-        from queue_over_sql.observability import Report
-
-        return Report.of({})
-
-    def ready(self) -> Report:
-        from queue_over_sql.observability import Report
-
-        try:
-            self._service.consumers()
-        except QueueError as error:
-            # In the log alone: the answer names no address and no driver's words.
-            logger.warning("The database cannot be read: %s", error)
-            return Report.of({"database": "the queues cannot be read"})
-        return Report.of({"database": "ok"})
 
 
 @commands.add("doctor")

@@ -82,6 +82,8 @@ class Health:
         database_timeout: time limit for the database's answer.
         turn_timeout: how late a background loop, or the event loop, may be. Default: the service's
             ``consumer_timeout``, after which its messages go to other consumers.
+        must_start: whether a service that is not started is unready. False for a process that is
+            useful without a start, such as a dashboard: it is ready when the database answers.
 
     Raises:
         TypeError, ValueError: an argument has an invalid value.
@@ -94,6 +96,7 @@ class Health:
         hung_after: Duration | None = None,
         database_timeout: Duration = 2.0,
         turn_timeout: Duration | None = None,
+        must_start: bool = True,
     ) -> None:
         # An asynchronous proxy stands for one of these.
         watched = getattr(watched, "_sync", watched)
@@ -113,6 +116,7 @@ class Health:
             if turn_timeout is None
             else _seconds(turn_timeout, "turn_timeout")
         )
+        self._must_start = must_start
         self._lock = threading.Lock()
         # How each late loop stood when it was seen first like that.
         self._stood: dict[Turn, tuple[_Stack, float]] = {}
@@ -147,10 +151,12 @@ class Health:
             checks["worker"] = "it is not running yet"
         elif not parts.consumer.may_register:
             checks["database"] = self._database.ask()
-        elif parts.consumer.consumer_id is None:
+        elif parts.consumer.consumer_id is not None:
+            checks["heartbeat"] = OK if parts.consumer.alive else "the last one was too long ago"
+            checks["database"] = self._database.ask()
+        elif self._must_start:
             checks["service"] = "it is not started"
         else:
-            checks["heartbeat"] = OK if parts.consumer.alive else "the last one was too long ago"
             checks["database"] = self._database.ask()
         return Report.of(checks)
 
@@ -304,11 +310,9 @@ class _Question:
     def _ask(self) -> str:
         connections, me = self._parts.connections, self._parts.consumer.consumer_id
         system, dialect = self._parts.system(), connections.dialect
-        if not self._parts.consumer.may_register:
+        if me is None or not self._parts.consumer.may_register:
             connections.run(dialect.read_clock, repeat=False)
             return OK
-        if me is None:
-            return "this consumer is not registered"
         # A session is closed even where the service stops meanwhile.
         alive = connections.run(lambda c: registrations.alive(c, system, dialect, me), repeat=False)
         return OK if alive else "it considers this consumer dead"

@@ -94,8 +94,8 @@ class ProbeServer:
     ) -> None:
         host, port = read_address(address)
         routes = {
-            "/livez": lambda: _page_of(probed.live()),
-            "/readyz": lambda: _page_of(probed.ready()),
+            "/livez": lambda: page_of(probed.live()),
+            "/readyz": lambda: page_of(probed.ready()),
             **(pages or {}),
         }
         self._server = _Server(host, port, routes)
@@ -123,7 +123,8 @@ class ProbeServer:
         self._server.server_close()
 
 
-def _page_of(report: Report) -> Page:
+def page_of(report: Report) -> Page:
+    """What a probe is answered: 200 or 503, and what was looked at as JSON."""
     said = {"status": "ok" if report.ok else "failed", "checks": dict(report.checks)}
     status = HTTPStatus.OK if report.ok else HTTPStatus.SERVICE_UNAVAILABLE
     return Page(json.dumps(said) + "\n", status, "application/json")

@@ -16,6 +16,8 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from queue_over_sql.errors import QueueError
+from queue_over_sql.observability.health import Health, Report
+from queue_over_sql.observability.probes import page_of
 from queue_over_sql.plots.words import counted
 from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.web.access import CSRF_FIELD, Access, Refused
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 _EVENT_SECONDS: Final = 2.0
 _MOST_LIVE: Final = 200
+_MOST_PROBES: Final = 2
 _NOT_FOUND: Final = 404
 
 
@@ -56,6 +59,7 @@ def create_app(service: QueueService, settings: WebSettings | None = None) -> St
     site = Site(service, settings, access, Snapshots(service, timeout=settings.longest_read))
     form = _Forms(site)
     live = _Live(site)
+    probes = _Probes(service)
 
     async def not_found(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101 - what it is registered for
@@ -76,6 +80,8 @@ def create_app(service: QueueService, settings: WebSettings | None = None) -> St
             Route("/sign-in", form.sign_in, methods=["POST"]),
             Route("/sign-out", form.sign_out, methods=["POST"], name="sign-out"),
             Route("/events", live.events, methods=["GET"], name="events"),
+            Route("/livez", probes.live, methods=["GET"]),
+            Route("/readyz", probes.ready, methods=["GET"]),
             Mount("/static", StaticFiles(packages=[("queue_over_sql.web", "static")])),
             Mount("/api/v1", api),
         ],
@@ -270,3 +276,26 @@ class _Live:
                     await self.end.wait()
         finally:
             self._watching -= 1
+
+
+class _Probes:
+    """Whether this server is live and ready, for whoever asks."""
+
+    def __init__(self, service: QueueService) -> None:
+        # Also of use where it cannot start: a database that takes no writes can be looked at.
+        self._health = Health(service, must_start=False)
+        # Those of requests may all wait for the database.
+        self._threads = Threads(_MOST_PROBES)
+
+    async def live(self, request: Request) -> Response:
+        del request
+        return _answer(self._health.live())
+
+    async def ready(self, request: Request) -> Response:
+        del request
+        return _answer(await self._threads.run(self._health.ready))
+
+
+def _answer(report: Report) -> Response:
+    page = page_of(report)
+    return Response(page.body, page.status, media_type=page.kind)

@@ -33,6 +33,8 @@ def test_it_serves_pages_and_the_api_until_a_signal(
         assert (200, True) == (page.status_code, "staging" in page.text)
         queues = httpx2.get(f"{root}/api/v1/queues", trust_env=False).json()["queues"]
         assert ["jobs"] == [queue["name"] for queue in queues]
+        for probe in ("--live", "--ready"):
+            succeed("health", probe, "--http", root.removeprefix("http://"), url=sqlite_url)
         process.send_signal(signal.SIGTERM)
         assert 0 == process.wait(30), log.read_text()
 

@@ -356,6 +356,26 @@ def test_it_can_be_mounted(open_site: Open, jobs: Queue) -> None:
     )
 
 
+def test_probes_ask_nobody_who_they_are(make_service: MakeService) -> None:
+    """Live and ready, as a worker says it with --http; the end of the service is told, no more."""
+    service = make_service()
+    with serving(create_app(service)) as root:
+
+        def probe(path: str) -> tuple[int, dict[str, str]]:
+            answer = httpx2.get(f"{root}{path}", trust_env=False)
+            assert answer.headers["content-type"].startswith("application/json")
+            return answer.status_code, answer.json()["checks"]
+
+        # What is in the database can be looked at, also where the service never starts.
+        assert (200, {"database": "ok"}) == probe("/readyz")
+        service.start()
+        assert (200, {"heartbeat": "ok", "database": "ok"}) == probe("/readyz")
+        assert 200 == probe("/livez")[0]
+        assert 405 == httpx2.post(f"{root}/livez", trust_env=False).status_code
+        service.stop()
+        assert (503, {"service": "it was stopped"}) == probe("/readyz")
+
+
 def test_browsers_hear_of_changes(
     open_site: Open, jobs: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
