@@ -59,6 +59,12 @@ _EVERY_SYSTEM_TABLE = (
     "commits",
     "history",
 )
+WEB_TABLES: Final = ("web_tokens", "web_audit")
+"""Tables of the dashboard and the HTTP API, which are there once somebody has used either."""
+_LET_IN = [
+    Grant("SELECT", "web_tokens", "serves the dashboard: looks who comes in by a token"),
+    Grant("SELECT", "web_audit", "serves the dashboard: shows who did what"),
+]
 _LOOK = [
     Grant("SELECT", table, "looks whether the table is there, and reads it")
     for table in _EVERY_SYSTEM_TABLE
@@ -129,6 +135,9 @@ GRANTS: Final[Mapping[str, Sequence[Grant]]] = {
         Grant("USAGE", REPLY_SEQUENCE, "numbers replies"),
         *_rights(ARCHIVE, _CHANGE, "sends again, prunes"),
         *_rights(KEYS, _CHANGE, "publishes and ends messages with a key"),
+        *_LET_IN,
+        Grant("INSERT", "web_audit", "serves the dashboard: writes down who did what"),
+        Grant("DELETE", "web_audit", "removes what is too old of that"),
     ],
     VIEWER: [
         *_LOOK,
@@ -136,6 +145,7 @@ GRANTS: Final[Mapping[str, Sequence[Grant]]] = {
         Grant("SELECT", REPLIES, "lists replies"),
         Grant("SELECT", ARCHIVE, "lists and searches finished messages"),
         Grant("SELECT", KEYS, "looks which keys are taken"),
+        *_LET_IN,
     ],
 }
 """What each role needs; found by running the verbs under a login that has the role alone."""
@@ -175,10 +185,18 @@ class Place:
 
 
 def tables_of(
-    prefix: str, queues: Iterable[str], reply_queues: Iterable[str], remembering: Iterable[str] = ()
+    prefix: str,
+    queues: Iterable[str],
+    reply_queues: Iterable[str],
+    remembering: Iterable[str] = (),
+    web: Iterable[str] = (),
 ) -> list[tuple[str, str]]:
-    """The tables of ``Place``; ``remembering`` are the queues that have a ``dedup_window``."""
-    found = [(SYSTEM_PREFIX + table, table) for table in _EVERY_SYSTEM_TABLE]
+    """The tables of ``Place``.
+
+    ``remembering`` are the queues that have a ``dedup_window``, ``web`` those of ``WEB_TABLES``
+    that are there.
+    """
+    found = [(SYSTEM_PREFIX + table, table) for table in (*_EVERY_SYSTEM_TABLE, *web)]
     replies = dict.fromkeys(reply_queues)
     for queue in dict.fromkeys([*queues, *replies]):
         base = prefix + queue

@@ -16,6 +16,8 @@ from queue_over_sql.roles.grants import (
     DEFAULT_PREFIX,
     ROLES,
     ROUTINES,
+    SYSTEM_PREFIX,
+    WEB_TABLES,
     Place,
     statements,
     tables_of,
@@ -120,8 +122,8 @@ class Roles:
     ) -> RolesInstalled:
         """Create the roles and grant them their rights; safe to repeat.
 
-        Run it again after you create a queue or give one a ``dedup_window``. It never revokes a
-        right.
+        Run it again after a queue was created or got a ``dedup_window``, and after the first token
+        was made. It takes no right back.
 
         Args:
             queues: the queues that the roles may use; default: all existing queues.
@@ -166,6 +168,7 @@ class Roles:
             for name in dict.fromkeys([*chosen, *answering])
             if found.has_table(f"{prefix}{name}_dedup_keys", schema=settings.schema)
         ]
+        web = [t for t in WEB_TABLES if found.has_table(SYSTEM_PREFIX + t, schema=settings.schema)]
         schema = settings.schema
         if schema is None and routines == "plpgsql":
             schema = connection.execute(_SCHEMA).scalar_one()
@@ -174,7 +177,7 @@ class Roles:
         return Place(
             routines,
             schema,
-            tables_of(prefix, chosen, answering, remembering),
+            tables_of(prefix, chosen, answering, remembering, web),
             [(str(row[0]), str(row[1])) for row in callables],
         )
 
@@ -244,7 +247,9 @@ def rights_for(
     reply_queues: Sequence[str],
     prefix: str,
 ) -> list[str]:
-    """As ``Roles.statements`` without a database; without tables of a ``dedup_window``.
+    """As ``Roles.statements`` without a database.
+
+    It leaves out what only the database tells: tables of a ``dedup_window`` and of the dashboard.
 
     Raises:
         UnsupportedByEngine, ValueError: likewise.

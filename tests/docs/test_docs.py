@@ -55,6 +55,7 @@ NOT_RUN = {
     ("docs/health.md", "health --live"): "asks that worker; tests/cli/test_health.py asks one",
     ("docs/operations.md", "rounds out"): "shows a streaming query; tests/cli runs it",
     ("docs/operations.md", "consumer release"): "stops such a query; tests/cli runs it",
+    ("docs/roles.md", "token add"): "ends in a server; tests/contract/roles looks as it does",
     ("docs/roles.md", "IDENTIFIED BY"): "makes logins; tests/contract/roles makes some",
     ("docs/spark.md", "spark-submit"): "needs a cluster; tests/spark submits to local cores",
     ("docs/spark-pipelines.md", "spark load"): "tests/cli/test_spark_pipelines.py runs it",

@@ -23,8 +23,12 @@ from queue_over_sql import (
 )
 from queue_over_sql.observability import Health
 from queue_over_sql.observability.history import History, read_history
+from queue_over_sql.observability.prometheus import DatabaseCollector, exposition
 from queue_over_sql.service import parts_of
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
+from queue_over_sql.web.settings import Role, WebSettings
+from queue_over_sql.web.snapshot import Snapshots
+from queue_over_sql.web.tables import WebStore
 from tests.contract.durable.queries import Query
 from tests.waiting import wait_until
 
@@ -315,6 +319,36 @@ def test_a_viewer_looks_and_changes_nothing(owner: QueueService, logins: Logins)
         )
     assert errors[0].roles == ("publisher", "operator")
     assert owner.queue("jobs").stats().ready == 1
+
+
+def test_the_dashboard_runs_under_an_operator_and_shows_under_a_viewer(
+    owner: QueueService, logins: Logins
+) -> None:
+    """Its owner makes tokens; the others let them in, and an operator writes the audit."""
+    given = WebSettings()
+    tables = WebStore(parts_of(owner), given)
+    assert tables.prepare()
+    tables.add_token("ada", Role.ADMIN)
+    assert owner.roles.install(prefix=logins.prefix).changes > 0
+    stores = {}
+    for role in ("operator", "viewer"):
+        service = logins.service(role)
+        stores[role] = store = WebStore(parts_of(service), given)
+        assert store.prepare(), store.problem
+        assert ["ada"] == [token.name for token in store.tokens()]
+        assert Snapshots(service).overview().problem is None
+        found = exposition(DatabaseCollector(service)).decode()
+        assert "queue_over_sql_up 1.0" in found
+        assert 'queue_over_sql_dead_letters{queue="jobs"} 0.0' in found
+        (error,) = refused(lambda: store.add_token("eve", Role.ADMIN))  # noqa: B023 - at once
+        assert ("queue_over_sql_web_tokens", ()) == (error.table, error.roles)
+    stores["operator"].write_audit("ada", "operator", "pause", queue="jobs")
+    assert 0 == stores["operator"].prune_audit()
+    assert ["pause"] == [row.what for row in stores["viewer"].audit()]
+    (error,) = refused(lambda: stores["viewer"].write_audit("ada", "viewer", "sign-in"))
+    assert ("operator",) == error.roles
+    publisher = WebStore(parts_of(logins.service("publisher")), given)
+    refused(publisher.tokens, publisher.audit)
 
 
 @pytest.mark.usefixtures("owner")
