@@ -122,8 +122,8 @@ class Roles:
     ) -> RolesInstalled:
         """Create the roles and grant them their rights; safe to repeat.
 
-        Run it again after a queue was created or got a ``dedup_window``, and after the first token
-        was made. It takes no right back.
+        Run it again after you create a queue, give one a ``dedup_window``, or make the first token.
+        It never revokes a right.
 
         Args:
             queues: the queues that the roles may use; default: all existing queues.
