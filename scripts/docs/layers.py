@@ -1,6 +1,6 @@
-"""Draw the layers of the package from its import contract: ``python scripts/docs/layers.py``.
+"""List the layers of the package from its import contract: ``python scripts/docs/layers.py``.
 
-The picture goes to standard output; a test compares it with that in ``docs/architecture.md``.
+The list goes to standard output; a test compares it with that in ``docs/architecture.md``.
 """
 
 # ruff: noqa: INP001 - a script, not part of a package
@@ -15,17 +15,15 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def picture() -> str:
-    """The layers from top to bottom, as a Mermaid diagram."""
+def layers() -> str:
+    """The layers from top to bottom, as a numbered list."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     contract = settings["tool"]["importlinter"]["contracts"][0]
-    boxes = [
-        f'    l{number}["{" · ".join(re.split(" [|:] ", layer))}"]'
+    return "\n".join(
+        f"{number}. {', '.join(f'`{name}`' for name in re.split(' [|:] ', layer))}"
         for number, layer in enumerate(contract["layers"], 1)
-    ]
-    arrows = " --> ".join(f"l{number}" for number in range(1, len(boxes) + 1))
-    return "\n".join(["```mermaid", "flowchart TD", *boxes, f"    {arrows}", "```"])
+    )
 
 
 if __name__ == "__main__":
-    sys.stdout.write(picture() + "\n")
+    sys.stdout.write(layers() + "\n")

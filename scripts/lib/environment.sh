@@ -8,8 +8,9 @@
 ROOT="$(cd -P "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 VENV="${QUEUE_OVER_SQL_VENV:-$ROOT/.venv}"
 CACHE="$ROOT/.cache"
-# What lint and tests need. Both take the same, so that there is one environment to make.
-CHECKS=all,adbc,spark-connect,lint,test
+# What lint, tests and the documentation need. All take the same, so that there is one environment to
+# make.
+CHECKS=all,adbc,spark-connect,docs,lint,test
 
 say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
 

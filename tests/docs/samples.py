@@ -31,7 +31,7 @@ from tests.cli.command_line import ROOT, environment
 
 RUNNER = Path(__file__).with_name("run_samples.py")
 RUN = ("python", "sh", "sql")
-SHOWN = ("console", "mermaid", "text")
+SHOWN = ("console", "text")
 SECONDS = 600.0
 """How long the samples of a page may take: those that start Spark take a minute and more."""
 _FENCE = re.compile(r"```(\w*)\s*\Z")
@@ -58,7 +58,7 @@ class Block:
 
 def pages() -> list[str]:
     """All pages of the documentation, relative to the repository."""
-    found = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+    found = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
     return [str(path.relative_to(ROOT)) for path in found]
 
 

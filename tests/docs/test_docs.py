@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 
 import queue_over_sql
+import queue_over_sql.observability
+import queue_over_sql.spark
 from queue_over_sql.testing.plugin import TestDatabase
 from queue_over_sql.testing.servers import SERVER_ENGINES
 from tests.cli.command_line import ROOT, environment
@@ -67,6 +70,8 @@ GENERATED = "docs/cli.md"
 WITH_SAMPLES = [page for page in pages() if any(not b.marked("file") for b in runnable(page))]
 # What a reader tries first; other tests run the features that the other pages show.
 READ_FIRST = {"README.md", "docs/quickstart.md", "docs/engines.md"}
+NAVIGATION = runpy.run_path(str(ROOT / "scripts" / "docs" / "site" / "navigation.py"))
+WORDS_FOR_USERS = 45_000
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
@@ -235,15 +240,48 @@ def test_readme_is_short_and_shows_code_early() -> None:
     assert first_code.line + first_code.text.count("\n") <= len(lines) / 3
 
 
-def test_every_page_is_in_the_index() -> None:
-    """docs/README.md leads to each page."""
-    linked = set(_LINK.findall(text_of("docs/README.md")))
-    assert set() == {path.name for path in (ROOT / "docs").glob("*.md")} - linked - {"README.md"}
+def test_every_page_is_in_the_navigation() -> None:
+    """docs/README.md has each page in a section, and the index of the API each page of a class."""
+    [*pages] = [page for section in NAVIGATION["sections"]().values() for page in section]
+    assert len(pages) == len(set(pages))
+    docs = ROOT / "docs"
+    assert {path.name for path in docs.glob("*.md")} == {*pages, "README.md"} - {
+        "../CHANGELOG.md",
+        "../SECURITY.md",
+    }
+    classes = {target for target in _LINK.findall(text_of("docs/api.md")) if "api/" in target}
+    assert {f"api/{path.name}" for path in (docs / "api").iterdir()} == classes
+
+
+def test_what_a_user_needs_is_short() -> None:
+    """Nobody reads more to use the library than this many words."""
+    assert sum(NAVIGATION["user_words"]().values()) <= WORDS_FOR_USERS
+
+
+def test_every_public_name_has_a_page() -> None:
+    """The pages of docs/api/ show the docstrings of each public name."""
+    shown = {
+        name
+        for path in (ROOT / "docs" / "api").iterdir()
+        for names in re.findall(r"<!-- reference: (.+) -->", path.read_text())
+        for name in names.split()
+    }
+    assert set(queue_over_sql.__all__) - {"__version__"} <= shown
+    for module in (queue_over_sql.observability, queue_over_sql.spark):
+        short = module.__name__.partition(".")[2]
+        assert {f"{short}.{name}" for name in module.__all__} <= shown
+
+
+def test_the_pictures_are_current() -> None:
+    """docs/pictures/ has what scripts/docs/pictures.py draws."""
+    drawn = runpy.run_path(str(ROOT / "scripts" / "docs" / "pictures.py"))["PICTURES"]
+    there = {path.name: path.read_text() for path in (ROOT / "docs" / "pictures").iterdir()}
+    assert drawn == there, "run: python scripts/docs/pictures.py"
 
 
 def test_every_public_name_is_documented() -> None:
-    """Each name of the public API has its place in docs/, as code."""
-    text = "\n".join(text_of(page) for page in pages() if page.startswith("docs/"))
+    """The index has each name of the public API."""
+    text = text_of("docs/api.md")
     missing = [n for n in queue_over_sql.__all__ if not re.search(rf"\b{re.escape(n)}\b", text)]
     assert [] == missing
 
@@ -255,8 +293,8 @@ def test_the_api_page_is_current() -> None:
     assert made == text_of("docs/api.md"), "run: python scripts/docs/api.py > docs/api.md"
 
 
-def test_the_picture_of_the_layers_is_current() -> None:
-    """The architecture page draws the contract that the lint step checks."""
+def test_the_list_of_layers_is_current() -> None:
+    """The architecture page lists the layers of the contract that the lint step checks."""
     script = [sys.executable, str(ROOT / "scripts" / "docs" / "layers.py")]
     made = subprocess.run(script, capture_output=True, text=True, check=True).stdout
     assert made in text_of("docs/architecture.md"), "run: python scripts/docs/layers.py"

@@ -1,0 +1,158 @@
+"""Draw the lives of a message, a claim and a consumer: ``python scripts/docs/pictures.py``.
+
+They are written to ``docs/pictures/``; a test compares them with what this draws.
+"""
+
+# ruff: noqa: INP001 - a script, not part of a package
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
+LINE = 18
+COLOURS = {"": "#eef3fb", "good": "#e7f5ea", "bad": "#fbeaea"}
+HEAD = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
+    'font-family="system-ui, sans-serif" font-size="14" fill="#1f2933">\n<title>{title}</title>\n'
+    '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
+    'orient="auto"><path d="M0 0L8 4L0 8z" fill="#52606d"/></marker></defs>\n'
+    '<rect width="{width}" height="{height}" fill="#fff"/>'
+)
+
+
+@dataclass(frozen=True)
+class Box:
+    """A state: its middle, its lines of text, and whether it is a good or bad end."""
+
+    x: int
+    y: int
+    text: str
+    kind: str = ""
+    width: int = 130
+
+    def draw(self) -> str:
+        """Its rectangle and its text."""
+        height = 22 + LINE * (1 + self.text.count("\n"))
+        left, top = self.x - self.width // 2, self.y - height // 2
+        return (
+            f'<rect x="{left}" y="{top}" width="{self.width}" height="{height}" rx="8" '
+            f'fill="{COLOURS[self.kind]}" stroke="#829ab1"/>\n' + words(self.x, self.y, self.text)
+        )
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """What leads from one state to another: its corners, and its text with the middle of it."""
+
+    path: tuple[tuple[int, int], ...]
+    text: str
+    x: int
+    y: int
+
+    def draw(self) -> str:
+        """Its line and its text, in front of a light ground."""
+        corners = " ".join(f"{x},{y}" for x, y in self.path)
+        line = (
+            f'<polyline points="{corners}" fill="none" stroke="#52606d" marker-end="url(#head)"/>'
+        )
+        return line + "\n" + words(self.x, self.y, self.text, 'font-size="12.5" ')
+
+
+def words(x: int, y: int, text: str, style: str = "") -> str:
+    """Lines of text around a point."""
+    lines = text.split("\n")
+    first = y + 5 - LINE * (len(lines) - 1) // 2
+    return "\n".join(
+        f'<text {style}x="{x}" y="{first + LINE * n}" text-anchor="middle">{escape(line)}</text>'
+        for n, line in enumerate(lines)
+    )
+
+
+def picture(title: str, width: int, height: int, *parts: Box | Arrow) -> str:
+    """An SVG that needs nothing from anywhere."""
+    head = HEAD.format(title=escape(title), width=width, height=height)
+    return "\n".join([head, *(part.draw() for part in parts), "</svg>", ""])
+
+
+PICTURES = {
+    "message.svg": picture(
+        "The life of a message",
+        900,
+        400,
+        Box(250, 45, "held"),
+        Box(250, 175, "ready"),
+        Box(250, 300, "delayed"),
+        Box(540, 175, "claimed"),
+        Box(815, 90, "done", "good"),
+        Box(815, 290, "dead letter", "bad"),
+        Arrow(((20, 165), (185, 165)), "publish", 90, 152),
+        Arrow(((20, 300), (185, 300)), "publish\nwith a delay", 80, 276),
+        Arrow(((230, 155), (230, 65)), "hold", 206, 110),
+        Arrow(((270, 65), (270, 155)), "unhold", 300, 110),
+        Arrow(((250, 280), (250, 195)), "it is due", 285, 238),
+        Arrow(((315, 165), (475, 165)), "consume", 395, 152),
+        Arrow(((475, 185), (315, 185)), "release, lease ends,\nconsumer dies", 395, 210),
+        Arrow(((540, 195), (540, 300), (315, 300)), "nack, or release with a delay", 425, 286),
+        Arrow(((520, 155), (520, 115), (560, 115), (560, 155)), "extend", 540, 102),
+        Arrow(((605, 165), (680, 165), (680, 90), (750, 90)), "ack", 715, 77),
+        Arrow(
+            ((605, 185), (680, 185), (680, 290), (750, 290)),
+            "reject, cancel,\nno attempts left",
+            742,
+            230,
+        ),
+        Arrow(((815, 310), (815, 375), (150, 375), (150, 185), (185, 185)), "requeue", 540, 362),
+    ),
+    "claim.svg": picture(
+        "The life of a claim",
+        900,
+        310,
+        Box(95, 160, "ready"),
+        Box(390, 160, "claimed\nby consumer c, round r", "", 190),
+        Box(800, 45, "settled", "good", 180),
+        Box(800, 160, "given back", "", 180),
+        Box(800, 275, "cancelled, deleted,\nreplaced", "bad", 180),
+        Arrow(((160, 160), (295, 160)), "consume counts\nan attempt", 228, 132),
+        Arrow(((370, 131), (370, 85), (410, 85), (410, 131)), "extend", 390, 72),
+        Arrow(
+            ((485, 145), (560, 145), (560, 45), (710, 45)),
+            "its holder:\nack, nack, reject",
+            632,
+            22,
+        ),
+        Arrow(((485, 160), (710, 160)), "release; lease or\nheartbeat ends", 640, 134),
+        Arrow(((485, 175), (560, 175), (560, 275), (710, 275)), "somebody else", 632, 262),
+        Arrow(((800, 180), (800, 215), (95, 215), (95, 180)), "", 0, 0),
+        Box(
+            300,
+            275,
+            "then all verbs of the former holder\nraise ClaimLost and change nothing",
+            "",
+            300,
+        ),
+        Arrow(((710, 285), (455, 285)), "", 0, 0),
+    ),
+    "consumer.svg": picture(
+        "The life of a consumer",
+        900,
+        300,
+        Box(95, 80, "service"),
+        Box(380, 80, "alive", "good"),
+        Box(770, 80, "stopped", "", 170),
+        Box(380, 235, "expired", "bad"),
+        Box(770, 235, "its messages\ngo to others", "", 170),
+        Arrow(((160, 80), (315, 80)), "start() or consume\nregisters it", 238, 52),
+        Arrow(((360, 60), (360, 30), (400, 30), (400, 60)), "heartbeat, every 10 s", 380, 17),
+        Arrow(((445, 80), (685, 80)), "stop() gives back what it holds", 565, 67),
+        Arrow(((395, 100), (395, 215)), "no heartbeat for\nconsumer_timeout (30 s)", 482, 155),
+        Arrow(((365, 215), (365, 100)), "next consume:\nregisters with a new id", 275, 155),
+        Arrow(((445, 235), (685, 235)), "a reaper of another service", 565, 222),
+    ),
+}
+
+if __name__ == "__main__":
+    for name, drawn in PICTURES.items():
+        (FOLDER / name).write_text(drawn)

@@ -1,0 +1,77 @@
+"""What Sphinx has to know to build the site; ``build.py`` prepares the pages."""
+
+# ruff: noqa: INP001 - a script, not part of a package
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from docutils import nodes
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.util.nodes import make_refnode
+
+import queue_over_sql
+
+project = "queue_over_sql"
+version = release = queue_over_sql.__version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+root_doc = "index"
+
+# The anchors that code hosts give to headings.
+myst_heading_anchors = 4
+
+autodoc_default_options = {
+    "members": True,
+    "member-order": "bysource",
+    "inherited-members": "BaseException, Exception, Enum, object, str, int, tuple, Protocol",
+}
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented_params"
+autodoc_preserve_defaults = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+add_module_names = False
+python_display_short_literal_types = True
+toc_object_entries_show_parents = "hide"
+
+html_theme = "furo"
+html_title = f"queue_over_sql {version}"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_copyright = False
+
+
+def setup(app: Sphinx) -> None:
+    """Let types lead to their pages, and show no constructor that users do not call."""
+    app.connect("missing-reference", find_public_name)
+    app.connect("autodoc-process-signature", hide_inner_constructor)
+
+
+def hide_inner_constructor(
+    _app: Sphinx, what: str, _name: str, value: Any, *_: object
+) -> tuple[str, str] | None:
+    """Leave out the arguments of a class that only the package makes: its docstring has none."""
+    if what != "class" or dataclasses.is_dataclass(value) or issubclass(value, Exception):
+        return None
+    return None if "Args:" in (value.__doc__ or "") else ("", "")
+
+
+def find_public_name(
+    app: Sphinx, env: BuildEnvironment, node: pending_xref, shown: nodes.TextElement
+) -> nodes.reference | None:
+    """Find the class that an annotation names by the module that defines it.
+
+    Users import it from the package, and so its page has it under that name.
+    """
+    if node.get("refdomain") != "py":
+        return None
+    objects: dict[str, Any] = env.domaindata["py"]["objects"]
+    name = node["reftarget"].rpartition(".")[2]
+    for package in ("queue_over_sql", "queue_over_sql.spark", "queue_over_sql.observability"):
+        if found := objects.get(f"{package}.{name}"):
+            return make_refnode(app.builder, node["refdoc"], found.docname, found.node_id, shown)
+    return None
