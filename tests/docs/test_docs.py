@@ -39,6 +39,7 @@ from tests.waiting import eventually
 
 # What no test can run: it needs the network, root or Docker. A new one needs a reason here.
 NOT_RUN = {
+    ("README.md", "pip install"): "installs from a package index",
     ("docs/quickstart.md", "python3 -m venv .venv"): "installs from a package index",
     ("docs/engines.md", "apt-get install"): "installs system packages as root",
     ("docs/deployment.md", "docker compose"): "builds images; tests/examples checks the file",
@@ -95,31 +96,19 @@ def test_samples_run(page: str, tmp_path: Path) -> None:
             assert after.text == printed[before], f"{page}:{after.line}"
 
 
-# What Starlette and FastAPI make of `lifespan=`, for as long as uvicorn asks for it.
 WEB_SERVER = """
-import asyncio, types
-import uvicorn, web
+import uvicorn, shop
+from queue_over_sql import QueueService
 
-async def app(scope, receive, send):
-    assert scope["type"] == "lifespan"
-    state = types.SimpleNamespace(sent=asyncio.get_running_loop().create_future())
-    holder = types.SimpleNamespace(state=state)
-    await receive()
-    async with web.lifespan(holder):
-        await web.signup(holder, "ada@example.org")
-        print(await state.sent, flush=True)
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-    await send({"type": "lifespan.shutdown.complete"})
-
-uvicorn.run(app, host="127.0.0.1", port=0, lifespan="on")
+QueueService("sqlite:///shop.db").create_queue("mails").publish({"order": 7})
+uvicorn.run(shop.app, host="127.0.0.1", port=0)
 """
 
 
 def test_the_worker_of_a_lifespan_leaves_signals_to_the_web_server(tmp_path: Path) -> None:
-    """Uvicorn with the page's lifespan, whose worker is at work, ends after one SIGTERM."""
-    [sample] = [block for block in blocks("docs/asyncio.md") if block.marked("file") == "web.py"]
-    (tmp_path / "web.py").write_text(sample.text)
+    """FastAPI with the page's lifespan, whose worker is at work, ends after one SIGTERM."""
+    [sample] = [block for block in blocks("docs/fastapi.md") if block.marked("file") == "shop.py"]
+    (tmp_path / "shop.py").write_text(sample.text)
     (tmp_path / "server.py").write_text(WEB_SERVER)
     log = tmp_path / "log"
     with log.open("w") as out:
@@ -132,7 +121,7 @@ def test_the_worker_of_a_lifespan_leaves_signals_to_the_web_server(tmp_path: Pat
         )
     try:
         eventually(lambda: "Uvicorn running on" in log.read_text(), "the server runs")
-        assert "ada@example.org" in log.read_text()
+        eventually(lambda: "mail for order 7" in log.read_text(), "the worker works")
         server.terminate()
         server.wait(30)
     finally:
