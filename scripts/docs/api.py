@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT))
 PAGES = (
     *("service", "settings", "queue", "publishing", "adopted-queue", "message", "topics"),
     *("selection", "archive", "worker", "reaper", "observer", "schedules", "sql-api", "roles"),
-    *("migrations", "retry", "errors", "asyncio", "observability", "spark"),
+    *("migrations", "retry", "errors", "asyncio", "observability", "testing", "spark"),
 )
 """Of ``docs/api/``, in their order."""
 CONSTANTS = {

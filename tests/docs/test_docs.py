@@ -17,6 +17,7 @@ import pytest
 import queue_over_sql
 import queue_over_sql.observability
 import queue_over_sql.spark
+import queue_over_sql.testing
 from queue_over_sql.testing.plugin import TestDatabase
 from queue_over_sql.testing.servers import SERVER_ENGINES
 from tests.cli.command_line import ROOT, environment
@@ -72,7 +73,8 @@ WITH_SAMPLES = [page for page in pages() if any(not b.marked("file") for b in ru
 # What a reader tries first; other tests run the features that the other pages show.
 READ_FIRST = {"README.md", "docs/quickstart.md", "docs/engines.md"}
 NAVIGATION = runpy.run_path(str(ROOT / "scripts" / "docs" / "site" / "navigation.py"))
-WORDS_FOR_USERS = 45_000
+# Lower it when pages get shorter: 25,000 is the goal.
+WORDS_FOR_USERS = 39_000
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
@@ -256,7 +258,7 @@ def test_every_public_name_has_a_page() -> None:
         for name in names.split()
     }
     assert set(queue_over_sql.__all__) - {"__version__"} <= shown
-    for module in (queue_over_sql.observability, queue_over_sql.spark):
+    for module in (queue_over_sql.observability, queue_over_sql.testing, queue_over_sql.spark):
         short = module.__name__.partition(".")[2]
         assert {f"{short}.{name}" for name in module.__all__} <= shown
 

@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 DOCS = Path(__file__).parents[3] / "docs"
-USER_SECTIONS = ("Tutorial", "How-to", "Concepts")
-"""What a user reads from beginning to end; the others are looked things up in."""
+USER_SECTIONS = ("Tutorial", "Concepts", "How-to", "Spark")
+"""What a user reads; the other sections are for looking things up, and for those who build it."""
 _PAGE = re.compile(r"^- \[[^\]]+\]\(([^)#]+\.md)\)", re.MULTILINE)
 
 
