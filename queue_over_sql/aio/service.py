@@ -304,12 +304,13 @@ class AsyncQueueService(Proxy[QueueService]):
     one event loop may use it. It does not block the loop.
 
     Args:
-        database: an SQLAlchemy URL, as text or object, or an ``AsyncEngine``, which is not altered.
+        database: an SQLAlchemy URL, as text or object, or an ``AsyncEngine``, which is not changed.
         schema, table_prefix, consumer_name, reaper_interval: see ``QueueService``.
-        notify, auto_migrate, retry_policies, observer, reply_queue: see there, too.
-        consumer_timeout: as there; a loop that is blocked for longer loses what it holds.
-        max_connections: how many acts may run on the database at once; the tasks beyond wait for
-            their turn. Transactions of handlers and the background jobs have their own.
+        notify, auto_migrate, retry_policies, observer, reply_queue: see ``QueueService``.
+        consumer_timeout: see ``QueueService``; if the loop is blocked for longer, its messages go
+            to other consumers.
+        max_connections: the maximum number of connections for verbs; further tasks wait for their
+            turn. Transactions of handlers and background jobs have their own connections.
 
     Raises:
         TypeError, ValueError: an argument has an invalid value, or the driver is synchronous.
