@@ -95,7 +95,7 @@ def create_app(service: QueueService, settings: WebSettings | None = None) -> St
         api.state.end_waits()
         live.end.set()
 
-    made.state.end_waits = end_waits
+    made.state.end_waits, made.state.snapshots = end_waits, site.snapshots
     return made
 
 

@@ -2,17 +2,23 @@
 
 One queue has half of all live and half of all archived messages, a tenth of which are dead letters;
 the others share the rest. Each page is fetched from a server in a thread of its own, as a browser
-fetches it. Then so many viewers watch the overview: each listens for events and fetches what
-changed, while a message is published and taken every tenth of a second. What they cost is the time
-that the server's statements take, beside the time of a claim with its release.
+fetches it; before each look what viewers share is forgotten, so that none is cheaper for the one
+before. Then so many viewers in a process of their own watch the overview for so many minutes: each
+listens for events and fetches what changed, while a message is published and taken every tenth of a
+second. What they cost is the time that the server's statements take, beside the time of a claim
+with its release. Meanwhile the memory of the server's process is read; the publisher is in it.
 """
 
 from __future__ import annotations
 
+import math
+import os
 import statistics
 import threading
 import time
 from contextlib import ExitStack
+from multiprocessing import get_context
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import httpx2
@@ -27,7 +33,7 @@ from scripts.benchmarks.ageing import message, parser_of, version_of
 from scripts.benchmarks.harness import TITLES, databases_of, origin_of, read_result
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 NAME: Final = "dashboard"
 BIG: Final = "jobs_000"
@@ -69,46 +75,58 @@ def fill(service: QueueService, queues: int, messages: int) -> None:
             connection.execute(text("ANALYZE"))
 
 
-def page_times(root: str, id_: int, rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of each page; the overview is always looked at anew."""
+def page_times(
+    root: str, id_: int, rounds: int, forget: Callable[[], None]
+) -> dict[str, list[float]]:
+    """Milliseconds of each page, the first look of which is not counted."""
     found: dict[str, list[float]] = {}
     with httpx2.Client(base_url=root, timeout=120, trust_env=False) as client:
         for name, path in PAGES.items():
-            found[name] = []
-            for _ in range(rounds):
-                # Older than what viewers share.
-                time.sleep(2.1)
+            times = []
+            for _ in range(rounds + 1):
+                forget()
                 began = time.perf_counter()
                 client.get(path.format(id=id_)).raise_for_status()
-                found[name].append((time.perf_counter() - began) * 1e3)
+                times.append(round((time.perf_counter() - began) * 1e3, 2))
+            found[name] = times[1:]
     return found
 
 
-def viewers_cost(
-    service: QueueService, root: str, viewers: int, seconds: float
-) -> dict[str, float]:
-    """Milliseconds of statements for each viewer and second, and those of one claim."""
+def viewers_cost(service: QueueService, root: str, viewers: int, seconds: float) -> dict[str, Any]:
+    """Milliseconds of statements for each viewer and second, and those of one claim.
+
+    Also the memory of this process in MiB, about 20 times.
+    """
+    watching = get_context("spawn").Process(target=_watch_all, args=(root, viewers, seconds))
+    watching.start()
     spent = _Spent(service)
+    claims: list[float] = []
+    memory: list[float] = []
     other = QueueService(parts_of(service).connections.engine.url)
     with other, spent:
-        queue, end = other.queue("jobs_001"), time.monotonic() + seconds
-        threads = [threading.Thread(target=_watch, args=(root, end)) for _ in range(viewers)]
-        for thread in threads:
-            thread.start()
-        claims = []
-        while time.monotonic() < end:
+        queue, began = other.queue("jobs_001"), time.monotonic()
+        while (now := time.monotonic() - began) < seconds:
+            if now >= len(memory) * seconds / 20:
+                memory.append(_memory())
             queue.publish(message(0))
-            began = time.perf_counter()
+            before = time.perf_counter()
             for taken in queue.consume():
                 taken.release()
-            claims.append((time.perf_counter() - began) * 1e3)
+            claims.append((time.perf_counter() - before) * 1e3)
             time.sleep(0.1)
-        for thread in threads:
-            thread.join()
+    watching.join()
+    if watching.exitcode:
+        raise SystemExit("a viewer failed")
     return {
         "viewer": spent.milliseconds / viewers / seconds,
         "claim": statistics.median(claims),
+        "memory": memory,
     }
+
+
+def _memory() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
 
 
 class _Spent:
@@ -135,6 +153,24 @@ class _Spent:
         self.milliseconds += (time.perf_counter() - self._began.at) * 1e3
 
 
+def _watch_all(root: str, viewers: int, seconds: float) -> None:
+    end, failed = time.monotonic() + seconds, []
+
+    def watch() -> None:
+        try:
+            _watch(root, end)
+        except Exception as error:  # noqa: BLE001 - it is raised where all have ended
+            failed.append(error)
+
+    threads = [threading.Thread(target=watch) for _ in range(viewers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
 def _watch(root: str, end: float) -> None:
     with httpx2.Client(base_url=root, timeout=30, trust_env=False) as client:
         client.get("/")
@@ -155,8 +191,8 @@ def measure(engine: str, options: Any) -> dict[str, Any]:
         app = create_app(service, WebSettings(open_role=Role.ADMIN))
         root = stack.enter_context(serving(app))
         (first,) = service.queue(BIG).messages().list(1)
-        times = page_times(root, first.id, options.rounds)
-        cost = viewers_cost(service, root, options.viewers, options.seconds)
+        times = page_times(root, first.id, options.rounds, app.state.snapshots.forget)
+        cost = viewers_cost(service, root, options.viewers, options.minutes * 60)
         return {"version": version_of(service), "milliseconds": times, "cost": cost}
 
 
@@ -170,10 +206,11 @@ def section() -> str:
         "",
         f"""\
 {result["queues"]} queues with {result["messages"]:,} live and as many archived messages, half of
-each in one queue. Milliseconds until a page is there, the median of {result["rounds"]} and the
-slowest; each time the overview was looked at anew. Then {result["viewers"]} viewers for
-{result["seconds"]} s: what the statements of the dashboard take for each viewer and second, beside
-one claim with its release.""",
+each in one queue. Milliseconds until a page is there: the median of {result["rounds"]} looks and
+the 95th percentile; each time all queues were looked at anew. Then {result["viewers"]} viewers for
+{result["minutes"]:g} minutes, who share one look: what the dashboard's statements take for each
+viewer and second, beside one claim with its release, and the memory of the process after a quarter
+of the time and at its end.""",
         "",
         f"| page | {' | '.join(names)} |",
         f"|---|{'--:|' * len(names)}",
@@ -184,11 +221,18 @@ one claim with its release.""",
     for name, key in (("a viewer, ms in each second", "viewer"), ("one claim, ms", "claim")):
         cells = [f"{found['cost'][key]:.2f}" for found in engines.values()]
         lines.append(f"| {name} | {' | '.join(cells)} |")
+    cells = [_memory_cell(found["cost"]["memory"]) for found in engines.values()]
+    lines.append(f"| memory, MiB | {' | '.join(cells)} |")
     return "\n".join([*lines, "", origin_of(result)]) + "\n"
 
 
 def _cell(times: Sequence[float]) -> str:
-    return f"{statistics.median(times):.0f} ({max(times):.0f})"
+    ordered = sorted(times)
+    return f"{statistics.median(times):.0f} ({ordered[math.ceil(0.95 * len(ordered)) - 1]:.0f})"
+
+
+def _memory_cell(memory: Sequence[float]) -> str:
+    return f"{memory[len(memory) // 4]:.0f} → {memory[-1]:.0f}"
 
 
 def main() -> None:
@@ -196,16 +240,16 @@ def main() -> None:
     parser = parser_of(__doc__, engines=("postgresql", "sqlite"))
     parser.add_argument("--queues", type=int, default=100, help="how many there are")
     parser.add_argument("--messages", type=int, default=1_000_000, help="live, and archived")
-    parser.add_argument("--rounds", type=int, default=7, help="of each page")
+    parser.add_argument("--rounds", type=int, default=20, help="looks at each page")
     parser.add_argument("--viewers", type=int, default=20, help="at once")
-    parser.add_argument("--seconds", type=int, default=30, help="that they watch")
+    parser.add_argument("--minutes", type=float, default=1.0, help="that they watch")
     options = parser.options(
-        {"queues": 10, "messages": 10_000, "rounds": 2, "viewers": 5, "seconds": 5}
+        {"queues": 10, "messages": 10_000, "rounds": 2, "viewers": 5, "minutes": 0.1}
     )
     if options.markdown:
         print(section(), end="")
         return
-    names = ("queues", "messages", "rounds", "viewers", "seconds")
+    names = ("queues", "messages", "rounds", "viewers", "minutes")
     sizes = {name: getattr(options, name) for name in names}
     parser.measure_each(NAME, options, sizes, lambda engine, _: measure(engine, options))
     print(section())
