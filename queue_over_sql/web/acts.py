@@ -70,7 +70,14 @@ class Chosen:
     at_most: int | None = None
 
     def live(self, queue: Queue) -> list[LiveSelection]:
-        """The live messages that are meant."""
+        """The live messages that are meant.
+
+        Raises:
+            ValueError: ``like`` means dead letters.
+        """
+        if self.like is not None:
+            msg = "Only dead letters are chosen by their error."
+            raise ValueError(msg)
         if self.ids:
             return [queue.messages(where=queue.table.c.id.in_(self.ids))]
         return [queue.messages(**self.filters)]
