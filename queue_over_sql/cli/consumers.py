@@ -21,8 +21,8 @@ from queue_over_sql.cli.options import (
 from queue_over_sql.cli.output import build_table
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import stop_on_signals
-from queue_over_sql.cli.values import format_age, format_bytes, format_duration
-from queue_over_sql.plots.words import counted
+from queue_over_sql.cli.values import format_age, format_bytes
+from queue_over_sql.plots.words import counted, format_duration
 
 if TYPE_CHECKING:
     from queue_over_sql.observability.counting import SharedLook

@@ -10,12 +10,7 @@ import typer
 
 from queue_over_sql.cli.session import queue_names
 from queue_over_sql.cli.signals import ExitCode
-from queue_over_sql.cli.values import (
-    RETRY_HELP,
-    parse_duration,
-    parse_instant,
-    parse_pairs,
-)
+from queue_over_sql.cli.values import RETRY_HELP, parse_duration, parse_instant, parse_pairs
 
 QUEUES_PANEL = "Queues"
 MESSAGES_PANEL = "Messages"

@@ -16,14 +16,14 @@ from rich.text import Text
 
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.dialects.engines import hide_passwords
-from queue_over_sql.queues.json_lines import UNSEEN, to_json
+from queue_over_sql.plots.words import visible
+from queue_over_sql.queues.json_lines import to_json
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
 NARROWEST_CUT = 10
 UNBOUNDED = 1_000_000_000
-LAYOUT = "\n\t"
 _DONE = "{task.completed:,}"
 Found = TypeVar("Found")
 
@@ -35,11 +35,6 @@ def insist_on_output() -> None:
             "standard output is closed, so nothing was done; redirect it to /dev/null if you do "
             "not need it"
         )
-
-
-def printable(text: str, *, keep: str = "") -> str:
-    r"""`text` with control characters escaped, such as ``\x1b``, except those in `keep`."""
-    return UNSEEN.sub(lambda found: found[0] if found[0] in keep else repr(found[0])[1:-1], text)
 
 
 class _Console(Console):
@@ -62,7 +57,7 @@ class Output:
         A terminal gets control characters escaped; a pipe or a file gets `text` unchanged.
         """
         if sys.stdout.isatty():
-            text = printable(text, keep=LAYOUT)
+            text = visible(text)
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
 
@@ -73,21 +68,19 @@ class Output:
         elif human is not None:
             # As a note: one line for a pipe, however long it is.
             soft_wrap = not self.out.is_terminal
-            self.out.print(
-                escape(printable(human, keep=LAYOUT)), highlight=False, soft_wrap=soft_wrap
-            )
+            self.out.print(escape(visible(human)), highlight=False, soft_wrap=soft_wrap)
 
     def note(self, text: str) -> None:
         """Write a message for a person to standard error."""
         # Broken into lines for a terminal only: a pipe gets each remark as one line.
         soft_wrap = not self.err.is_terminal
-        text = escape(printable(hide_passwords(text), keep=LAYOUT))
+        text = escape(visible(hide_passwords(text)))
         self.err.print(text, style="dim", highlight=False, soft_wrap=soft_wrap)
 
     def error(self, text: str) -> None:
         """Write an error to standard error, with the passwords of URLs hidden."""
         label = Text("Error: ", style="bold red")
-        shown = printable(hide_passwords(text), keep=LAYOUT)
+        shown = visible(hide_passwords(text))
         self.err.print(label + Text(shown), highlight=False, soft_wrap=True)
 
     def nothing(self, text: str) -> NoReturn:
@@ -141,7 +134,7 @@ class Output:
         """Print one object, one field per line; nothing is cut."""
         widest = max(map(len, fields))
         for name, value in fields.items():
-            self.line(f"{name:{widest}}  {printable(value)}")
+            self.line(f"{name:{widest}}  {visible(value, keep='')}")
 
     def progress(self, *, total_known: bool = True, of_bytes: bool = False) -> Progress:
         """A progress bar on standard error, silent when that is no terminal or with ``--json``.
@@ -195,7 +188,7 @@ def build_table(
 
 
 def _cell(cell: object) -> Text:
-    return cell if isinstance(cell, Text) else Text(printable(str(cell)))
+    return cell if isinstance(cell, Text) else Text(visible(str(cell), keep=""))
 
 
 def _widths_of_cut_columns(

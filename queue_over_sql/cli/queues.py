@@ -31,14 +31,13 @@ from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.values import (
     COLUMN_HELP,
-    format_duration,
     named_by_path,
     parse_column,
     parse_duration,
     parse_retry,
 )
 from queue_over_sql.durations import exact_duration
-from queue_over_sql.plots.words import counted
+from queue_over_sql.plots.words import counted, format_duration
 
 UNLIMITED: Final = "unlimited"
 DEFAULT_KIND_TIMEOUT: Final = EffectiveSettings().kind_timeout

@@ -19,11 +19,11 @@ from queue_over_sql.cli.filters import (
 )
 from queue_over_sql.cli.lines import payload_line
 from queue_over_sql.cli.options import MESSAGES_PANEL, QueueName, argument, number
-from queue_over_sql.cli.output import LAYOUT, printable
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.cli.values import format_instant
 from queue_over_sql.message import PREVIOUS_ERROR
+from queue_over_sql.plots.words import visible
 from queue_over_sql.queues.json_lines import message_fields
 
 ArchiveOption = Annotated[
@@ -127,10 +127,10 @@ def show(
         session.output.details({name: _one_line(str(value)) for name, value in shown.items()})
         session.output.line("")
         for at, event in _story(message, status, consumer):
-            session.output.line(f"{format_instant(at):19}  {printable(_one_line(event))}")
+            session.output.line(f"{format_instant(at):19}  {visible(_one_line(event), keep='')}")
         if traceback is not None:
             session.output.line("")
-            session.output.line(printable(traceback.rstrip(), keep=LAYOUT))
+            session.output.line(visible(traceback.rstrip()))
 
 
 _HOLDER: Final = ("consumer_id", "name", "host", "pid", "heartbeat_at", "expires_at")

@@ -18,8 +18,8 @@ from queue_over_sql.cli.spark import (
     load_function,
     spark_session,
 )
-from queue_over_sql.cli.values import format_duration, parse_duration
-from queue_over_sql.plots.words import counted
+from queue_over_sql.cli.values import parse_duration
+from queue_over_sql.plots.words import counted, format_duration
 
 if TYPE_CHECKING:
     from rich.progress import Progress

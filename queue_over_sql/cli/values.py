@@ -18,8 +18,8 @@ from sqlalchemy.types import TypeEngine
 from queue_over_sql import Delays, ExponentialBackoff, FixedDelay, NoRetry, RetryPolicy
 from queue_over_sql.durations import parse_seconds
 from queue_over_sql.payloads.codec import json_or_text
+from queue_over_sql.plots.words import format_duration
 
-SHOWN_WITH_TENTHS = 10
 DURATION_HELP = "Write it in seconds, or with units: 250ms, 90s, 1h30m, 7d."
 
 
@@ -74,22 +74,6 @@ def _split_pair(pair: str, option: str) -> tuple[str, str]:
 def _parse_pair(pair: str, option: str) -> tuple[str, Any]:
     name, value = _split_pair(pair, option)
     return name, json_or_text(value)
-
-
-def format_duration(seconds: float | None) -> str:
-    """A duration for people: ``0.2s``, ``42s``, ``3m 20s``, ``2h 05m``, ``4d 1h``; None: ``-``."""
-    if seconds is None:
-        return "-"
-    if seconds < SHOWN_WITH_TENTHS:
-        return f"{seconds:.1f}s"
-    minutes, whole_seconds = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days}d {hours}h"
-    if hours:
-        return f"{hours}h {minutes:02d}m"
-    return f"{minutes}m {whole_seconds:02d}s" if minutes else f"{whole_seconds}s"
 
 
 def format_instant(at: datetime | None) -> str:

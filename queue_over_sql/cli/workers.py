@@ -29,11 +29,11 @@ from queue_over_sql.cli.options import (
     duration,
     number,
 )
-from queue_over_sql.cli.output import LAYOUT, printable
 from queue_over_sql.cli.session import URL_VARIABLE, Commands, Session
 from queue_over_sql.cli.signals import ExitCode, Stop, stop_on_signals
 from queue_over_sql.cli.values import import_object
 from queue_over_sql.dialects.engines import hide_passwords
+from queue_over_sql.plots.words import visible
 from queue_over_sql.worker.worker import narrow, stop_at_once
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ class LogFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The finished line, and below it the traceback if there is one."""
-        return printable(hide_passwords(super().format(record)), keep=LAYOUT)
+        return visible(hide_passwords(super().format(record)))
 
 
 class JsonLogFormatter(logging.Formatter):

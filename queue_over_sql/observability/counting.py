@@ -7,11 +7,11 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from sqlalchemy import func, literal_column, select, union_all
+from sqlalchemy import and_, case, func, literal_column, select, true, union_all
 
 from queue_over_sql.durations import stored_number
 from queue_over_sql.errors import QueueError
@@ -35,7 +35,8 @@ COUNTED: Final = (*(status.value for status in Status), *(each.value for each in
 EXACT_SECONDS: Final = 60.0
 """How long a statement that counts to the end may take, in seconds."""
 
-# Each level of priority is counted by itself, along the index of claims, up to so many levels.
+# Each level of priority is counted by itself, along the index of claims, up to so many levels. Of
+# more levels a limited count looks at the first messages only.
 _MOST_LEVELS: Final = 8
 # So many queues are counted by one statement.
 _AT_ONCE: Final = 20
@@ -45,6 +46,10 @@ _NEGLECTED_SECONDS: Final = 60.0
 _SHARE: Final = 0.02
 
 
+class AtLeast(int):
+    """A count of which it is only known that there are no fewer."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class QueueCounts:
     """What a queue holds.
@@ -52,7 +57,7 @@ class QueueCounts:
     Attributes:
         name: of the queue.
         paused: whether nobody gets messages.
-        counts: by status and outcome; up to the limit of the count, if it has one, plus 1.
+        counts: by status and outcome, each ``AtLeast`` where more were not looked at.
         oldest_ready: for how many seconds the oldest ready message has been due; None without one.
         problem: why it could not be looked at; then there are no counts.
     """
@@ -66,18 +71,24 @@ class QueueCounts:
     @property
     def dead(self) -> int:
         """How many dead letters the archive has."""
-        return self.counts.get("failed", 0) + self.counts.get("rejected", 0)
+        return _sum(self.counts.get(name, 0) for name in ("failed", "rejected"))
 
     @property
     def live(self) -> int:
         """How many messages are not finished."""
-        return sum(self.counts.get(status.value, 0) for status in Status)
+        return _sum(self.counts.get(status.value, 0) for status in Status)
 
     @property
     def neglected(self) -> bool:
         """Whether messages wait and nobody takes any."""
         waited = self.oldest_ready or 0.0
         return not (self.paused or self.counts.get("claimed")) and waited > _NEGLECTED_SECONDS
+
+
+def _sum(counts: Iterable[int]) -> int:
+    parts = list(counts)
+    total = sum(parts)
+    return AtLeast(total) if any(isinstance(each, AtLeast) for each in parts) else total
 
 
 class Counting:
@@ -87,7 +98,8 @@ class Counting:
 
     Args:
         names: what is counted, of ``COUNTED``.
-        limit: counts end one above it, so that a look stays short; None for exact counts.
+        limit: counts go up to it, and no more messages are looked at for each, so that a look stays
+            short; None for exact counts.
         told: puts the error of a queue that cannot be looked at into words.
     """
 
@@ -151,12 +163,22 @@ class Counting:
         together: Any = parts[0] if len(parts) == 1 else union_all(*parts)
         rows = connection.execute(together).all()
         found = []
-        for place, age, *numbers in sorted(rows):
+        for place, age, first, newest, *numbers in sorted(rows):
             record = known[place].record
-            counts = {n: int(number) for n, number in zip(self.names, numbers, strict=True)}
+            seen = dict.fromkeys(self.names, newest)
+            seen |= {"ready": first, "delayed": first, "claimed": 0, "held": max(first, newest)}
+            counts = {
+                name: self._limited(int(number), seen[name])
+                for name, number in zip(self.names, numbers, strict=True)
+            }
             seconds = None if age is None else max(0.0, int(age) / 1_000_000)
             found.append(QueueCounts(record.name, record.paused, counts, seconds))
         return found
+
+    def _limited(self, number: int, seen: int) -> int:
+        if self._limit is None or max(number, seen) <= self._limit:
+            return number
+        return AtLeast(min(number, self._limit))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,16 +192,25 @@ class _Known:
 def _columns(
     tables: QueueTables, levels: int, names: Sequence[str], limit: int | None
 ) -> list[Any]:
-    due = select(func.min(_oldest(tables, levels).c.due)).scalar_subquery()
-    found: list[Any] = [(tables.dialect.now() - due).label("age")]
-    for name in names:
-        table, conditions = _counted(tables, name)
-        split = name in set(Status) - {Status.CLAIMED}
-        by_level = _levels(tables, levels) if split else [()]
-        rows = [(*conditions, *level) for level in by_level]
-        number = _exactly(table, rows) if limit is None else _up_to(limit, table, rows)
-        found.append(number.label(name))
-    return found
+    """What is selected of a queue: an age, how many rows were looked at for some counts, counts.
+
+    Where an index leads to what is counted, it is counted up to the limit. Else as many messages
+    are looked at, and what is counted is among them.
+    """
+    due = select(func.min(_oldest(tables, levels, limit).c.due)).scalar_subquery()
+    first: Any = literal_column("0")
+    newest: Any = literal_column("0")
+    if limit is not None and levels > _MOST_LEVELS:
+        first = _among(_first(tables, true(), limit))
+    if limit is not None and tables.ends_in_place:
+        newest = _among(_newest(tables, true(), limit))
+    found: list[Any] = [
+        (tables.dialect.now() - due).label("age"),
+        first.label("seen_first"),
+        newest.label("seen_newest"),
+    ]
+    count = _exactly if limit is None else _up_to(limit)
+    return [*found, *(count(tables, levels, name).label(name) for name in names)]
 
 
 def _counted(tables: QueueTables, name: str) -> tuple[Any, tuple[ColumnElement[bool], ...]]:
@@ -188,37 +219,71 @@ def _counted(tables: QueueTables, name: str) -> tuple[Any, tuple[ColumnElement[b
     return tables.archive, (tables.archive.c.outcome == name, *tables.finished_only())
 
 
-def _levels(tables: QueueTables, levels: int) -> list[tuple[ColumnElement[bool], ...]]:
-    if levels > _MOST_LEVELS:
+def _levels(tables: QueueTables, levels: int, name: str) -> list[tuple[ColumnElement[bool], ...]]:
+    if levels > _MOST_LEVELS or name not in set(Status) - {Status.CLAIMED}:
         return [()]
     return [(tables.live.c.priority == level,) for level in range(levels)]
 
 
-def _exactly(table: Any, rows: Sequence[Sequence[ColumnElement[bool]]]) -> Any:
+def _exactly(tables: QueueTables, levels: int, name: str) -> Any:
+    table, conditions = _counted(tables, name)
     numbers: list[Any] = [
-        select(func.count()).select_from(table).where(*conditions).scalar_subquery()
-        for conditions in rows
+        select(func.count()).select_from(table).where(*conditions, *level).scalar_subquery()
+        for level in _levels(tables, levels, name)
     ]
     return sum(numbers[1:], start=numbers[0])
 
 
-def _up_to(limit: int, table: Any, rows: Sequence[Sequence[ColumnElement[bool]]]) -> Any:
-    parts: list[Any] = []
-    for conditions in rows:
-        some: Any = select(literal_column("1").label("one")).select_from(table).where(*conditions)
-        parts.append(select(some.limit(limit + 1).subquery().c.one))
-    together: Any = parts[0] if len(parts) == 1 else union_all(*parts)
-    limited: Any = select(together.subquery().c.one).limit(limit + 1).subquery()
-    counted: Any = select(func.count())
-    return counted.select_from(limited).scalar_subquery()
+def _up_to(limit: int) -> Callable[[QueueTables, int, str], Any]:
+    def count(tables: QueueTables, levels: int, name: str) -> Any:
+        table, conditions = _counted(tables, name)
+        if tables.ends_in_place and name in {Status.HELD, *Outcome}:
+            return _among(_newest(tables, and_(*conditions), limit))
+        if levels > _MOST_LEVELS and name in set(Status) - {Status.CLAIMED}:
+            return _among(_first(tables, and_(*conditions), limit))
+        parts: list[Any] = []
+        for level in _levels(tables, levels, name):
+            rows: Any = select(literal_column("1").label("one")).select_from(table)
+            rows = rows.where(*conditions, *level).limit(limit + 1)
+            parts.append(select(rows.subquery().c.one))
+        together: Any = parts[0] if len(parts) == 1 else union_all(*parts)
+        limited: Any = select(together.subquery().c.one).limit(limit + 1).subquery()
+        counted: Any = select(func.count())
+        return counted.select_from(limited).scalar_subquery()
+
+    return count
 
 
-def _oldest(tables: QueueTables, levels: int) -> Any:
+def _among(rows: Any) -> Any:
+    return select(func.count(rows.subquery().c.due)).scalar_subquery()
+
+
+def _first(tables: QueueTables, condition: ColumnElement[bool], limit: int) -> Any:
+    # Along the index of claims: the most urgent ones that nobody holds.
+    c = tables.live.c
+    due = case((condition, func.coalesce(c.available_at, 0))).label("due")
+    free = [c.consumer_id.is_(None)]
+    if tables.ends_in_place:
+        free.append(c.available_at.is_not(None))
+    rows = select(due).where(*free).order_by(c.priority, c.available_at, c.id)
+    return rows.limit(limit + 1)
+
+
+def _newest(tables: QueueTables, condition: ColumnElement[bool], limit: int) -> Any:
+    # Along the primary key of a table of the user's, which has no index on how its rows ended.
+    due = case((condition, literal_column("1"))).label("due")
+    rows = select(due).select_from(tables.live).order_by(tables.live.c.id.desc())
+    return rows.limit(limit + 1)
+
+
+def _oldest(tables: QueueTables, levels: int, limit: int | None) -> Any:
     c = tables.live.c
     ready = (has_status(tables, Status.READY), *tables.live_only())
+    if limit is not None and levels > _MOST_LEVELS:
+        return _first(tables, and_(*ready), limit).subquery()
     parts = [
         select(func.min(c.available_at).label("due")).where(*ready, *level)
-        for level in _levels(tables, levels)
+        for level in _levels(tables, levels, Status.READY)
     ]
     return (parts[0] if len(parts) == 1 else union_all(*parts)).subquery()
 

@@ -15,20 +15,39 @@ _DAY: Final = 86_400.0
 _THOUSAND: Final = 1_000.0
 
 
+# Control characters, changes of the direction of writing, and what no character is.
+_UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+# They join the parts of an emoji, and letters of some scripts.
+_JOINERS: Final = "\u200c\u200d"
+
+
+def visible(text: str, keep: str = "\n\t") -> str:
+    r"""A text with what cannot be seen written out, such as ``\x1b`` or ``\u202e``."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        repr(each)[1:-1] if is_unseen(each) and each not in keep else each for each in text
+    )
+
+
+def is_unseen(character: str) -> bool:
+    """Whether a character does something to whoever looks, or is not there for them."""
+    return unicodedata.category(character) in _UNSEEN and character not in _JOINERS
+
+
 def clean(text: object) -> str:
     """A text of whatever origin, for HTML and SVG, inside elements and attributes.
 
     Control characters, and those that turn the direction of what follows, are shown as a sign.
     """
-    shown = "".join(_visible(character) for character in str(text))
+    shown = "".join(_on_one_line(character) for character in str(text))
     return html.escape(shown, quote=True)
 
 
-def _visible(character: str) -> str:
+def _on_one_line(character: str) -> str:
     if character in "\n\t":
         return " "
-    hidden = unicodedata.category(character) in {"Cc", "Cf", "Cs", "Co"}
-    return "\N{REPLACEMENT CHARACTER}" if hidden else character
+    return "\N{REPLACEMENT CHARACTER}" if is_unseen(character) else character
 
 
 def count_words(count: float) -> str:
@@ -62,6 +81,22 @@ def duration_words(seconds: float | None) -> str:
     if milliseconds >= 1:
         return f"{_short(milliseconds)} ms"
     return f"{_short(milliseconds * _THOUSAND)} µs"
+
+
+def format_duration(seconds: float | None) -> str:
+    """A duration for people: ``0.2s``, ``42s``, ``3m 20s``, ``2h 05m``, ``4d 1h``; none: ``-``."""
+    if seconds is None:
+        return "-"
+    if seconds < _SMALL:
+        return f"{seconds:.1f}s"
+    minutes, whole_seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}d {hours}h"
+    if hours:
+        return f"{hours}h {minutes:02d}m"
+    return f"{minutes}m {whole_seconds:02d}s" if minutes else f"{whole_seconds}s"
 
 
 def _short(value: float) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -13,6 +12,7 @@ from sqlalchemy import String, Text, cast, func, null, select
 
 from queue_over_sql.durations import optional_instant
 from queue_over_sql.message import Status
+from queue_over_sql.plots.words import visible
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues.selection import ArchiveSelection, rows_of
 from queue_over_sql.schema.existing import ADDED_COLUMNS
@@ -203,20 +203,6 @@ def written(text: str, mask: Mask) -> str:
         if mask:
             return "This is not valid JSON, so its fields cannot be masked and it is not shown."
     return visible(text)
-
-
-def visible(text: str) -> str:
-    r"""A text in which what cannot be seen is written out, such as ``\u202e``."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(_written(each) for each in text)
-
-
-def _written(character: str) -> str:
-    if character in "\n\t" or unicodedata.category(character) not in {"Cc", "Cf", "Cs", "Co", "Cn"}:
-        return character
-    number = ord(character)
-    return f"\\u{number:04x}" if number <= 0xFFFF else f"\\U{number:08x}"  # noqa: PLR2004
 
 
 def _hex(content: bytes, size: int) -> str:

@@ -12,25 +12,22 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
 from starlette.datastructures import FormData
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from queue_over_sql.errors import QueueError
-from queue_over_sql.plots.words import UNKNOWN, duration_words
 from queue_over_sql.web.access import CSRF_FIELD, Access, Principal, Refused
 from queue_over_sql.web.actions import ACTIONS, Asked, Told
-from queue_over_sql.web.looks import visible
 from queue_over_sql.web.masking import Mask
 from queue_over_sql.web.problems import TITLES, Problem, problem_of, reading
 from queue_over_sql.web.settings import Role, WebSettings
-from queue_over_sql.web.snapshot import COUNT_LIMIT, Overview, Snapshots
+from queue_over_sql.web.snapshot import Overview, Snapshots
+from queue_over_sql.web.words import FILTERS, shown
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -62,7 +59,6 @@ FORM_FIELDS: Final = 2_000
 _BIGINT: Final = 2**63
 _FLASH: Final = "queue_over_sql_flash"
 _ID: Final = re.compile(r"-?[0-9]{1,19}")
-_UNITS: Final = {"d": 86_400, "h": 3_600, "min": 60}
 
 
 class Site:
@@ -320,61 +316,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_shown,
+        finalize=shown,
     )
-    environment.filters |= {"count": count, "when": when, "duration": duration_words, "raw": raw}
-    environment.filters |= {"age": age, "moment": moment}
+    environment.filters |= FILTERS
     return environment
-
-
-def _shown(value: Any) -> Any:
-    # Whatever a template writes: a name, an error, a key. What cannot be seen is written out.
-    if value is None:
-        return ""
-    return visible(value) if type(value) is str else value
-
-
-def raw(text: object) -> Markup:
-    """A text as it is, for the value of a form's field, which is sent back as it stands there."""
-    return escape(str(text))
-
-
-def count(number: int) -> str:
-    """A count that goes up to a limit: ``1,234``, ``10,000+``."""
-    return f"{COUNT_LIMIT:,}+" if number > COUNT_LIMIT else f"{number:,}"
-
-
-def about(seconds: float) -> str:
-    """A duration to its unit: ``5 s``, ``12 min``, ``3 h``, ``40 d``."""
-    for unit, length in (("d", 172_800), ("h", 7_200), ("min", 120)):
-        if seconds >= length:
-            return f"{seconds / _UNITS[unit]:.0f} {unit}"
-    return f"{seconds:.0f} s"
-
-
-def age(seconds: float | None) -> str:
-    """How long something has waited; a dash where nothing waits."""
-    return UNKNOWN if seconds is None else about(seconds)
-
-
-def when(at: datetime | None) -> Markup:
-    """An instant, with how long that is from now."""
-    if at is None:
-        return Markup("&ndash;")
-    seconds = (datetime.now(UTC) - at).total_seconds()
-    told = "now"
-    if abs(seconds) >= 1:
-        length = about(abs(seconds))
-        told = f"{length} ago" if seconds > 0 else f"in {length}"
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(at.isoformat(), _utc(at), told)
-
-
-def moment(at: datetime | None) -> Markup:
-    """As ``when``, with the instant itself."""
-    if at is None:
-        return when(at)
-    return when(at) + Markup(' <span class="soft small">{}</span>').format(_utc(at))
-
-
-def _utc(at: datetime) -> str:
-    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -16,7 +16,7 @@ from queue_over_sql.service import QueueService, parts_of
 from queue_over_sql.web.problems import problem_of
 
 COUNT_LIMIT: Final = 10_000
-"""Counts go up to here; one more means "more than"."""
+"""Counts go up to here."""
 
 _HISTORY_SECONDS: Final = 15.0
 _LONGEST_PAUSE: Final = 30.0

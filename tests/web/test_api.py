@@ -12,11 +12,12 @@ import anyio
 import pytest
 from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, text
 
-from queue_over_sql import ArchiveSelection, DatabaseUnavailable, Queue, QueueService
+from queue_over_sql import ArchiveSelection, DatabaseUnavailable, Queue, QueueError, QueueService
 from queue_over_sql.queues.selection import Selection
 from queue_over_sql.web.api.clients import HTTP_CLIENTS, ClientQueue
 from queue_over_sql.web.api.counts import SharedStats
 from queue_over_sql.web.settings import Role
+from queue_over_sql.web.tables import WebStore
 from tests.waiting import wait_until
 from tests.web.conftest import MakeServer, Server
 
@@ -493,6 +494,24 @@ def test_what_comes_meanwhile_is_left_alone(
     assert (409, True) == (answer.status_code, answer.json()["found"] > found), answer.text
     assert 2 <= counted(jobs.archive.messages())
     assert [] == server.json("GET", "/audit?queue=jobs")["rows"]
+
+
+def test_nothing_is_changed_that_is_not_in_the_audit(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its row cannot be written, the change is undone."""
+    jobs = server.service.queue("jobs")
+    jobs.publish(1)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise QueueError("the disk is full")
+
+    monkeypatch.setattr(WebStore, "write_audit", fail)
+    answer = server.call("POST", "/queues/jobs/messages/delete", json={"ids": [1]})
+    assert 409 == answer.status_code, answer.text
+    assert 1 == jobs.stats().ready
+    # What is no change of messages goes on, and the log has it.
+    server.json("POST", "/queues/jobs/pause")
 
 
 def test_story(server: Server) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -11,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
-from sqlalchemy import event
+from sqlalchemy import Connection, event
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from queue_over_sql import NoRetry
+from queue_over_sql import Delays, ExponentialBackoff, FixedDelay, NoRetry
+from queue_over_sql.dialects.checkup import SQLiteCheckup
 from queue_over_sql.observability import counting
 from queue_over_sql.observability.history import History
 from queue_over_sql.service import parts_of
-from queue_over_sql.web import snapshot
+from queue_over_sql.web import snapshot, words
 from queue_over_sql.web.app import create_app
 from queue_over_sql.web.server import serving
 from queue_over_sql.web.settings import Role, WebSettings
@@ -243,6 +245,9 @@ def test_all_that_match_may_grow(open_site: Open, jobs: Queue) -> None:
     browser.press("Remove")
     assert "Permanently remove 5 messages from the archive?" in browser.text()
     assert 5 == jobs.stats().failed
+    # Live messages have no error to be chosen by.
+    browser.post("/do/hold", 422, queue="jobs", like="4", confirmed="99", csrf=fields["csrf"])
+    assert 0 == jobs.stats().held
 
 
 def csrf_of(browser: Browser) -> str:
@@ -275,6 +280,31 @@ def test_settings_are_changed_and_changed_back(open_site: Open, jobs: Queue) -> 
     assert (timedelta(minutes=5), 5) == (jobs.settings.lease, jobs.settings.max_attempts)
     browser.get("/queues/jobs")
     browser.press("Change", 422, lease="soon", max_attempts="7", archive="all")
+
+
+def test_settings_are_said_in_words(open_site: Open, service: QueueService) -> None:
+    """Retry policies, durations and conditions, as no Python value is."""
+    hour = timedelta(hours=1)
+    options: dict[str, Any] = {"archive": "all", "archive_ttl": {"done": hour, "failed": None}}
+    policies: dict[str, tuple[Any, str]] = {
+        "grows": (ExponentialBackoff(), "after 1s, 2s, 4s, 8s and so on, up to 1h"),
+        "fixed": (FixedDelay(90), "after 1m30s"),
+        "listed": (Delays([1, 10, hour]), "after 1s, 10s, then 1h"),
+        "none": (NoRetry(), "never: the first failure makes a dead letter"),
+    }
+    for name, (policy, _) in policies.items():
+        service.create_queue(name, retry=policy, dedup_window=hour, **options)
+    service.schedules.add("regular", "fixed", {"n": 1}, every=5400)
+    service.create_topic("news").subscribe("fixed", "#", where={"paid": True, "by": None})
+    browser = open_site()
+    for name, (_, told) in policies.items():
+        browser.get(f"/queues/{name}")
+        assert f"Retry {told} Priorities" in browser.text()
+        assert "Archive kept for done 1h, others for ever Deduplication 1h" in browser.text()
+    browser.get("/schedules")
+    assert "every 1h30m" in browser.text()
+    browser.get("/topics")
+    assert "by = null, paid = true" in browser.text()
 
 
 def test_charts_show_what_services_recorded(
@@ -404,7 +434,6 @@ def test_browsers_hear_of_changes(
 def test_counts_have_a_limit(open_site: Open, jobs: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which is said as such; nothing is counted beyond it."""
     monkeypatch.setattr(snapshot, "COUNT_LIMIT", 5)
-    monkeypatch.setattr("queue_over_sql.web.site.COUNT_LIMIT", 5)
     assert ">5+</a>" in open_site().get("/")
     assert 11 == jobs.stats().ready
 
@@ -460,3 +489,51 @@ def test_an_overview_counts_as_stats_do(make_service: MakeService, priorities: i
         assert (exact.oldest_ready_age is None) == (stats.oldest_ready_age is None)
         ageless = (replace(each, oldest_ready_age=None, wal_bytes=None) for each in (exact, stats))
         assert 1 == len(set(ageless))
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.parametrize("kind", ["levels", "many levels", "adopted"])
+def test_a_look_costs_as_much_whatever_there_is(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Where most of a queue is looked for in vain, too; what was not looked at is said by a +."""
+    monkeypatch.setattr(snapshot, "COUNT_LIMIT", 50)
+    service = make_service()
+    if kind == "adopted":
+        create_invoices(parts_of(service).connections.engine, 400)
+        queue: Any = service.adopt_queue("jobs", Invoice)
+        fill: Any = lambda count: queue.enqueue(Invoice.number <= count)  # noqa: E731
+    else:
+        queue = service.create_queue("jobs", priorities=3 if kind == "levels" else 100)
+        fill = lambda count: queue.publish_many([1] * count)  # noqa: E731
+    fill(100)
+    few = steps_of_a_look(service)
+    fill(4_000)
+    assert steps_of_a_look(service) < 2 * few
+    (seen,) = Snapshots(service).overview().queues
+    assert "50+" == words.count(seen.counts["ready"])
+    # Of messages of three levels it is known that none is delayed.
+    told = "0" if kind != "many levels" else "0+"
+    assert told == words.count(seen.counts["delayed"])
+
+
+def steps_of_a_look(service: QueueService) -> int:
+    """How many hundreds of its instructions SQLite runs for one look."""
+    steps = [0]
+
+    def count() -> int:
+        steps[0] += 1
+        return 0
+
+    @contextlib.contextmanager
+    def counting(_: Any, connection: Connection, __: float) -> Iterator[None]:
+        raw: Any = connection.connection.dbapi_connection
+        raw.set_progress_handler(count, 100)
+        yield
+        raw.set_progress_handler(None, 0)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(SQLiteCheckup, "bounded", counting)
+        overview = Snapshots(service).overview()
+    assert overview.problem is None
+    return steps[0]

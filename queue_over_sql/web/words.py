@@ -1,0 +1,130 @@
+"""Words: how counts, instants and settings stand on a page, never as Python writes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any, Final
+
+from markupsafe import Markup, escape
+
+from queue_over_sql.durations import exact_duration, to_timedelta
+from queue_over_sql.message import Outcome
+from queue_over_sql.observability.counting import AtLeast
+from queue_over_sql.plots.words import UNKNOWN, duration_words, visible
+from queue_over_sql.retry import Delays, ExponentialBackoff, FixedDelay, NoRetry
+
+_SHOWN_DELAYS: Final = 4
+_UNITS: Final = {"d": 86_400, "h": 3_600, "min": 60}
+
+
+def shown(value: Any) -> Any:
+    """Whatever a template writes: a name, an error, a key. What cannot be seen is written out."""
+    if value is None:
+        return ""
+    return visible(value) if type(value) is str else value
+
+
+def raw(text: object) -> Markup:
+    """A text as it is, for the value of a form's field, which is sent back as it stands there."""
+    return escape(str(text))
+
+
+def count(number: int) -> str:
+    """A count that goes up to a limit: ``1,234``, ``10,000+``."""
+    return f"{number:,}+" if isinstance(number, AtLeast) else f"{number:,}"
+
+
+def about(seconds: float) -> str:
+    """A duration to its unit: ``5 s``, ``12 min``, ``3 h``, ``40 d``."""
+    for unit, length in (("d", 172_800), ("h", 7_200), ("min", 120)):
+        if seconds >= length:
+            return f"{seconds / _UNITS[unit]:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def age(seconds: float | None) -> str:
+    """How long something has waited; a dash where nothing waits."""
+    return UNKNOWN if seconds is None else about(seconds)
+
+
+def when(at: datetime | None) -> Markup:
+    """An instant, with how long that is from now."""
+    if at is None:
+        return Markup("&ndash;")
+    seconds = (datetime.now(UTC) - at).total_seconds()
+    told = "now"
+    if abs(seconds) >= 1:
+        length = about(abs(seconds))
+        told = f"{length} ago" if seconds > 0 else f"in {length}"
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(at.isoformat(), _utc(at), told)
+
+
+def moment(at: datetime | None) -> Markup:
+    """As ``when``, with the instant itself."""
+    if at is None:
+        return when(at)
+    return when(at) + Markup(' <span class="soft small">{}</span>').format(_utc(at))
+
+
+def _utc(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def setting(value: Any) -> str:
+    """The value of a setting: ``30d``, ``done 7d, others for ever``, ``after 1s, 10s, then 1m``."""
+    if value is None:
+        return "for ever"
+    if isinstance(value, timedelta):
+        return exact_duration(value.total_seconds())
+    if isinstance(value, Mapping):
+        told = [f"{name} {setting(each)}" for name, each in value.items()]
+        return ", ".join([*told, "others for ever"] if len(told) < len(Outcome) else told)
+    return _RETRIES.get(type(value), str)(value)
+
+
+def fields(wanted: Mapping[str, Any]) -> str:
+    """Fields of a payload and the values that they must have: ``paid = true``."""
+    told = (f"{path} = {json.dumps(value, ensure_ascii=False)}" for path, value in wanted.items())
+    return ", ".join(told)
+
+
+def _length(delay: float | timedelta) -> str:
+    return exact_duration(to_timedelta(delay, "delay", zero=True).total_seconds())
+
+
+def _exponential(policy: ExponentialBackoff) -> str:
+    longest = to_timedelta(policy.maximum, "maximum", zero=True).total_seconds()
+    delay = to_timedelta(policy.base, "base", zero=True).total_seconds()
+    delays = [min(longest, delay * policy.factor**power) for power in range(_SHOWN_DELAYS)]
+    told = [exact_duration(each) for each in delays]
+    if any(one == other for one, other in pairwise(told)):
+        return f"after {told[0]}, then up to {exact_duration(longest)}"
+    return f"after {', '.join(told)} and so on, up to {exact_duration(longest)}"
+
+
+def _delays(policy: Delays) -> str:
+    *first, last = [_length(each) for each in policy.delays]
+    return f"after {', '.join(first)}, then {last}" if first else f"after {last}"
+
+
+_RETRIES: Final[Mapping[type, Callable[[Any], str]]] = {
+    ExponentialBackoff: _exponential,
+    FixedDelay: lambda policy: f"after {_length(policy.delay)}",
+    Delays: _delays,
+    NoRetry: lambda _: "never: the first failure makes a dead letter",
+}
+
+FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
+    "age": age,
+    "count": count,
+    "duration": duration_words,
+    "fields": fields,
+    "moment": moment,
+    "raw": raw,
+    "setting": setting,
+    "when": when,
+}
+"""What templates call them."""
