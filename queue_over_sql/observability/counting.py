@@ -192,11 +192,8 @@ class _Known:
 def _columns(
     tables: QueueTables, levels: int, names: Sequence[str], limit: int | None
 ) -> list[Any]:
-    """What is selected of a queue: an age, how many rows were looked at for some counts, counts.
-
-    Where an index leads to what is counted, it is counted up to the limit. Else as many messages
-    are looked at, and what is counted is among them.
-    """
+    # Where an index leads to what is counted, it is counted up to the limit. Else as many messages
+    # are looked at, what is counted is among them, and how many were looked at is selected, too.
     due = select(func.min(_oldest(tables, levels, limit).c.due)).scalar_subquery()
     first: Any = literal_column("0")
     newest: Any = literal_column("0")

@@ -147,7 +147,8 @@ def _edited(done: Done, verb: str, end: str = "") -> str:
         left = _messages(done.skipped).capitalize()
         text += f" {left} stayed unchanged, because a consumer holds them."
     elif not done.count:
-        raise ValueError(NO_SUCH_MESSAGE)
+        msg = "Nothing was changed. There is no such message any more, or nothing to change in it."
+        raise ValueError(msg)
     return text
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.message import Outcome, Status
 from queue_over_sql.observability.history import read_history
+from queue_over_sql.observability.counting import AtLeast
 from queue_over_sql.web import looks
 from queue_over_sql.web.actions import filters_of
 from queue_over_sql.web.charts import SPANS, charts, sparkline
@@ -135,7 +136,8 @@ def message(view: View) -> Response:
 
 def dead_letters(view: View) -> Response:
     """How many dead letters each queue has."""
-    with_some = [each for each in view.overview.queues if each.dead]
+    queues = view.overview.queues
+    with_some = [each for each in queues if each.dead or isinstance(each.dead, AtLeast)]
     if len(with_some) == 1:
         return _dead(view, view.service.queue(with_some[0].name), "dead")
     return view.page("dead.html", "dead", queues=with_some)
