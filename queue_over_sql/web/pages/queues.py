@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.message import Outcome, Status
-from queue_over_sql.observability.history import read_history
 from queue_over_sql.observability.counting import AtLeast
+from queue_over_sql.observability.history import read_history
 from queue_over_sql.web import looks
 from queue_over_sql.web.actions import filters_of
 from queue_over_sql.web.charts import SPANS, charts, sparkline
