@@ -44,7 +44,8 @@ def take_picture(page: Page, file: Path) -> None:
 def _png(width: int, height: int, rgba: bytes) -> bytes:
     colours = [rgba[at : at + 3] for at in range(0, len(rgba), 4)]
     palette = [colour for colour, _ in Counter(colours).most_common(_COLOURS)]
-    places = {colour: _nearest(colour, palette) for colour in set(colours)}
+    places = {colour: place for place, colour in enumerate(palette)}
+    places |= {colour: _nearest(colour, palette) for colour in set(colours) - places.keys()}
     indexed = bytes(places[colour] for colour in colours)
     rows = b"".join(b"\0" + indexed[at : at + width] for at in range(0, len(indexed), width))
     header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
