@@ -1,8 +1,8 @@
 """Runs the samples of one page in this process: ``python run_samples.py plan.json``.
 
 Python blocks share one namespace, as a reader would type them; shell blocks run in between, in
-the same folder, and what they export holds from then on. Commands that stay (``worker``,
-``reaper``) are asked to stop soon after they have started, and must end well.
+the same folder, and what they export holds from then on. A ``worker`` runs until its queues are
+empty. A ``reaper`` is asked to stop soon after it has started. Both must end well.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import io
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -21,11 +22,20 @@ from pathlib import Path
 from typing import Any
 
 STAYING = re.compile(r"queue-over-sql (worker|reaper)\b")
+UNTIL_EMPTY = """
+from queue_over_sql.cli import main
+from queue_over_sql.worker.worker import Worker
+
+run = Worker.run
+Worker.run = lambda worker, **options: run(worker, **{**options, "until_empty": True})
+main()
+"""
 EXPORT = re.compile(r"export (\w+)=(\S*)\Z")
 RUNNING = "in process"
 SECONDS_TO_START = 60.0
 SECONDS_TO_RUN = 1.0
 SECONDS_TO_STOP = 30.0
+SECONDS_TO_WORK = 60.0
 
 
 def main(plan: Path) -> None:
@@ -68,7 +78,10 @@ def run_shell(text: str) -> str:
         elif STAYING.match(line):
             printed += bash("\n".join(together))
             together = []
-            stay_and_stop(line)
+            if line.startswith("queue-over-sql worker") and "--processes" not in line:
+                work_until_empty(line)
+            else:
+                stay_and_stop(line)
         else:
             together.append(line)
     return printed + bash("\n".join(together))
@@ -82,6 +95,14 @@ def bash(text: str) -> str:
     if done.returncode:
         raise SystemExit(f"exit code {done.returncode}: {text}")
     return done.stdout
+
+
+def work_until_empty(line: str) -> None:
+    """Run a worker until no message is due."""
+    command = [sys.executable, "-c", UNTIL_EMPTY, *shlex.split(line)[1:]]
+    done = subprocess.run(command, timeout=SECONDS_TO_WORK, check=False)
+    if done.returncode:
+        raise SystemExit(f"exit code {done.returncode}: {line}")
 
 
 def stay_and_stop(line: str) -> None:
