@@ -490,13 +490,15 @@ class DurableConsumer:
         return acts.lock(connection, tables, name)
 
     def _another(self, found: Registration) -> ConsumerTaken:
-        whose = "is not a durable consumer"
+        whose = "It is not a durable consumer."
         if found.durable:
-            whose = f"reads queue {found.queue!r} (table prefix {found.table_prefix!r})"
+            whose = (
+                f"That consumer reads queue {found.queue!r} (table prefix {found.table_prefix!r}), "
+                f"not queue {self._context.name!r}."
+            )
         return ConsumerTaken(
-            f"The name {self.consumer_id!r} is taken: that consumer {whose}, not queue "
-            f"{self._context.name!r}. Give each query its own consumerId, or drop the old "
-            "consumer first (queue-over-sql consumer drop)."
+            f"The name {self.consumer_id!r} is taken. {whose} Give each query its own consumerId, "
+            "or drop the old consumer first (queue-over-sql consumer drop)."
         )
 
     def _unclaim(self, connection: Connection, found: Registration) -> int:

@@ -190,14 +190,17 @@ def test_other_transactions_are_refused(tmp_path: Path) -> None:
         queue = await service.create_queue("jobs")
         threads = create_engine(f"sqlite:///{tmp_path / 'q.db'}")
         elsewhere = own_engine(f"sqlite:///{tmp_path / 'other.db'}")
-        with threads.connect() as connection, pytest.raises(TypeError, match="use QueueService"):
+        with (
+            threads.connect() as connection,
+            pytest.raises(TypeError, match="with QueueService"),
+        ):
             await queue.publish("x", connection=connection)  # type: ignore[arg-type]
         async with elsewhere.connect() as far:
             with pytest.raises(WrongDatabase):
                 await queue.publish("x", connection=far)
             with QueueService(threads) as other, pytest.raises(TypeError, match="use AsyncQueue"):
                 other.queue("jobs").publish("x", connection=far)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="not begun"):
+        with pytest.raises(ValueError, match="is not open"):
             await queue.publish("x", connection=elsewhere.connect())
         assert 0 == (await queue.stats()).ready
         await elsewhere.dispose()

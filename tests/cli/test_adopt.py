@@ -120,9 +120,9 @@ def test_what_cannot_be_adopted_is_explained(sqlite_url: str) -> None:
     wrong = {
         ("billing", "missing"): (1, "no table 'missing'"),
         ("Billing", "orders"): (1, "Billing"),
-        ("billing", "orders", "--column-prefix", "Q-"): (2, "column_prefix"),
+        ("billing", "orders", "--column-prefix", "Q-"): (2, "--column-prefix"),
         ("billing", "orders", "--where", "colour = 1"): (1, "colour"),
-        ("billing", "orders", "--priorities", "0"): (2, "priorities"),
+        ("billing", "orders", "--priorities", "0"): (2, "--priorities"),
         ("jobs", "orders"): (1, "ordinary"),
     }
     for arguments, (exit_code, words) in wrong.items():

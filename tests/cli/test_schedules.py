@@ -36,7 +36,7 @@ def test_the_life_of_a_schedule(database: TestDatabase) -> None:
     assert 1 == len(succeed("peek", "mails", "--json", url=url).records)
     assert "Schedule report is paused.\n" == succeed("schedule", "pause", "report", url=url).out
     assert 3 == run("peek", "mails", url=url).exit_code
-    assert "Schedule report goes on" in succeed("schedule", "resume", "report", url=url).out
+    assert "Schedule report is resumed" in succeed("schedule", "resume", "report", url=url).out
     assert 1 == len(succeed("peek", "mails", "--json", url=url).records)
     assert "Schedule report is removed.\n" == succeed("schedule", "remove", "report", url=url).out
     assert 3 == run("schedule", "list", url=url).exit_code
@@ -140,7 +140,7 @@ def test_wrong_usage(jobs: Queue, sqlite_url: str) -> None:
         ("1",): "cron",
         ("1", "--every", "60", "--cron", "@daily"): "cron",
         ("1", "--cron", "* * *"): "five fields",
-        ("1", "--cron", "0 0 30 2 *"): "never comes",
+        ("1", "--cron", "0 0 30 2 *"): "never matches",
         ("1", "--every", "10ms"): "every",
         ("1", "--cron", "@daily", "--timezone", "Mars"): "timezone",
         ("1", "--every", "60", "--missed", "some"): "missed",

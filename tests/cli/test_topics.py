@@ -125,7 +125,7 @@ def test_wrong_usage_is_explained(sqlite_url: str) -> None:
     wrong = {
         ("topic", "publish", "orders", "1"): (2, "--routing-key"),
         ("topic", "publish", "orders", "hello", "-r", "x"): (2, "--text"),
-        ("topic", "publish", "orders", "1", "-r", "x" * 256): (2, "routing_key"),
+        ("topic", "publish", "orders", "1", "-r", "x" * 256): (2, "--routing-key"),
         ("topic", "publish", "none", "1", "-r", "x"): (3, "none"),
         ("topic", "create", "No"): (1, "topic"),
         ("subscribe", "orders", "none"): (3, "none"),

@@ -169,7 +169,7 @@ def test_log_lines_are_json(database: TestDatabase, tmp_path: Path) -> None:
     log = tmp_path / "worker.log"
     arguments = ("worker", "my_jobs:worker", "--log-format", "json")
     with started(*arguments, url=database.url, log=log, cwd=tmp_path) as process:
-        eventually(lambda: "is dead" in log.read_text(), "it has failed")
+        eventually(lambda: "dead letter" in log.read_text(), "it has failed")
         process.send_signal(signal.SIGTERM)
         assert 0 == process.wait(30)
     records = [json.loads(line) for line in log.read_text().splitlines()]

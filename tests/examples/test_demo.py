@@ -53,7 +53,7 @@ def test_embedded_by_default_and_told_to_people(tmp_path: Path) -> None:
 
     A database of the environment, which may be somebody's real one, is left alone.
     """
-    folder = _folder_of_files(tmp_path, 60)
+    folder = _folder_of_files(tmp_path, 300)
     ended = run("demo", "--folder", str(folder), url="nosuchengine://real", seconds=300)
     assert 0 == ended.exit_code, ended.err
     assert (True, True) == ("kill -9" in ended.err, "each done exactly once" in ended.out)
@@ -62,7 +62,7 @@ def test_embedded_by_default_and_told_to_people(tmp_path: Path) -> None:
 @pytest.mark.chaos
 def test_it_can_be_watched_in_the_dashboard(tmp_path: Path) -> None:
     """Until a signal, after which nothing of it is left."""
-    folder = _folder_of_files(tmp_path, 60)
+    folder = _folder_of_files(tmp_path, 300)
     place = tmp_path / "place"
     place.mkdir()
     arguments = command("demo", "--folder", str(folder), "--serve")

@@ -294,7 +294,7 @@ def test_columns_may_be_chosen(queue: Queue) -> None:
     assert [{"topic": "jobs"}] == read(queue, constant)
     with pytest.raises(ValueError, match=r"no column payloud: did you mean payload\?"):
         columns_of(queue, columns="id,payloud")
-    with pytest.raises(ValueError, match="names id twice"):
+    with pytest.raises(ValueError, match="contains id twice"):
         columns_of(queue, columns="id,ID")
 
 

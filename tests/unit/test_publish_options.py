@@ -52,7 +52,7 @@ def test_verbs_offer_the_options_of_a_publication() -> None:
     declared = {
         field.name: (field.type, field.default) for field in dataclasses.fields(Publication)[1:]
     }
-    declared["columns"] = ("Any", inspect.Parameter.empty)
+    declared["columns"] = ("Mapping[str, Any] | None", None)
     for verb, without in VERBS:
         offered = {
             name: (parameter.annotation, parameter.default)
@@ -66,7 +66,7 @@ def test_verbs_offer_the_options_of_a_publication() -> None:
 def test_the_publishing_verbs_agree_on_conflicts() -> None:
     """Which are no option of a single message, since a batch has one rule for all."""
     verbs = Queue.publish, Queue.publish_many, Topic.publish
-    assert {("str", "raise")} == {_said(verb, "on_conflict") for verb in verbs}
+    assert {("OnConflict", "raise")} == {_said(verb, "on_conflict") for verb in verbs}
     for command in (publish.publish, topics.publish):
         assert options.OnConflictOption == _hint(command, "on_conflict")
         assert "raise" == _said(command, "on_conflict")[1]

@@ -13,7 +13,7 @@ def test_the_life_of_a_token(sqlite_url: str) -> None:
     made = succeed("token", "add", "ada", "--role", "operator", "--expires", "90d", url=url)
     token = made.out.rstrip("\n")
     assert token.startswith(TOKEN_MARK)
-    assert "shown this once" in made.err
+    assert "shown only this once" in made.err
     record = succeed("token", "add", "bob", "--role", "viewer", "--json", url=url).record
     assert ("bob", "viewer", None) == (record["name"], record["role"], record["expires_at"])
     listed = succeed("token", "list", "--json", url=url)

@@ -334,7 +334,7 @@ def test_a_name_of_an_ordinary_consumer_is_taken(service: QueueService) -> None:
     queue = service.create_queue("jobs")
     queue.publish(1)
     queue.consume()
-    with pytest.raises(ConsumerTaken, match="ordinary"):
+    with pytest.raises(ConsumerTaken, match="not a durable consumer"):
         Query(queue, name=str(service.consumer_id))
 
 

@@ -254,7 +254,7 @@ def test_who_is_not_there_is_named(service: QueueService, queue: Queue) -> None:
     for act in (service.release_consumer, service.drop_consumer):
         with pytest.raises(ConsumerNotFound, match="'nobody'"):
             act("nobody")
-        with pytest.raises(ValueError, match="no durable consumer"):
+        with pytest.raises(ValueError, match="is not a durable consumer"):
             act(str(service.consumer_id))
 
 

@@ -412,4 +412,4 @@ def test_what_cannot_be_asked_is_a_note(
     broken = {"bloat": lambda ask: iter(ask.rows("SELECT * FROM there_is_no_such_table"))}
     monkeypatch.setattr(type(dialect.checkup), "sections", broken)
     [finding] = found(service, "bloat")
-    assert (Level.NOTE, True) == (finding.level, "could not be looked at" in finding.text)
+    assert (Level.NOTE, True) == (finding.level, "could not be checked" in finding.text)

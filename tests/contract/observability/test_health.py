@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -228,7 +229,7 @@ def test_what_is_watched_and_how_is_checked(service: QueueService) -> None:
         Health("worker")
     for name in ("hung_after", "database_timeout", "turn_timeout"):
         with pytest.raises(ValueError, match=name):
-            Health(service, **{name: 0})
+            partial(Health, service)(**{name: 0})
 
 
 def test_queues_that_are_served(service: QueueService, queue: Queue) -> None:

@@ -245,7 +245,7 @@ def test_a_slow_handler_is_reported_once(
         wait_until(lambda: counts(kept) == (0, 0, 2))
     assert ["slow"] == [payload for payload, _ in slow]
     assert slow[0][1] >= 0.05
-    assert 1 == sum("has run for" in record.message for record in caplog.records)
+    assert 1 == sum("has been running for" in record.message for record in caplog.records)
 
 
 @pytest.mark.engines("sqlite")

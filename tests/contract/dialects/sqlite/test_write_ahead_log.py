@@ -94,7 +94,7 @@ def test_a_log_that_stays_large_is_told_of_once(
                 told.append(len(caplog.records))
             service.reap()
     assert [1, 2] == told
-    assert "end its transaction" in caplog.text
+    assert "End its transaction" in caplog.text
 
 
 def test_a_small_log_is_left_alone(service: QueueService, queue: Queue) -> None:
