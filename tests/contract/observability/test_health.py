@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from functools import partial
 from typing import Any
 
 import pytest
@@ -228,8 +227,9 @@ def test_what_is_watched_and_how_is_checked(service: QueueService) -> None:
     with pytest.raises(TypeError, match="a service or a worker"):
         Health("worker")
     for name in ("hung_after", "database_timeout", "turn_timeout"):
+        nothing: dict[str, Any] = {name: 0}
         with pytest.raises(ValueError, match=name):
-            partial(Health, service)(**{name: 0})
+            Health(service, **nothing)
 
 
 def test_queues_that_are_served(service: QueueService, queue: Queue) -> None:
