@@ -383,7 +383,6 @@ def requeue(
 
 
 def _edited_payload(queue: Queue, selection: ArchiveSelection) -> str | None:
-    """The payload of the only message as its user leaves it, encoded; None where there is none."""
     found, settings = selection.list(limit=2), queue.settings
     if isinstance(queue, AdoptedQueue) or settings.payload == "bytes":
         raise typer.BadParameter("--edit is for payloads of JSON or text")

@@ -159,7 +159,6 @@ def _status(queue: Queue, message: Message) -> str:
 def _story(
     message: Message, status: str, consumer: ConsumerInfo | None
 ) -> list[tuple[datetime | None, str]]:
-    """What happened to a message and what comes next, by time."""
     claimed = status == Status.CLAIMED
     previous = message.headers.get(PREVIOUS_ERROR)
     again = "" if previous is None else f" requeued after a failure: {previous}"

@@ -236,7 +236,7 @@ class _Command(TyperCommand):
             return super().invoke(ctx)
 
     def _by_options(self, text: str) -> str:
-        """An error of the library with this command's options in the place of its arguments."""
+        # The library's errors name arguments of Python.
         options = {str(param.name): max(param.opts, key=len) for param in self.params}
         named = {name: given for name, given in options.items() if given.startswith("--")}
         # Of those that may be given again and again the library knows the plural.

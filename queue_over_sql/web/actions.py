@@ -335,7 +335,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
         danger=True,
     ),
     "redrive": Action(
-        "Send again", "requeue", _edit("requeue", "Sent", " again"),
+        "Requeue", "requeue", _edit("requeue", "Requeued"),
         "Requeue {n}? They get new ids, and their attempt count is reset.", _count_archived,
     ),
     "remove-archived": Action(
@@ -344,7 +344,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
         danger=True,
     ),
     "release-consumer": Action(
-        "Give back", "release-consumer", _release_consumer,
+        "Release", "release-consumer", _release_consumer,
         "Release all messages that this consumer holds? It can then no longer settle them.",
         danger=True,
     ),

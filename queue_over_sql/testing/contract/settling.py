@@ -76,7 +76,6 @@ TRANSACTION_VERBS: dict[str, TransactionVerb] = {
 
 
 def _state(queue: Queue, engine: Engine) -> Any:
-    """All that a settle in the caller's transaction may change."""
     return live_rows(engine, queue), queue.stats().archived, effect_count(engine)
 
 
