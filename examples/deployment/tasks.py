@@ -12,13 +12,14 @@ import os
 from sqlalchemy import Connection
 
 from queue_over_sql import Message, QueueService, QueueSettings
+from queue_over_sql.observability.history import History
 from queue_over_sql.observability.prometheus import PrometheusObserver
 
 log = logging.getLogger("tasks")
 
 service = QueueService(
     os.environ.get("QUEUE_OVER_SQL_URL", "sqlite:///deployment.db"),
-    observer=PrometheusObserver(),
+    observer=[PrometheusObserver(), History()],
 )
 # Creating is idempotent and safe from several servers at once; it fails where the database is down,
 # so that a container restarts until it is there.

@@ -367,8 +367,8 @@ def requeue(
     place. The command shows how many messages match and asks for confirmation. Exit code 3: nothing
     matched.
 
-    With --edit the payload must be right when the editor ends: else nothing is sent, and the error
-    names the file with what you wrote. So does an editor that ends with an error.
+    With --edit, if the edited payload is invalid or the editor fails, nothing is requeued, and the
+    error names the file with your text.
 
     Example: queue-over-sql requeue orders --status failed --kind invoice
     """

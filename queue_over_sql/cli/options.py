@@ -160,5 +160,6 @@ def confirm(question: str, *, yes: bool) -> None:
     if not (answer and sys.stdin.isatty()):
         sys.stderr.write("\n")
     if answer.strip().lower() not in {"y", "yes"}:
-        sys.stderr.write("Aborted.\n")
+        hint = "" if answer else " Nobody answered: add --yes to skip the question."
+        sys.stderr.write(f"Aborted.{hint}\n")
         raise typer.Exit(ExitCode.FAILED)

@@ -38,7 +38,7 @@ def export_history(
     overlap: Annotated[
         float | None,
         duration(
-            "Search for messages that were committed late only this far before the last export.",
+            "Look back only this far before the last export for messages that were committed late.",
             show_default="all",
         ),
     ] = None,

@@ -148,7 +148,7 @@ def test_servers_that_cannot_start_are_reported(sqlite_url: str, tmp_path: Path)
     )
     assert (1, True, True) == (
         ended.exit_code,
-        "ended by itself" in ended.err,
+        "ended unexpectedly" in ended.err,
         "no start" in ended.err,
     )
 

@@ -81,8 +81,8 @@ def test_columns_are_told_by_their_names(queue: Queue) -> None:
 
 
 WRONG: list[tuple[str, type[Exception], str]] = [
-    ("payload STRING, prioritty INT", ValueError, "no column prioritty: did you mean priority"),
-    ("payload STRING, zzz INT", ValueError, "no column zzz: drop it"),
+    ("payload STRING, prioritty INT", ValueError, "the column prioritty: did you mean priority"),
+    ("payload STRING, zzz INT", ValueError, "the column zzz: drop it"),
     ("key STRING", ValueError, "no column payload"),
     ("payload STRING, value STRING", ValueError, "payload and value are both used as the payload"),
     ("payload STRUCT<a: INT>", TypeError, "payload must be a string.*to_json"),
@@ -170,8 +170,8 @@ def test_headers_come_in_three_forms(queue: Queue) -> None:
 
 WRONG_VALUES: list[tuple[str, spark_types.DataType, Any, str]] = [
     ("payload", TEXT, None, "Row 1 .* has no payload"),
-    ("payload", TEXT, "{x", "row 1 .* is no JSON"),
-    ("payload", TEXT, "NaN", "row 1 .* is no JSON"),
+    ("payload", TEXT, "{x", "row 1 .* is not valid JSON"),
+    ("payload", TEXT, "NaN", "row 1 .* is not valid JSON"),
     ("payload", TEXT, "[" * 5_000 + "]" * 5_000, "nested too deeply"),
     ("key", TEXT, "", "Row 1 .* key that is not 1 to 200"),
     ("key", TEXT, "k" * 201, "Row 1 .* key"),
@@ -183,7 +183,7 @@ WRONG_VALUES: list[tuple[str, spark_types.DataType, Any, str]] = [
     ("lease", spark_types.IntegerType(), 0, "Row 1 .* lease"),
     ("max_attempts", spark_types.IntegerType(), 0, "Row 1 .* max_attempts"),
     ("headers", TEXT, "[1]", "Row 1 .*must be a JSON object"),
-    ("headers", TEXT, "{", "Row 1 .*no JSON"),
+    ("headers", TEXT, "{", "Row 1 .*not valid JSON"),
 ]
 
 

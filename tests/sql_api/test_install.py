@@ -415,7 +415,7 @@ def test_no_durable_consumer_stands_for_sql_clients(
         installed.sql_api.uninstall()
     Query(queue, name="query")
     client.rows("UPDATE queue_over_sql_consumers SET consumer_id = 'sql-api' WHERE durable = 1")
-    with pytest.raises(QueueError, match="consumer drop sql-api"):
+    with pytest.raises(QueueError, match="consumer drop 'sql-api'"):
         installed.sql_api.install()
     installed.drop_consumer("sql-api")
     installed.sql_api.install()

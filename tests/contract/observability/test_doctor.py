@@ -375,7 +375,7 @@ def test_rights_that_an_account_lacks(database: TestDatabase, make_service: Make
         run(database, *away[server])
     assert {Level.WARNING} == {finding.level for finding in findings}
     live = [f.text for f in findings if f.text.endswith(" on queue_jobs")]
-    assert ["INSERT, UPDATE, DELETE on queue_jobs"] == [t.partition(" has no ")[2] for t in live]
+    assert ["INSERT, UPDATE, DELETE on queue_jobs"] == [t.partition(" lacks ")[2] for t in live]
 
 
 ENDLESS = {

