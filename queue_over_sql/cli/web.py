@@ -115,9 +115,7 @@ def serve(
             "0 picks a free port.",
         ),
     ] = "127.0.0.1:8080",
-    read_only: Annotated[
-        bool, typer.Option("--read-only", help="Read-only: nobody can change anything.")
-    ] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse all changes.")] = False,
     tokens: Annotated[
         bool,
         typer.Option(
