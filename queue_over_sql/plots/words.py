@@ -1,4 +1,4 @@
-"""Numbers, durations and texts of others as they stand on a page."""
+"""Numbers, durations and untrusted texts, formatted for a page."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _DAY: Final = 86_400.0
 _THOUSAND: Final = 1_000.0
 
 
-# Control characters, changes of the direction of writing, and what no character is.
+# Control characters, changes of writing direction, and noncharacters.
 _UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-# They join the parts of an emoji, and letters of some scripts.
+# Joiners, which emoji and some scripts need.
 _JOINERS: Final = "\u200c\u200d"
 
 
 def visible(text: str, keep: str = "\n\t") -> str:
-    r"""A text with what cannot be seen written out, such as ``\x1b`` or ``\u202e``."""
+    r"""A text with invisible characters escaped, such as ``\x1b`` or ``\u202e``."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(
@@ -31,14 +31,14 @@ def visible(text: str, keep: str = "\n\t") -> str:
 
 
 def is_unseen(character: str) -> bool:
-    """Whether a character does something to whoever looks, or is not there for them."""
+    """Whether a character is invisible or changes how others are shown."""
     return unicodedata.category(character) in _UNSEEN and character not in _JOINERS
 
 
 def clean(text: object) -> str:
-    """A text of whatever origin, for HTML and SVG, inside elements and attributes.
+    """Escape an untrusted text for HTML and SVG, inside elements and attributes.
 
-    Control characters, and those that turn the direction of what follows, are shown as a sign.
+    Control characters, and those that change the writing direction, are shown as a sign.
     """
     shown = "".join(_on_one_line(character) for character in str(text))
     return html.escape(shown, quote=True)
@@ -51,17 +51,17 @@ def _on_one_line(character: str) -> str:
 
 
 def count_words(count: float) -> str:
-    """A number: ``1,234``; a part of one as it is."""
+    """A number: ``1,234``; a fraction as it is."""
     return f"{count:,.0f}" if count >= _SMALL or count == int(count) else f"{count:.1f}"
 
 
 def counted(count: int, noun: str, nouns: str | None = None) -> str:
-    """A number and its noun: ``1 line``, ``1,200 lines``; ``nouns`` where an s is not enough."""
+    """A number and its noun: ``1 line``, ``1,200 lines``; ``nouns`` is an irregular plural."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {nouns or f'{noun}s'}"
 
 
 def short_count(count: float) -> str:
-    """A number beside an axis: ``12k``, ``3.4M``."""
+    """A short number for an axis: ``12k``, ``3.4M``."""
     for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if count >= unit:
             return f"{_short(count / unit)}{name}"
@@ -104,7 +104,7 @@ def _short(value: float) -> str:
 
 
 def share_words(share: float) -> str:
-    """A part of a whole: ``12.5 %``; what is not quite all is never called all."""
+    """A share of a whole: ``12.5 %``; it is never rounded up to 100 %."""
     percent = share * 100
     if 0 < percent < 0.05:  # noqa: PLR2004 - what would be rounded to nothing
         return "< 0.1 %"
@@ -114,5 +114,5 @@ def share_words(share: float) -> str:
 
 
 def instant_words(at: datetime | None) -> str:
-    """An instant in UTC, to the second."""
+    """A time in UTC, to the second."""
     return UNKNOWN if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
