@@ -27,9 +27,9 @@ class Grant:
 
     Attributes:
         right: such as ``INSERT``.
-        table: a system table without its prefix, or one of a queue's, such as ``QUEUE_archive``.
-        why: what the role does with it.
-        columns: to which the right is narrowed; all where empty.
+        table: a shared table without its prefix, or one of a queue's, such as ``QUEUE_archive``.
+        why: what the role uses it for.
+        columns: the columns to which the right is limited; empty for all.
     """
 
     right: str
@@ -39,7 +39,7 @@ class Grant:
 
     @property
     def text(self) -> str:
-        """The right with its columns, as a statement names it."""
+        """The right with its columns, as in a GRANT statement."""
         return f"{self.right} ({', '.join(self.columns)})" if self.columns else self.right
 
 
@@ -60,7 +60,7 @@ _EVERY_SYSTEM_TABLE = (
     "history",
 )
 WEB_TABLES: Final = ("web_tokens", "web_audit")
-"""Tables of the dashboard and the HTTP API, which are there once somebody has used either."""
+"""Tables of the dashboard and the HTTP API, which exist after their first use."""
 _LET_IN = [
     Grant("SELECT", "web_tokens", "serves the dashboard: looks who comes in by a token"),
     Grant("SELECT", "web_audit", "serves the dashboard: shows who did what"),
@@ -148,7 +148,7 @@ GRANTS: Final[Mapping[str, Sequence[Grant]]] = {
         *_LET_IN,
     ],
 }
-"""What each role needs; found by running the verbs under a login that has the role alone."""
+"""The rights of each role; found by running the verbs with a login that only has the role."""
 
 ROUTINES: Final[Mapping[str, str]] = {
     "put_message_in_queue": PUBLISHER,
@@ -163,19 +163,19 @@ ROUTINES: Final[Mapping[str, str]] = {
     "extend_message": CONSUMER,
     "delete_message_from_queue": OPERATOR,
 }
-"""Who besides the operator may execute a routine of the SQL API."""
+"""Which roles besides the operator may execute a routine of the SQL API."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """What the roles are for, as far as statements need to know it.
+    """What the statements need to know about the database.
 
     Attributes:
-        routines: what the engine calls its stored routines, as ``QueueDialect.routines``.
-        schema: that holds the tables; None for that of the connection.
-        tables: of the system and of the chosen queues, by role: the name of each table with that
-            under which ``GRANTS`` has it.
-        callables: routines of the SQL API, by the name in ``ROUTINES``, as GRANT names them.
+        routines: the engine's word for stored routines, as ``QueueDialect.routines``.
+        schema: the schema of the tables; None for that of the connection.
+        tables: the shared tables and those of the chosen queues, by role: each table's name and its
+            name in ``GRANTS``.
+        callables: routines of the SQL API: their names in ``ROUTINES`` and in GRANT statements.
     """
 
     routines: str | None
@@ -193,8 +193,8 @@ def tables_of(
 ) -> list[tuple[str, str]]:
     """The tables of ``Place``.
 
-    ``remembering`` are the queues that have a ``dedup_window``, ``web`` those of ``WEB_TABLES``
-    that are there.
+    ``remembering`` are the queues that have a ``dedup_window``; ``web`` are the existing ones of
+    ``WEB_TABLES``.
     """
     found = [(SYSTEM_PREFIX + table, table) for table in (*_EVERY_SYSTEM_TABLE, *web)]
     replies = dict.fromkeys(reply_queues)
@@ -206,7 +206,7 @@ def tables_of(
 
 
 def statements(place: Place, prefix: str = DEFAULT_PREFIX) -> list[str]:
-    """What makes the roles and gives them their rights; each may be repeated.
+    """The statements that create the roles and grant their rights; each may be repeated.
 
     Raises:
         UnsupportedByEngine: this engine has no such roles.
@@ -222,7 +222,7 @@ def statements(place: Place, prefix: str = DEFAULT_PREFIX) -> list[str]:
 
 
 class _Writer:
-    """How one kind of server writes them: PostgreSQL's way."""
+    """Writes the statements for PostgreSQL."""
 
     def __init__(self, place: Place, prefix: str) -> None:
         self._place = place
@@ -275,7 +275,7 @@ class _MySQLWriter(_Writer):
         return []
 
     def grant(self, rights: Sequence[Grant], table: str, role: str) -> list[str]:
-        # Numbers come from the table itself.
+        # The table itself numbers its rows.
         return [] if rights[0].right == "USAGE" else super().grant(rights, table, role)
 
     def quoted(self, name: str) -> str:
@@ -285,21 +285,21 @@ class _MySQLWriter(_Writer):
 _WRITERS: Final[Mapping[str | None, type[_Writer]]] = {"plpgsql": _Writer, "psm": _MySQLWriter}
 
 
-# ---------------------------------------------------------------- what is said where one lacks
+# ---------------------------------------------------------------- errors of missing rights
 
 _DDL = re.compile(r"\s*(CREATE|ALTER|DROP|COMMENT)\b", re.IGNORECASE)
-# To lock a row takes the right to update one of its columns.
+# Locking a row needs the right to update one of its columns.
 _LOCK = re.compile(r"\bFOR (?:NO KEY )?(?:UPDATE|SHARE)\b|\bFOR KEY SHARE\b|\bLOCK IN SHARE\b")
 _DERIVED = re.compile(r"_(id_seq|(claim|lease|archive|dedup_keys|c\d+)_ix)\Z")
 
 
 def not_permitted(prefix: str, refusal: str, statement: str) -> NotPermitted:
-    """The error of a right that the login lacks, with what it takes and who of ours has it.
+    """The error for a missing right, with the needed rights and the roles that have them.
 
     Args:
         prefix: of the tables of queues.
-        refusal: what the server said.
-        statement: that it refused.
+        refusal: the server's message.
+        statement: the refused statement.
     """
     ddl = _DDL.match(statement)
     table = _table_in(prefix, refusal, statement)
