@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from queue_over_sql.observer import ReaperReport
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-"""The media type of what ``exposition`` returns."""
+"""The media type of ``exposition``."""
 
 _PREFIX: Final = "queue_over_sql"
-# From what a handler without work takes to what a lease lasts by default.
+# From an empty handler to the default lease.
 _SECONDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 _MULTIPROCESS: Final = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -136,7 +136,7 @@ class PrometheusObserver(Observer):
         """Count it."""
         del seconds
         self._claimed.labels(queue).inc(len(messages))
-        # Prometheus sees no increase from nothing to one: these begin at zero.
+        # Prometheus cannot see an increase from nothing to one, so these begin at zero.
         self._lost.labels(queue)
         self._dead.labels(queue)
         again = sum(message.attempt > 1 for message in messages)
@@ -264,7 +264,7 @@ class DatabaseCollector(Collector):
         dead = gauge("dead_letters", "Dead letters in the archive.")
         age = gauge("oldest_ready_age_seconds", "How long the oldest ready message has been due.")
         paused = gauge("paused", "Whether the queue is paused.")
-        # What was dropped meanwhile, or cannot be read, is left out; the others are not.
+        # Queues that were dropped meanwhile or cannot be read are left out.
         for each in (queue for queue in state.queues if queue.problem is None):
             messages.add_metric([each.name, Status.CLAIMED.value], each.counts["claimed"])
             age.add_metric([each.name], each.oldest_ready or 0.0)
@@ -286,7 +286,7 @@ class DatabaseCollector(Collector):
 
 @dataclasses.dataclass(frozen=True)
 class _State:
-    """What is read without a long count; the ages are those of heartbeats."""
+    """Values that need no long count; the ages are those of heartbeats."""
 
     queues: Sequence[QueueCounts]
     ages: Sequence[float]
