@@ -1,4 +1,4 @@
-"""`edit`: an operator changes messages that nobody holds, and is told how many."""
+"""`edit`: an operator changes unclaimed messages and sees how many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`requeue`: finished messages are sent again, or it is said what stands in the way."""
+"""`requeue`: finished messages are requeued, or the error says why not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that stay: `worker` and `reaper`, with real signals."""
+"""Long-running commands: `worker` and `reaper`, with real signals."""
 
 from __future__ import annotations
 

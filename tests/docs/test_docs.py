@@ -1,4 +1,4 @@
-"""README.md and docs/ are true: samples run, links lead somewhere, nothing public is missing."""
+"""README.md and docs/: samples run, links work, and every public name is documented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Callers' transactions on every driver of the queue's database, of SQLAlchemy and of their own."""
+"""Callers' transactions on every driver of the database, through SQLAlchemy and directly."""
 
 from __future__ import annotations
 

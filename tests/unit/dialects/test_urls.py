@@ -1,4 +1,4 @@
-"""URLs of databases: what messages show of them, and what they say of those that are none."""
+"""URLs of databases: how messages show them, and the errors for invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Walks through the dashboard, by clicks and by keys, as its users take them."""
+"""Walks through the dashboard, by mouse and by keyboard."""
 
 from __future__ import annotations
 
