@@ -349,8 +349,8 @@ class Catalog:
         except CompileError as error:
             msg = (
                 f"columns: {shown(column.name)} has a type that this database cannot create, "
-                f"{shown(column.type)}: {_first_sentence(error)}. Give it another type, or what "
-                "is missing, such as the length of a String"
+                f"{shown(column.type)}: {_first_sentence(error)}. Use another type, or add "
+                "the missing argument, such as the length of a String"
             )
             raise ValueError(msg) from error
 
@@ -438,7 +438,7 @@ class Catalog:
         kinds = None if settings.adoption else self._kinds.get(name)
         if kinds is not None and settings.payload != "json":
             del self._kinds[name]
-            msg = f"kinds need a queue of JSON, but {name!r} holds {settings.payload!r} payloads"
+            msg = f"kinds need JSON payloads, but queue {name!r} has {settings.payload!r} payloads"
             raise ValueError(msg)
         return kinds
 

@@ -169,8 +169,8 @@ class Consumer:
             identity.deadline = deadline
         else:
             _log.warning(
-                "Consumer %s missed its heartbeat deadline and was considered dead; it "
-                "fences itself.",
+                "Consumer %s missed its heartbeat deadline and is considered dead, so it "
+                "can no longer settle its messages.",
                 identity.consumer_id,
             )
             identity.deadline = float("-inf")

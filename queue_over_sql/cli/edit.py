@@ -301,8 +301,8 @@ def _what(count: int, queue: str) -> str:
 
 
 def _left_alone(claimed: int) -> str:
-    holders = "a consumer holds is" if claimed == 1 else "consumers hold are"
-    return f"{claimed:,} that {holders} left alone"
+    skipped = "claimed one is" if claimed == 1 else "claimed ones are"
+    return f"{claimed:,} {skipped} skipped"
 
 
 @commands.add("cancel")
@@ -398,7 +398,7 @@ def _edited_payload(queue: Queue, selection: ArchiveSelection) -> str | None:
         changed = decode_json(written) if is_json else written
         encoded = encode(settings.payload, changed, settings.max_payload_bytes)
     except ValueError as error:
-        raise ValueError(f"{error}. What you wrote is in {file}") from error
+        raise ValueError(f"{error}. Your text is in {file}") from error
     file.unlink()
     return str(encoded)
 
@@ -412,9 +412,11 @@ def _edited_file(text: str, suffix: str) -> Path:
         code = subprocess.run([*shlex.split(editor), name], check=False).returncode
     except OSError as error:
         Path(name).unlink()
-        raise ValueError(f"The editor does not start: {error}. Set EDITOR.") from error
+        raise ValueError(
+            f"The editor cannot be started: {error}. Set EDITOR to another one."
+        ) from error
     if code:
-        raise ValueError(f"The editor ended with exit code {code}. What you wrote is in {name}")
+        raise ValueError(f"The editor ended with exit code {code}. Your text is in {name}")
     return Path(name)
 
 

@@ -100,7 +100,7 @@ def _by_outcome(texts: Sequence[str], option: str, read: Callable[[str], Any]) -
         outcome, separator, value = text.rpartition("=")
         if separator and outcome not in {*Outcome}:
             raise typer.BadParameter(
-                f"{outcome!r} is none of {', '.join(Outcome)}", param_hint=option
+                f"{outcome!r} is not one of {', '.join(Outcome)}", param_hint=option
             )
         if outcome in values:
             raise typer.BadParameter(f"{text!r} sets the same value twice", param_hint=option)

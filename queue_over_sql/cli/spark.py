@@ -156,7 +156,9 @@ def _settings(master: str | None, conf: Sequence[str]) -> dict[str, Any]:
     for pair in conf:
         name, separator, value = pair.partition("=")
         if not separator or not name.startswith("spark."):
-            raise typer.BadParameter(f"{pair!r} is not spark.….=VALUE", param_hint="--conf")
+            raise typer.BadParameter(
+                f"{pair!r} is not a setting such as spark.driver.memory=4g", param_hint="--conf"
+            )
         settings[name] = value
     return settings
 

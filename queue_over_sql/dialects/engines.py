@@ -328,8 +328,8 @@ def _prepare_threshold(url: URL) -> dict[str, int | None]:
         return {"prepare_threshold": None}
     if not (isinstance(text, str) and text.isascii() and text.isdigit()):
         msg = (
-            "prepare_threshold= of the URL must be a number of executions, or none to prepare "
-            "no statements"
+            "prepare_threshold= in the URL must be a number of executions, or none to disable "
+            "prepared statements"
         )
         raise ValueError(msg)
     return {"prepare_threshold": int(text)}

@@ -186,9 +186,7 @@ class DurableConsumer:
             if taken is not None:
                 self._taken = taken
                 return taken.acked_round
-        msg = (
-            f"Another process is registering durable consumer {self.consumer_id!r}, too; try again"
-        )
+        msg = f"Another process is registering durable consumer {self.consumer_id!r} now; try again"
         raise ConsumerTaken(msg)
 
     @property

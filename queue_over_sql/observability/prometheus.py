@@ -278,7 +278,7 @@ class DatabaseCollector(Collector):
         found: list[Metric] = [messages, dead, age, paused]
         if self._counts.last is None:
             return found
-        text = "How long ago messages and dead letters were counted; claimed ones are at hand."
+        text = "How long ago messages and dead letters were counted; claimed ones are current."
         since = GaugeMetricFamily(f"{_PREFIX}_counts_age_seconds", text)
         since.add_metric([], self._counts.age)
         return [*found, since]

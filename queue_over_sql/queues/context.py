@@ -226,7 +226,7 @@ def callers(
     except NoSuchTableError:
         raise
     except PendingRollbackError as error:
-        msg = "The transaction of connection= has failed before. Roll it back and repeat all of it."
+        msg = "The transaction of connection= has already failed. Roll it back and repeat it."
         raise DatabaseUnavailable(msg) from error
     except InvalidRequestError as error:
         reason = str(error).partition("\n")[0].partition(" (Background on")[0].rstrip(".")

@@ -62,11 +62,11 @@ _EVERY_SYSTEM_TABLE = (
 WEB_TABLES: Final = ("web_tokens", "web_audit")
 """Tables of the dashboard and the HTTP API, which exist after their first use."""
 _LET_IN = [
-    Grant("SELECT", "web_tokens", "serves the dashboard: looks who comes in by a token"),
-    Grant("SELECT", "web_audit", "serves the dashboard: shows who did what"),
+    Grant("SELECT", "web_tokens", "serves the dashboard: checks tokens"),
+    Grant("SELECT", "web_audit", "serves the dashboard: shows the audit"),
 ]
 _LOOK = [
-    Grant("SELECT", table, "looks whether the table is there, and reads it")
+    Grant("SELECT", table, "checks whether the table exists, and reads it")
     for table in _EVERY_SYSTEM_TABLE
 ]
 _CLAIM = (
@@ -85,38 +85,40 @@ _CHANGE = "SELECT INSERT UPDATE DELETE"
 GRANTS: Final[Mapping[str, Sequence[Grant]]] = {
     PUBLISHER: [
         *_LOOK,
-        Grant("SELECT", LIVE, "returns the id of what was published; finds a key that is taken"),
+        Grant("SELECT", LIVE, "returns the id of a published message; finds taken keys"),
         Grant("INSERT", LIVE, "publishes, also through topics and schedules"),
-        Grant(
-            "UPDATE", LIVE, "locks the message that has a key, and never writes", ("last_error",)
-        ),
+        Grant("UPDATE", LIVE, "locks the message with a key, writes nothing", ("last_error",)),
         Grant("USAGE", SEQUENCE, "numbers new messages"),
-        Grant("SELECT", KEYS, "finds a key that is taken within the dedup_window"),
-        Grant("UPDATE", KEYS, "locks that key, and never writes", ("expires_at",)),
-        Grant("UPDATE", "schedules", "notes what was fired", ("next_at", "revision")),
-        Grant("INSERT", "history", "writes down what was done in each minute"),
-        Grant("SELECT", REPLIES, "looks for the reply to a request"),
-        Grant("DELETE", REPLIES, "takes the reply to a request"),
+        Grant("SELECT", KEYS, "finds keys that the dedup_window keeps taken"),
+        Grant("UPDATE", KEYS, "locks such a key, writes nothing", ("expires_at",)),
+        Grant(
+            "UPDATE", "schedules", "records published times of schedules", ("next_at", "revision")
+        ),
+        Grant("INSERT", "history", "records the activity of each minute"),
+        Grant("SELECT", REPLIES, "reads the reply to a request"),
+        Grant("DELETE", REPLIES, "removes the reply to a request"),
     ],
     CONSUMER: [
         *_LOOK,
         *_rights("consumers", "INSERT UPDATE DELETE", "registers, its heartbeat, and the reaper"),
-        *_rights("kinds", "INSERT DELETE", "tells which kinds it can read"),
+        *_rights("kinds", "INSERT DELETE", "stores which kinds it can read"),
         *_rights("consumer_rounds", "INSERT UPDATE DELETE", "rounds of durable consumers (Spark)"),
-        Grant("UPDATE", "queues", "counts what ends without a trace", ("discarded_count",)),
-        *_rights("history", "INSERT DELETE", "writes down what was done in each minute; prunes"),
+        Grant(
+            "UPDATE", "queues", "counts dead letters that are not archived", ("discarded_count",)
+        ),
+        *_rights("history", "INSERT DELETE", "records the activity of each minute; prunes"),
         Grant("SELECT", LIVE, "claims and reads messages"),
-        Grant("UPDATE", LIVE, "claims, extends, gives back; the reaper, too", _CLAIM),
+        Grant("UPDATE", LIVE, "claims, extends, releases; also the reaper", _CLAIM),
         Grant("DELETE", LIVE, "acks, takes, dead-letters"),
-        Grant("SELECT", ARCHIVE, "the reaper looks for what is past its archive_ttl"),
+        Grant("SELECT", ARCHIVE, "the reaper finds messages past their archive_ttl"),
         Grant("INSERT", ARCHIVE, "keeps finished messages"),
         Grant("DELETE", ARCHIVE, "the reaper prunes the archive"),
         *_rights(
-            KEYS, "SELECT INSERT DELETE", "remembers keys of finished messages, forgets old ones"
+            KEYS, "SELECT INSERT DELETE", "stores keys of finished messages, deletes old ones"
         ),
-        Grant("SELECT", REPLIES, "returns the id of a reply; the reaper looks for lost claims"),
+        Grant("SELECT", REPLIES, "returns the id of a reply; the reaper finds lost claims"),
         Grant("INSERT", REPLIES, "replies to requests"),
-        Grant("UPDATE", REPLIES, "locks a reply that is there already; the reaper", _CLAIM),
+        Grant("UPDATE", REPLIES, "locks an existing reply; the reaper", _CLAIM),
         Grant("DELETE", REPLIES, "the reaper"),
         Grant("USAGE", REPLY_SEQUENCE, "numbers replies"),
     ],
@@ -129,22 +131,22 @@ GRANTS: Final[Mapping[str, Sequence[Grant]]] = {
                 table, "INSERT UPDATE DELETE", "settings, pauses, topics, schedules, consumers"
             )
         ],
-        *_rights(LIVE, _CHANGE, "edits, moves, purges and sends again; all that others may"),
-        Grant("USAGE", SEQUENCE, "numbers messages that are sent again"),
+        *_rights(LIVE, _CHANGE, "edits, purges, requeues; everything that other roles may do"),
+        Grant("USAGE", SEQUENCE, "numbers requeued messages"),
         *_rights(REPLIES, _CHANGE, "the same for replies"),
         Grant("USAGE", REPLY_SEQUENCE, "numbers replies"),
-        *_rights(ARCHIVE, _CHANGE, "sends again, prunes"),
+        *_rights(ARCHIVE, _CHANGE, "requeues, prunes"),
         *_rights(KEYS, _CHANGE, "publishes and ends messages with a key"),
         *_LET_IN,
-        Grant("INSERT", "web_audit", "serves the dashboard: writes down who did what"),
-        Grant("DELETE", "web_audit", "removes what is too old of that"),
+        Grant("INSERT", "web_audit", "serves the dashboard: writes the audit"),
+        Grant("DELETE", "web_audit", "prunes the audit"),
     ],
     VIEWER: [
         *_LOOK,
         Grant("SELECT", LIVE, "lists, searches and counts messages, payloads included"),
         Grant("SELECT", REPLIES, "lists replies"),
         Grant("SELECT", ARCHIVE, "lists and searches finished messages"),
-        Grant("SELECT", KEYS, "looks which keys are taken"),
+        Grant("SELECT", KEYS, "finds taken keys"),
         *_LET_IN,
     ],
 }
@@ -318,8 +320,8 @@ def not_permitted(prefix: str, refusal: str, statement: str) -> NotPermitted:
     roles = [role for role in ROLES if all(_has(role, known_as, grant) for grant in needed)]
     text = (
         f"{refusal} This requires {', '.join(rights)} on {table}, which {_listed(roles)}. Grant "
-        "the login that role, or run queue-over-sql roles install to grant the role the right; "
-        "see docs/roles.md. Nothing was changed."
+        "the login such a role. If it already has the role, run queue-over-sql roles install to "
+        "update the role's rights; see docs/roles.md. Nothing was changed."
     )
     return NotPermitted(text, table, [grant.right for grant in needed], roles)
 

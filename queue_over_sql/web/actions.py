@@ -147,7 +147,7 @@ def _edited(done: Done, verb: str, end: str = "") -> str:
         left = _messages(done.skipped).capitalize()
         text += f" {left} stayed unchanged, because a consumer holds them."
     elif not done.count:
-        msg = "Nothing was changed. There is no such message any more, or nothing to change in it."
+        msg = "Nothing was changed: the message is gone, or there was nothing to change."
         raise ValueError(msg)
     return text
 

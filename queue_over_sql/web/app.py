@@ -188,7 +188,7 @@ async def _form(request: Request, most: int) -> FormData:
         with anyio.fail_after(BODY_SECONDS):
             return await request.form(max_files=0, max_fields=most)
     except TimeoutError as error:
-        raise HTTPException(408, "The form did not come in time.") from error
+        raise HTTPException(408, "The form did not arrive in time.") from error
 
 
 def _csrf(view: View) -> str | None:

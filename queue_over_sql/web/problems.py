@@ -128,9 +128,9 @@ def reading(service: QueueService, seconds: float) -> Iterator[None]:
         if connections.dialect.classify(cause) is not ErrorKind.CANCELLED:
             raise
         text = (
-            f"This took longer than {seconds:g} s, so it was given up. Narrow it: to a key, which "
-            "has an index, or to a status. Fields of the payload and kinds are looked for in each "
-            "message. The command queue-over-sql search has no such limit."
+            f"This took longer than {seconds:g} s and was stopped. Narrow it to a key, which has "
+            "an index, or to a status. Searching for payload fields or kinds reads every message. "
+            "The command queue-over-sql search has no time limit."
         )
         raise Problem(503, "search-too-slow", text) from error
 

@@ -377,7 +377,7 @@ def narrow(worker: Worker, queues: Sequence[str] = (), concurrency: int | None =
     known = dict.fromkeys(handler.queue for handler in worker._handlers)  # noqa: SLF001 - its own module
     for queue in queues:
         if queue not in known:
-            msg = f"no handler of queue {queue!r}; the worker has those of: {', '.join(known)}"
+            msg = f"no handler of queue {queue!r}; this worker handles: {', '.join(known)}"
             raise ValueError(msg)
     if queues:
         left = [handler for handler in worker._handlers if handler.queue in queues]  # noqa: SLF001

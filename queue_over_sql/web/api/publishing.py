@@ -142,7 +142,7 @@ def read_payload(payload: Any, encoding: str | None, queue: Queue) -> Any:
 
 def _put(queue: Queue, given: list[shapes.NewMessage], on_conflict: OnConflict) -> list[Published]:
     if any(each.on_conflict is not None for each in given):
-        text = "For many messages, on_conflict is a query parameter for all of them."
+        text = "Here on_conflict is a query parameter, which applies to all messages."
         raise Problem(422, "not-valid", text)
     items = [publication(each, queue) for each in given]
     return queue.publish_many(items, on_conflict=on_conflict)
@@ -150,5 +150,5 @@ def _put(queue: Queue, given: list[shapes.NewMessage], on_conflict: OnConflict) 
 
 def _no_idempotency_key(call: Call) -> None:
     if _IDEMPOTENCY in call.request.headers:
-        text = "With many messages, use their own keys and on_conflict=skip."
+        text = "Idempotency-Key is for one message. Use a key in each message and on_conflict=skip."
         raise Problem(422, "not-valid", text)
