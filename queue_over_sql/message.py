@@ -124,7 +124,7 @@ class Published:
 
 
 OnConflict: TypeAlias = Literal["raise", "skip", "replace"]
-"""What a publish does where the key is taken."""
+"""What a publish does if the key is taken."""
 
 
 class Status(enum.StrEnum):
@@ -158,7 +158,7 @@ class Claim:
 
 
 class Settler(Protocol):
-    """What a message needs of its queue."""
+    """The part of a queue that settles its messages."""
 
     def ack(self, messages: Any, *, connection: Any = None) -> None: ...  # noqa: D102
     def nack(  # noqa: D102

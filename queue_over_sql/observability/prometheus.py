@@ -188,7 +188,7 @@ class DatabaseCollector(Collector):
     """Collects metrics of the queues of a database, in one process per database.
 
     ==============================================  =============================================
-    ``queue_over_sql_up``                           1 where the database answered
+    ``queue_over_sql_up``                           1 if the database answered
     ``queue_over_sql_messages``                     by ``queue`` and ``status``: ``ready``,
                                                     ``delayed``, ``claimed``, ``held``
     ``queue_over_sql_dead_letters``                 by ``queue``: kept in the archive
@@ -196,7 +196,7 @@ class DatabaseCollector(Collector):
                                                     ``claimed``
     ``queue_over_sql_oldest_ready_age_seconds``     by ``queue``: how long the oldest ready
                                                     message has been due; 0 without one
-    ``queue_over_sql_paused``                       by ``queue``: 1 where it is paused
+    ``queue_over_sql_paused``                       by ``queue``: 1 if it is paused
     ``queue_over_sql_consumers``                    by ``state``: ``alive`` or ``expired``
     ``queue_over_sql_consumer_heartbeat_age_seconds``  of the living consumer that was heard of
                                                     longest ago; 0 without one

@@ -263,7 +263,7 @@ class LiveSelection(Selection):
         front: bool = False,
         connection: CallersConnection | None = None,
     ) -> EditResult:
-        """Move messages to another priority, or to the front of their own, where they are due now.
+        """Move messages to another priority, or to the front of their own, due now.
 
         The next claim of every consumer finds them.
 

@@ -91,7 +91,7 @@ _OF_PUBLICATION: Final = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class Definition:
-    """What a schedule publishes, and when; fields as in ``Schedule``.
+    """The content and the times of a schedule; fields as in ``Schedule``.
 
     Attributes:
         payload: the payload as plain values.

@@ -198,7 +198,7 @@ class HadoopFiles:
             raise FileExistsError(f"{self.root}/{name} already exists")
 
     def write(self, name: str, content: bytes) -> None:
-        """As in ``LocalFiles``, where the file system shows a file when it is closed."""
+        """As in ``LocalFiles``; these file systems show a file only when it is closed."""
         stream = self._fs.create(self._at(name), True)  # noqa: FBT003 - Java has no names here
         try:
             stream.write(bytearray(content))

@@ -111,7 +111,7 @@ def export_history(
         url_env: instead of ``url``, the environment variable that holds it.
         url_file: instead of ``url``, the file that holds it.
         schema: database schema of the tables.
-        table_prefix: what the names of the queues' tables begin with.
+        table_prefix: prefix of the names of the queues' tables.
         queues: only these queues; default: all.
         prune: afterwards remove the exported messages from the archives. Rows of adopted tables
             stay.

@@ -141,7 +141,7 @@ def load(
             ``priority``, ``delay``, ``at``, ``lease``, ``max_attempts`` and columns of the queue's
             own, each a Spark SQL expression over the input. Default: the input columns with these
             names. Without a payload, all input columns become one JSON object.
-        on_conflict: ``"skip"``, ``"replace"`` or ``"raise"`` where a key is taken.
+        on_conflict: ``"skip"``, ``"replace"`` or ``"raise"`` if a key is taken.
         rejected: folder for rows that cannot become messages, with a column ``reason``.
         rejected_format: ``"parquet"`` or ``"json"``.
         progress: a function to call at each step.

@@ -68,7 +68,7 @@ def process(
         url_env: instead of ``url``, the environment variable that holds it.
         url_file: instead of ``url``, the file that holds it.
         schema: database schema of the tables.
-        table_prefix: what the names of the queues' tables begin with.
+        table_prefix: prefix of the names of the queues' tables.
         consumer_id: name of the durable consumer; ``process-<queue>`` by default.
         every: start a batch at this interval, until the query is stopped. None: process the
             messages that are there now, and end.

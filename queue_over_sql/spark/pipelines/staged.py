@@ -2,9 +2,9 @@
 
 The layout; Spark and other readers of Parquet ignore names with a leading ``_``::
 
-    queue=orders/date=2030-01-31/part-….parquet   what counts
-    _staging/export-000000000007.<random>/…       what is being written
-    _commits/export-000000000007.json             what was added then, and what is known of it
+    queue=orders/date=2030-01-31/part-….parquet   data that count
+    _staging/export-000000000007.<random>/…       files that are being written
+    _commits/export-000000000007.json             the files of a commit, and its facts
 
 A file in ``_commits`` appears atomically and never twice; from then on its files count. They are
 moved to their places afterwards, and the next process completes unfinished moves.

@@ -110,7 +110,8 @@ def standalone(service: QueueService, settings: WebSettings | None = None) -> St
             await threads.run(service.start)
         except QueueError as error:
             _log.warning(
-                "The service cannot start; the server answers what it can without it: %s", error
+                "The service cannot start; the server answers requests that do not need it: %s",
+                error,
             )
         yield
         await threads.run(service.stop)

@@ -93,7 +93,7 @@ def report(
         url_env: instead of ``url``, the environment variable that holds it.
         url_file: instead of ``url``, the file that holds it.
         schema: database schema of the tables.
-        table_prefix: what the names of the queues' tables begin with.
+        table_prefix: prefix of the names of the queues' tables.
         queues: only these queues; default: all.
         since: only messages that finished since this time, or in this last period.
         title: title of the page.
