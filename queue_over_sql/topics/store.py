@@ -196,7 +196,7 @@ def publish_copies_within(
             savepoint.rollback()
         raise
     except BaseException:
-        # After our own errors, a failure of the rollback must be raised.
+        # Our own error must not hide that the undoing failed.
         savepoint.rollback()
         raise
     savepoint.commit()
