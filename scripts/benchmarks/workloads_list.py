@@ -15,6 +15,8 @@ ANCESTOR: Final = "ancestor_h2"
 """Its SQL pattern on one open connection."""
 AS_WRITTEN: Final = "ancestor_as_written"
 """The same with a connection for each statement, as in its code."""
+BATCH_COMMITTER: Final = "pg_boss"
+"""Its transactional handlers get a batch and commit it as one."""
 PEER: Final = "peer"
 """The best library that loses nothing: at least once, and each commit reaches the disk."""
 NO_PEERS: Final = (OURS, LIMIT, ANCESTOR, AS_WRITTEN)
@@ -82,7 +84,7 @@ def _work(
     name: str, title: str, threads: int, *, processes: int = 1, within: bool = False
 ) -> Workload:
     arguments = (("threads", threads), ("transactional", within))
-    return Workload(name, title, "work", 8_000, 50, processes, arguments=arguments)
+    return Workload(name, title, "work", 40_000, 50, processes, arguments=arguments)
 
 
 def _tasks(tasks: int) -> Workload:
@@ -111,6 +113,15 @@ WORKLOADS: Final[Sequence[Workload]] = (
         only=(OURS,),
     ),
     _work("transactional", "worker, 4 threads, transactional handler", 4, within=True),
+    Workload(
+        "transactional_50",
+        "the same, 50 messages to a commit",
+        "work",
+        40_000,
+        50,
+        arguments=(("threads", 4), ("transactional", True), ("batch", 50)),
+        only=(OURS, BATCH_COMMITTER),
+    ),
     *[_tasks(n) for n in (100, 1_000)],
     *[
         _work(f"work_p{n}", f"worker, {n} processes of 1 thread", 1, processes=n)
@@ -177,6 +188,7 @@ class Target:
 
 _BY_100 = ("consume_100", *(f"consume_100_p{n}" for n in _CONCURRENCY))
 _ONE = ("consume_one",)
+_SQL = ("postgresql", "mariadb", "mysql", "sqlite")
 TARGETS: Final[Sequence[Target]] = (
     Target(
         "publish one",
@@ -191,7 +203,7 @@ TARGETS: Final[Sequence[Target]] = (
         ("publish_1000",),
         LIMIT,
         ("publish_1000",),
-        {"postgresql": 0.7, "mariadb": 0.7, "sqlite": 0.6},
+        {"postgresql": 0.7, "mariadb": 0.7, "sqlite": 0.65},
     ),
     Target(
         "publish 1,000 at a time", ("publish_1000",), PEER, ("publish_1000",), {"postgresql": 2}
@@ -232,6 +244,35 @@ TARGETS: Final[Sequence[Target]] = (
         "pgmq",
         _BY_100,
         {"postgresql": 1.5},
+    ),
+    Target("take by 100", ("take_p1",), LIMIT, ("take_p1",), dict.fromkeys(_SQL, 0.85)),
+    Target("worker, 1 thread", ("work_t1",), PEER, ("work_t1",), {"postgresql": 1}),
+    Target("worker, 4 processes", ("work_p4",), PEER, ("work_p4",), {"postgresql": 1}),
+    Target("worker, 1 thread", ("work_t1",), LIMIT, ("work_t1",), dict.fromkeys(_SQL, 0.8)),
+    Target("worker, 4 threads", ("work_t4",), OURS, ("work_t1",), {"sqlite": 0.9}),
+    Target(
+        "worker, transactional handler",
+        ("transactional",),
+        LIMIT,
+        ("transactional",),
+        {"postgresql": 0.8, "mariadb": 0.8, "mysql": 0.8, "sqlite": 0.6},
+    ),
+    Target(
+        "worker, transactional, many to a commit",
+        ("transactional_50",),
+        PEER,
+        ("transactional_50",),
+        {"postgresql": 1},
+    ),
+    *(
+        Target(
+            f"asyncio worker, {n:,} tasks",
+            (f"tasks_{n}",),
+            PEER,
+            (f"tasks_{n}",),
+            {"postgresql": 1},
+        )
+        for n in (100, 1_000)
     ),
     Target(
         "best of several consumers, by 100",

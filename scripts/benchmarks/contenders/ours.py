@@ -121,10 +121,14 @@ class Ours(Contender):
             return self.until_empty(take, batch, count)
 
     def work(self, threads: int, count: int, transactional: bool) -> tuple[float, list[int]]:
-        """By a worker with the command's prefetch, or its own choice."""
+        """By a worker with its own choice of prefetch.
+
+        A batch is the prefetch, or how many messages share a commit if it is transactional.
+        """
         seen: list[tuple[int, float]] = []
+        together = transactional and self.batch > 1
         worker = self._service.worker(
-            concurrency=threads, prefetch=self.batch if self.batch > 1 else None
+            concurrency=threads, prefetch=self.batch if self.batch > 1 and not together else None
         )
 
         def note(message: Message, *_: Any) -> None:
@@ -132,7 +136,8 @@ class Ours(Contender):
             if len(seen) == count:
                 worker.stop()
 
-        worker.handle(QUEUE, transactional=transactional)(note)
+        options = {"commit_every": self.batch} if together else {}
+        worker.handle(QUEUE, transactional=transactional, **options)(note)
         begun = time.monotonic()
         run_until_idle(worker, lambda: seen[-1][1] if seen else None, PATIENCE, PATIENCE)
         last = max((moment for _, moment in seen), default=begun)
