@@ -65,6 +65,7 @@ class SQLiteHooks:
     def _patiently(self, act: Callable[[], None]) -> None:
         """Repeat while another connection has the lock, with our own short, random pauses."""
         deadline = time.monotonic() + _PATIENCE
+        longest = 0.0005
         while True:
             try:
                 act()
@@ -72,8 +73,9 @@ class SQLiteHooks:
                 busy = error.sqlite_errorcode & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
                 if not busy or time.monotonic() > deadline:
                     raise
-                # Jitter only spreads the writers, so it needs no cryptographic random number.
-                self._pause(random.uniform(0.0001, 0.01))  # noqa: S311
+                # Jitter spreads the writers; it guards nothing. Most have the lock very briefly.
+                self._pause(random.uniform(0.0001, longest))  # noqa: S311
+                longest = min(2 * longest, 0.01)
             else:
                 return
 
