@@ -238,6 +238,7 @@ class Message:
 
     __slots__ = (
         "_cancelled",
+        "_claim",
         "_lease_expires_at",
         "_on_cancelled",
         "_queue_max_attempts",
@@ -262,6 +263,7 @@ class Message:
         own_row: Mapping[str, Any] | None = None,
     ) -> None:
         self._row = row
+        self._claim: Claim | None = None
         self._settler = settler
         self._lease_expires_at = row.lease_expires_at
         self._queue_max_attempts = queue_max_attempts
@@ -513,7 +515,10 @@ def _text(value: Any) -> str | None:
 
 def claim_of(message: Message) -> Claim | None:
     """The stamp that fences every change of a message; None if it was only listed."""
-    return message._row.claim
+    # Made once: a worker asks several times for each message.
+    if message._claim is None:
+        message._claim = message._row.claim
+    return message._claim
 
 
 def row_of(message: Message) -> MessageRow:

@@ -505,7 +505,7 @@ def _log_failure(queue: str, messages: Sequence[Message], error: BaseException) 
 
 
 def _refuse_awaitable(result: object) -> None:
-    if inspect.isawaitable(result):
+    if result is not None and inspect.isawaitable(result):
         if inspect.iscoroutine(result):
             result.close()
         msg = "the handler returned an awaitable, but a synchronous worker does not await it"

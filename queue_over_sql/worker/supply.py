@@ -553,9 +553,11 @@ def _is_last_try(message: Message) -> bool:
 def _drained(items: deque[T], most: float = math.inf) -> list[T]:
     # One by one, since other threads may take some at the same time.
     taken: list[T] = []
-    with contextlib.suppress(IndexError):
+    try:
         while len(taken) < most:
             taken.append(items.popleft())
+    except IndexError:
+        return taken
     return taken
 
 
