@@ -138,8 +138,8 @@ class Ours(Contender):
             if len(seen) == count:
                 worker.stop()
 
-        options = {"commit_every": self.batch} if together else {}
-        worker.handle(QUEUE, transactional=transactional, **options)(note)
+        shared = self.batch if together else 1
+        worker.handle(QUEUE, transactional=transactional, commit_every=shared)(note)
         begun = time.monotonic()
         run_until_idle(worker, lambda: seen[-1][1] if seen else None, _READY, PATIENCE)
         last = max((moment for _, moment in seen), default=begun)
