@@ -406,6 +406,12 @@ class Connections:
         self._left_to = self.runtime.me()
         self._sessions.drain(min(_DRAIN_SECONDS, seconds))
 
+    def leave(self) -> None:
+        """Close all connections that nobody uses now; who needs one next gets a new one."""
+        if not self._opened.shared:
+            self._sessions.close()
+            self.engine.dispose()
+
     def within(self, seconds: float, act: Callable[[], object]) -> bool:
         """Do something for which the database may take so long; whether it was done.
 

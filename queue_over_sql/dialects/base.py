@@ -171,6 +171,8 @@ class QueueDialect(SqlDialect):
     """Reads the tables ``:names`` in ``:schema`` and their columns; None: the inspector does."""
     alters_in_view = False
     """A table that somebody alters can seem to be gone or broken for a moment."""
+    alters_alone = False
+    """An ALTER beside others at work can destroy the database: an upgrade waits until they left."""
     rows_at_once: int | None = None
     """How many messages ``publish_rows`` takes at most; None where there is no such statement."""
     loads_as_it_comes = False
@@ -369,6 +371,10 @@ class QueueDialect(SqlDialect):
     def waiting_briefly(self, connection: Connection) -> Iterator[None]:
         """Inside ``creating``: give up soon on a table that is in use, as others wait behind."""
         yield
+
+    def count_others(self, connection: Connection) -> int | None:
+        """How many other sessions are open, where ``alters_alone``; None: this login cannot see."""
+        return 0
 
     def wait_until_unused(self, connection: Connection, table: Table) -> None:
         """Wait for transactions that use a table, where DDL cannot be undone.
