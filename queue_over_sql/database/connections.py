@@ -201,6 +201,7 @@ class Connections:
         atomic: bool = False,
         durable: bool = False,
         repeat: bool = True,
+        creates: bool = False,
         refused: Callable[[DatabaseRefused], None] | None = None,
     ) -> T:
         """Run an act on a connection of this caller alone.
@@ -212,6 +213,7 @@ class Connections:
             durable: the commit must survive a loss of power (where that is a choice).
             repeat: whether it is safe to run again when the connection broke and the fate of
                 its commit is unknown.
+            creates: it creates tables, which no transaction of the caller's can include.
             refused: told when the database refuses a statement; may raise what explains it.
 
         Raises:
@@ -219,7 +221,8 @@ class Connections:
             DatabaseRefused: it answered with another error.
             ServiceClosed: the service was stopped.
         """
-        deadline = time.monotonic() + _RETRY_SECONDS
+        patience = self.dialect.creation_seconds if creates else _RETRY_SECONDS
+        deadline = time.monotonic() + patience
         reconnects = _RECONNECTS if repeat else 0
         tries = 0
         while True:
@@ -234,7 +237,7 @@ class Connections:
                     reconnects -= 1
                     self.runtime.sleep(0.05)
                 else:
-                    raise self._told(error, kind, refused) from error
+                    raise self._told(error, kind, refused, creates=creates) from error
             except PoolTimeout as error:
                 raise self._unavailable(error) from error
             except StatementError as error:
@@ -561,7 +564,8 @@ class Connections:
         unfit = unfit_way(self.engine, cause)
         if unfit is not None:
             return self._unsupported(unfit)
-        hint, reason = hint_for(self.engine), shown_reason(self.engine.url, str(cause).strip())
+        hint = hint_for(self.engine, cause)
+        reason = shown_reason(self.engine.url, str(cause).strip())
         return DatabaseUnavailable(
             f"The database {self.where} cannot be reached: {reason} ({hint})"
         )
@@ -576,14 +580,18 @@ class Connections:
         error: DBAPIError,
         kind: ErrorKind,
         refused: Callable[[DatabaseRefused], None] | None,
+        *,
+        creates: bool,
     ) -> QueueError:
-        problem = self._in_our_words(error, kind)
+        problem = self._in_our_words(error, kind, creates=creates)
         if refused is not None and isinstance(problem, DatabaseRefused):
             problem.__cause__ = error
             refused(problem)
         return problem
 
-    def _in_our_words(self, error: DBAPIError, kind: ErrorKind) -> QueueError:
+    def _in_our_words(
+        self, error: DBAPIError, kind: ErrorKind, *, creates: bool = False
+    ) -> QueueError:
         unfit = unfit_way(self.engine, error.orig)
         if unfit is not None:
             return self._unsupported(unfit)
@@ -594,9 +602,10 @@ class Connections:
                 "change was committed."
             )
         if kind is ErrorKind.TRANSIENT:
+            hint = self.dialect.creation_hint if creates else self.dialect.locked_hint
             return DatabaseUnavailable(
                 f"The database {self.where} stayed locked by other transactions"
-                f"{self.dialect.locked_hint}: {reason}."
+                f"{f' ({hint})' if hint else ''}: {reason}."
             )
         if kind is ErrorKind.CANCELLED:
             return DatabaseUnavailable(

@@ -190,6 +190,10 @@ class QueueDialect(SqlDialect):
     """What to ask when the database cannot be reached."""
     locked_hint = ""
     """What else to say when the database stays locked."""
+    creation_seconds = 30.0
+    """How long the creation of tables is repeated while the database is locked."""
+    creation_hint = ""
+    """What to ask when it stays locked for a creation, or for the first connection."""
     lock_seconds = 10
     """How long what creates and drops tables waits for transactions that use them."""
     look_first = False

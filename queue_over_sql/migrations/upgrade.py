@@ -168,7 +168,9 @@ class Upgrader:
         absent = self._run(lambda c: [t for t in system.all if not ddl.has_table(c, t)])
         if absent:
             try:
-                self._connections.run(lambda c: ddl.ensure_tables(c, absent, dialect), atomic=True)
+                self._connections.run(
+                    lambda c: ddl.ensure_tables(c, absent, dialect), atomic=True, creates=True
+                )
             except DatabaseRefused as error:
                 if system.queues in absent:
                     # There are no tables at all, of whatever release.
