@@ -22,8 +22,8 @@ from queue_over_sql.cli.options import MESSAGES_PANEL, QueueName, argument, numb
 from queue_over_sql.cli.session import Commands, Session
 from queue_over_sql.cli.signals import ExitCode
 from queue_over_sql.cli.values import format_instant
+from queue_over_sql.errors import visible
 from queue_over_sql.message import PREVIOUS_ERROR
-from queue_over_sql.plots.words import visible
 from queue_over_sql.queues.json_lines import message_fields
 
 ArchiveOption = Annotated[
